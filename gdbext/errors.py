@@ -1,0 +1,112 @@
+"""The exception tree. Every error a user may see says what happened, why it can happen and what to try."""
+
+from __future__ import annotations
+
+
+class GdbextError(Exception):
+    """Base of all errors that gdbext raises on purpose.
+
+    ``what`` is one sentence, ``why`` the usual reasons, ``help`` the exact next step. Subclasses give
+    class-wide defaults for ``why`` and ``help``.
+    """
+
+    why: str = ""
+    help: str = ""
+
+    def __init__(self, what: str, *, why: str | None = None, help: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        if why is not None:
+            self.why = why
+        if help is not None:
+            self.help = help
+
+
+class UsageError(GdbextError):
+    """The command line cannot be understood (exit status 2)."""
+
+
+class TargetError(GdbextError):
+    """The process or the core cannot be analysed (exit status 1)."""
+
+
+class NoSuchProcess(TargetError):
+    """No process has that PID."""
+
+    why = "it may have ended, or the PID belongs to another PID namespace (a container)"
+    help = "find the PID with: pgrep -af python"
+
+
+class NotPermitted(TargetError):
+    """The kernel refuses to let us look at the process."""
+
+    why = (
+        "ptrace is allowed only for the same user, for children where "
+        "/proc/sys/kernel/yama/ptrace_scope is 1, and never where it is 3 or another debugger is attached"
+    )
+    help = (
+        "run it as root or with CAP_SYS_PTRACE (docker run --cap-add=SYS_PTRACE), or "
+        "set /proc/sys/kernel/yama/ptrace_scope to 0, or take a core with gcore and use: scripts/dispatch -c CORE"
+    )
+
+
+class TargetGone(TargetError):
+    """The process ended while we looked at it."""
+
+    why = "the process exited, was killed or replaced itself by exec"
+    help = "look at its exit status; to look at the next one at leisure, take a core: gcore PID"
+
+
+class BadCore(TargetError):
+    """The file is no core dump that can be read."""
+
+    why = "it is empty, truncated (a full disk, ulimit -c) or no ELF core file"
+    help = "check with: file CORE; take a new one with: gcore PID"
+
+
+class ForeignArchitecture(TargetError):
+    """The process or core belongs to an architecture that is not supported."""
+
+    why = "only x86-64 is supported now"
+    help = "look at it with gdb on a machine of that architecture"
+
+
+class NotTorch(TargetError):
+    """No PyTorch is loaded in the process."""
+
+    why = "libtorch_cpu.so is not mapped: torch is not imported (yet), or this is another process of the job"
+    help = "find the process with: grep -l libtorch_cpu /proc/[0-9]*/maps"
+
+
+class MemoryFault(GdbextError):
+    """Memory at ``address`` cannot be read."""
+
+    def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
+        super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")
+        self.address = address
+        self.size = size
+
+
+class BadData(GdbextError):
+    """What was read cannot be what it should be (a count out of range, a pointer to nowhere)."""
+
+
+class SymbolFileError(GdbextError):
+    """An ELF file is missing, damaged or not the one in memory."""
+
+
+class LayoutError(GdbextError):
+    """No layout fits this torch (or this Python), or the one that should does not."""
+
+    why = "offsets inside libtorch change with every version; none of the shipped layouts matches this build"
+    help = (
+        "generate one from the installed headers: "
+        "scripts/gen_layouts.py --torch /path/to/site-packages/torch (needs g++)"
+    )
+
+
+class PythonUnsupported(GdbextError):
+    """This CPython cannot be read (unknown version, free-threaded build)."""
+
+    why = "CPython's internal structures change with every version; 3.8 to 3.13 with the GIL are known"
+    help = "the native part of the report does not depend on it; py-spy or pystack may know this version"

@@ -1,0 +1,1 @@
+"""Pretty printers for people who do have debug information."""

@@ -1,0 +1,112 @@
+"""What every target lends: memory, registers, threads and the memory map. There is nothing here that writes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+GENERAL_REGISTERS = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
+)  # fmt: skip
+"""Registers that every target gives for every thread (also eflags, orig_rax, fs_base and gs_base where it can)."""
+
+
+@dataclass(frozen=True)
+class MemoryMapping:
+    """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
+
+    ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
+    "[vdso]", "[stack]" and "[heap]" are kept as the kernel writes them. ``permissions`` is like "r-xp", or ""
+    where it is unknown.
+    """
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    permissions: str = ""
+    deleted: bool = False
+    device: str = ""
+    inode: int = 0
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The signal that a thread is stopped by: ``number`` as in signal(7), ``address`` of a fault (si_addr)."""
+
+    number: int
+    name: str
+    code: Optional[int] = None
+    address: Optional[int] = None
+
+
+class Thread(ABC):
+    """One thread of the target, stopped."""
+
+    tid: int
+    """The kernel's thread id, in the target's PID namespace as the debugger reports it."""
+    number: Optional[int]
+    """The debugger's number ("Thread 3"), None without a debugger."""
+    name: Optional[str]
+    """The kernel's name (comm), None where it is unknown."""
+    signal: Optional[Signal]
+    """The fatal signal this thread is stopped by, None where it was only stopped by us."""
+
+    @abstractmethod
+    def registers(self) -> Mapping[str, int]:
+        """Register name to unsigned value; at least GENERAL_REGISTERS. Raises TargetError."""
+
+    @property
+    def kernel_state(self) -> Optional[str]:
+        """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
+        return None
+
+
+class Target(ABC):
+    """A stopped process or a core dump. Read-only by construction."""
+
+    kind: str
+    """"live" or "core"."""
+    debugger: str
+    """"gdb", "lldb" or "none"."""
+    pid: int
+    architecture: str = "x86_64"
+
+    @property
+    def is_core(self) -> bool:
+        """True for a core dump."""
+        return self.kind == "core"
+
+    @abstractmethod
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
+
+    @abstractmethod
+    def threads(self) -> Sequence[Thread]:
+        """All threads, in the debugger's order (by tid without a debugger)."""
+
+    @abstractmethod
+    def selected_thread(self) -> Optional[Thread]:
+        """The thread the user looks at; for a core without debugger the one that got the signal."""
+
+    @abstractmethod
+    def maps(self) -> Sequence[MemoryMapping]:
+        """The memory map, sorted by start. May lack anonymous regions (old cores)."""
+
+    @abstractmethod
+    def auxv(self) -> Mapping[int, int]:
+        """The auxiliary vector (AT_* number to value), empty if unknown."""
+
+    @abstractmethod
+    def local_path(self, path: str) -> str:
+        """Where *we* can open a file that the target calls ``path`` (sysroot, /proc/PID/root)."""
+
+    def environ(self) -> Mapping[str, str]:
+        """The target's initial environment, empty if unknown."""
+        return {}
+
+    def close(self) -> None:
+        """Let the target go on as before (live without debugger); idempotent."""
