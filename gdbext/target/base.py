@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 GENERAL_REGISTERS = (
     "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
@@ -39,8 +38,8 @@ class Signal:
 
     number: int
     name: str
-    code: Optional[int] = None
-    address: Optional[int] = None
+    code: int | None = None
+    address: int | None = None
 
 
 class Thread(ABC):
@@ -48,11 +47,11 @@ class Thread(ABC):
 
     tid: int
     """The kernel's thread id, in the target's PID namespace as the debugger reports it."""
-    number: Optional[int]
+    number: int | None
     """The debugger's number ("Thread 3"), None without a debugger."""
-    name: Optional[str]
+    name: str | None
     """The kernel's name (comm), None where it is unknown."""
-    signal: Optional[Signal]
+    signal: Signal | None
     """The fatal signal this thread is stopped by, None where it was only stopped by us."""
 
     @abstractmethod
@@ -60,7 +59,7 @@ class Thread(ABC):
         """Register name to unsigned value; at least GENERAL_REGISTERS. Raises TargetError."""
 
     @property
-    def kernel_state(self) -> Optional[str]:
+    def kernel_state(self) -> str | None:
         """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
         return None
 
@@ -89,7 +88,7 @@ class Target(ABC):
         """All threads, in the debugger's order (by tid without a debugger)."""
 
     @abstractmethod
-    def selected_thread(self) -> Optional[Thread]:
+    def selected_thread(self) -> Thread | None:
         """The thread the user looks at; for a core without debugger the one that got the signal."""
 
     @abstractmethod

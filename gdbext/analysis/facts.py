@@ -1,0 +1,160 @@
+"""The facts that the analysis takes and gives. Frozen; names and meanings follow the JSON contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+RESOURCE_KINDS = (
+    "gil", "mutex", "rwlock", "condvar", "semaphore", "python-lock", "static-init", "once", "loader-lock",
+    "libc-lock", "join", "barrier", "worker-pool", "queue", "futex", "io", "child-process", "sleep", "device",
+    "collective",
+)  # fmt: skip
+
+VERDICT_KINDS = (
+    "crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked",
+    "waiting-external", "busy", "idle",
+)  # fmt: skip
+"""Strongest first."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
+
+    kind: str
+    address: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a resource: ``state`` is "alive" or "gone" (recorded, but no thread of this process)."""
+
+    tid: int
+    state: str = "alive"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a thread waits for. ``certainty``: "recorded" in memory, "inferred" from stacks, "unknown"."""
+
+    resource: Resource
+    owner: Owner | None = None
+    certainty: str = "unknown"
+    timed: bool = False
+    """The wait ends by itself after a timeout."""
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelFact:
+    """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
+
+    function: str
+    valid: bool | None = None
+    boxed: bool | None = None
+    unboxed: bool | None = None
+    fallthrough: bool | None = None
+    registered_at: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class KeysetFact:
+    """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
+
+    bits: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
+
+    level: int
+    event: str
+    op: str | None
+    overload: str
+    keyset: KeysetFact | None
+    key: str | None
+    table_index: int | None
+    kernel: KernelFact | None
+    stage: str
+    confidence: str
+    evidence: tuple[str, ...] = ()
+    never_entered: str | None = None
+    """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
+
+    @property
+    def qualified(self) -> str:
+        """``aten::add.Tensor``, or "an unknown operator"."""
+        name = self.op or "an unknown operator"
+        return f"{name}.{self.overload}" if self.overload else name
+
+
+@dataclass(frozen=True)
+class FrameFact:
+    """One frame for people: native or Python."""
+
+    level: int
+    kind: str
+    function: str
+    module: str = ""
+    file: str = ""
+    line: int | None = None
+    pc: int | None = None
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class ThreadFacts:
+    """All that is known of one thread."""
+
+    tid: int
+    name: str | None = None
+    python_name: str | None = None
+    number: int | None = None
+    signal: str | None = None
+    state: str = "running"
+    wait: Wait | None = None
+    holds: tuple[Resource, ...] = ()
+    dispatch: tuple[Step, ...] = ()
+    frames: tuple[FrameFact, ...] = ()
+    """Native and Python frames merged, innermost first. Empty unless asked for."""
+    frame_count: int = 0
+    notes: tuple[str, ...] = ()
+    """What could not be read of this thread, and why its walk ended."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing worth saying. ``kind`` is a verdict kind, or "note"."""
+
+    kind: str
+    summary: str
+    threads: tuple[int, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CycleEdge:
+    """Thread ``tid`` waits for ``waits_for``, which thread ``held_by`` holds."""
+
+    tid: int
+    waits_for: Resource
+    held_by: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The strongest finding in one sentence, with what it is about."""
+
+    kind: str
+    summary: str
+    threads: tuple[int, ...] = ()
+    op: str | None = None
+    key: str | None = None
+    stage: str | None = None
+    cycle: tuple[CycleEdge, ...] = ()
+    advice: tuple[str, ...] = field(default=())
+    """What to try next, in words and commands that fit this process."""

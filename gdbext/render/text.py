@@ -1,0 +1,29 @@
+"""A report as text for people: finds the command's view and joins its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from gdbext.render.style import Style, escape
+from gdbext.report import Report
+
+
+def render(report: Report, color: bool = False, width: int = 120) -> str:
+    """The whole text, ending in a newline."""
+    style = Style(color, width)
+    view = import_module(f"gdbext.render.views.{report.view}")
+    lines = [*view.render(report, style), *_errors(report, style)]
+    return "\n".join(lines) + "\n"
+
+
+def _errors(report: Report, style: Style) -> Iterator[str]:
+    if not report.errors:
+        return
+    yield ""
+    yield style("Could not be read:", "bold")
+    for error in report.errors:
+        where = f"{escape(error.where)}: " if error.where else ""
+        yield f"  {where}{escape(error.what)}"
+        if error.help:
+            yield f"    try: {escape(error.help)}"
