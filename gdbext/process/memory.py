@@ -1,0 +1,186 @@
+"""The page cache that everything above the target reads through."""
+
+from __future__ import annotations
+
+import struct
+
+from ..errors import BadData, MemoryFault
+from ..target.base import Target
+
+PAGE_BITS = 12
+PAGE_SIZE = 1 << PAGE_BITS
+"""x86-64's base page; no mapping of a Linux process starts or ends inside one."""
+
+_OFFSET_MASK = PAGE_SIZE - 1
+_ADDRESS_LIMIT = 1 << 64
+_RUN_PAGES = 8
+"""Pages fetched together (aligned) on a miss: stacks and tables are read in order, and one system call of
+32 KiB costs little more than one of 4 KiB."""
+_DIRECT_SIZE = 1 << 18
+"""Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
+_CACHE_PAGES = 16384
+"""At most 64 MiB of pages are kept, so that our memory does not grow with the target's."""
+_READ_LIMIT = 1 << 30
+"""A single read of more than this is taken for a garbage length."""
+
+_unpack_u16 = struct.Struct("<H").unpack_from
+_unpack_u32 = struct.Struct("<I").unpack_from
+_unpack_i32 = struct.Struct("<i").unpack_from
+_unpack_u64 = struct.Struct("<Q").unpack_from
+_unpack_i64 = struct.Struct("<q").unpack_from
+
+
+class Memory:
+    """Cached, read-only view of a stopped target's memory.
+
+    Addresses are unsigned 64-bit virtual addresses, values little-endian. The target is stopped, so a page is
+    fetched once; a page that could not be read is remembered, too, so that garbage pointers stay cheap. All
+    readers raise ``MemoryFault`` with the first address that cannot be read.
+    """
+
+    __slots__ = ("_bad", "_pages", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._pages: dict[int, bytes] = {}
+        self._bad: set[int] = set()
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""
+        offset = address & _OFFSET_MASK
+        if 0 <= size <= PAGE_SIZE - offset:
+            page = self._pages.get(address >> PAGE_BITS)
+            if page is None:
+                if not size:
+                    return b""
+                page = self._fetch(address >> PAGE_BITS, address, size)
+            return page[offset : offset + size]
+        return self._read_long(address, size)
+
+    def _read_long(self, address: int, size: int) -> bytes:
+        """A read that crosses pages."""
+        if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
+            raise MemoryFault(address, size, "no such range of addresses")
+        if size >= _DIRECT_SIZE:
+            try:
+                return self.target.read(address, size)
+            except MemoryFault:
+                pass  # page by page, to name the first address that is missing
+        first = address >> PAGE_BITS
+        last = (address + size - 1) >> PAGE_BITS
+        pages = self._pages
+        parts = []
+        for number in range(first, last + 1):
+            page = pages.get(number)
+            if page is None:
+                page = self._fetch(number, address, size)
+            parts.append(page)
+        skip = address & _OFFSET_MASK
+        return b"".join(parts)[skip : skip + size]
+
+    def _fetch(self, number: int, address: int, size: int) -> bytes:
+        """The page ``number``, fetched with its neighbours; ``address`` and ``size`` are those of the read."""
+        first_bad = max(address, number << PAGE_BITS)
+        if number in self._bad:
+            raise MemoryFault(first_bad, size)
+        if not 0 <= number < 1 << (64 - PAGE_BITS):
+            raise MemoryFault(address, size, "no such address")
+        if len(self._pages) >= _CACHE_PAGES:
+            self._pages.clear()
+        if not self._fetch_run(number):
+            self._fetch_single(number, first_bad, size)
+        return self._pages[number]
+
+    def _fetch_run(self, number: int) -> bool:
+        """Fetch the aligned run of pages around ``number``; False when part of it is not readable."""
+        first = number - number % _RUN_PAGES
+        if any(neighbour in self._bad for neighbour in range(first, first + _RUN_PAGES)):
+            return False
+        try:
+            run = self.target.read(first << PAGE_BITS, _RUN_PAGES << PAGE_BITS)
+        except MemoryFault:
+            return False
+        for index in range(_RUN_PAGES):
+            self._pages[first + index] = run[index << PAGE_BITS : (index + 1) << PAGE_BITS]
+        return True
+
+    def _fetch_single(self, number: int, first_bad: int, size: int) -> None:
+        try:
+            self._pages[number] = self.target.read(number << PAGE_BITS, PAGE_SIZE)
+        except MemoryFault as fault:
+            self._bad.add(number)
+            raise MemoryFault(first_bad, size) from fault
+
+    def u8(self, address: int) -> int:
+        """Unsigned 8-bit value. Raises MemoryFault."""
+        page = self._pages.get(address >> PAGE_BITS)
+        if page is None:
+            page = self._fetch(address >> PAGE_BITS, address, 1)
+        return page[address & _OFFSET_MASK]
+
+    def u16(self, address: int) -> int:
+        """Unsigned 16-bit value. Raises MemoryFault."""
+        return int(_unpack_u16(self.read(address, 2))[0])
+
+    def u32(self, address: int) -> int:
+        """Unsigned 32-bit value. Raises MemoryFault."""
+        return int(_unpack_u32(self.read(address, 4))[0])
+
+    def i32(self, address: int) -> int:
+        """Signed 32-bit value. Raises MemoryFault."""
+        return int(_unpack_i32(self.read(address, 4))[0])
+
+    def u64(self, address: int) -> int:
+        """Unsigned 64-bit value. Raises MemoryFault."""
+        page = self._pages.get(address >> PAGE_BITS)
+        offset = address & _OFFSET_MASK
+        if page is None or offset > PAGE_SIZE - 8:
+            return int(_unpack_u64(self.read(address, 8))[0])
+        value: int = _unpack_u64(page, offset)[0]
+        return value
+
+    pointer = u64
+
+    def i64(self, address: int) -> int:
+        """Signed 64-bit value. Raises MemoryFault."""
+        return int(_unpack_i64(self.read(address, 8))[0])
+
+    def words(self, address: int, count: int) -> tuple[int, ...]:
+        """``count`` consecutive unsigned 64-bit values. Raises MemoryFault."""
+        return struct.unpack(f"<{count}Q", self.read(address, 8 * count))
+
+    def cstring(self, address: int, limit: int = 4096) -> bytes:
+        """The bytes up to the first NUL (``const char*``).
+
+        Raises MemoryFault where memory ends before the NUL, BadData when there is none within ``limit`` bytes.
+        """
+        parts = []
+        position, left = address, limit
+        while left > 0:
+            piece = self.read(position, min(left, PAGE_SIZE - (position & _OFFSET_MASK)))
+            head, nul, _ = piece.partition(b"\0")
+            parts.append(head)
+            if nul:
+                return b"".join(parts)
+            position += len(piece)
+            left -= len(piece)
+        raise BadData(f"no end of string within {limit} bytes at {address:#x}")
+
+    def try_read(self, address: int, size: int) -> bytes | None:
+        """``size`` bytes at ``address``, None where they cannot be read."""
+        try:
+            return self.read(address, size)
+        except MemoryFault:
+            return None
+
+    def try_u64(self, address: int) -> int | None:
+        """Unsigned 64-bit value, None where it cannot be read."""
+        try:
+            return self.u64(address)
+        except MemoryFault:
+            return None
+
+    def forget(self) -> None:
+        """Drop everything: the target has run on."""
+        self._pages.clear()
+        self._bad.clear()
