@@ -135,18 +135,19 @@ class ElfImage:
     instead.
     """
 
-    def __init__(self, data: Data, path: str, identity: str = "") -> None:
+    def __init__(self, data: Data, path: str, identity: str = "", inode: int = 0) -> None:
         """Raises SymbolFileError. ``identity`` tells this file from others of the same path (size and time)."""
         self.path = path
         self.data = data
         self.identity = identity
+        self.inode = inode
         self.size = len(data)
         self.header = parse_header(data)
         self.machine = self.header.machine
         self.entry = self.header.entry
         self.segments = parse_segments(data, self.header)
         self.loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
-        self._sections: dict[str, Section | None] = None
+        self._sections: dict[str, Section] | None = None
         self._build_id: str | None = None
         self._build_id_known = False
 
@@ -165,7 +166,7 @@ class ElfImage:
         finally:
             os.close(descriptor)
         try:
-            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}")
+            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}", stat.st_ino)
         except SymbolFileError as error:
             data.close()
             raise SymbolFileError(f"{path}: {error.what}") from error

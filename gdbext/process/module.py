@@ -1,0 +1,320 @@
+"""The files that are mapped into the target: which module an address belongs to, and whether its file can be used."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import SymbolFileError
+from ..target.base import MemoryMapping, Target
+from .elf import PT_NOTE, ElfImage, Segment, build_id_in, parse_header, parse_segments
+from .memory import PAGE_SIZE, Memory
+
+AT_SYSINFO_EHDR = 33
+"""Where the vdso's ELF header is (getauxval(3), <elf.h>)."""
+_VDSO = "[vdso]"
+_VDSO_LIMIT = 64 * 1024
+_NOTE_LIMIT = 64 * 1024
+_SAMPLED_PAGES = 64
+"""Pages compared between a file and memory where no build-id tells them apart."""
+_SUFFIX = re.compile(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
+"""What may follow a library's stem: libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)."""
+
+
+class Module:
+    """One ELF file in the target's memory.
+
+    The file is opened, and proven to be the one in memory, when ``image``, ``status`` or ``problem`` is first asked
+    for. ``status`` is
+
+    - ``ok``: the file at that path is the one in memory;
+    - ``deleted``: the kernel says that the file was deleted; ``image`` is there only where the very same file can
+      still be reached (/proc/PID/map_files, a copy with the same build-id);
+    - ``replaced``: there is a file at that path, but it is not the one in memory; ``image`` is None;
+    - ``missing``: no usable ELF file is there; ``image`` is None;
+    - ``memory``: the image was read from memory (vdso).
+    """
+
+    def __init__(self, target: Target, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
+        first = mappings[0]
+        self.path = first.path
+        self.name = first.path.rsplit("/", 1)[-1]
+        self.start = first.start
+        self.end = max(mapping.end for mapping in mappings)
+        self.mappings = tuple(mappings)
+        self._target = target
+        self._memory = memory
+        self._base: int | None = None
+        self._image: ElfImage | None = None
+        self._status = ""
+        self._problem = ""
+        self._headers: tuple[bytes, tuple[Segment, ...]] | None = None
+        self._headers_read = False
+        self._build_id: str | None = None
+        self._build_id_read = False
+
+    def __repr__(self) -> str:
+        return f"Module({self.name!r}, {self.start:#x}-{self.end:#x})"
+
+    @property
+    def base(self) -> int:
+        """Load bias: runtime address = base + vaddr."""
+        if self._base is None:
+            headers = self._memory_headers()
+            segments = headers[1] if headers else self.image.segments if self.image else ()
+            self._base = self._bias(segments)
+        return self._base
+
+    @property
+    def image(self) -> ElfImage | None:
+        """The proven file, None where there is none (see ``status`` and ``problem``)."""
+        if not self._status:
+            self._resolve()
+        return self._image
+
+    @property
+    def status(self) -> str:
+        """"ok", "deleted", "replaced", "missing" or "memory" (see the class)."""
+        if not self._status:
+            self._resolve()
+        return self._status
+
+    @property
+    def problem(self) -> str:
+        """Why the file cannot be used (or only though deleted), one sentence; "" when all is well."""
+        if not self._status:
+            self._resolve()
+        return self._problem
+
+    @property
+    def build_id(self) -> str | None:
+        """GNU build-id (hex) of what is in memory; of the file where memory's cannot be read; None if unknown."""
+        memory_id = self._memory_build_id()
+        if memory_id is not None:
+            return memory_id
+        return self.image.build_id if self.image else None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First address and end of everything the module occupies, .bss included."""
+        headers = self._memory_headers()
+        segments = headers[1] if headers else self.image.segments if self.image else ()
+        high = max((s.vaddr + s.memsz for s in segments if s.type == 1), default=0)
+        return self.start, max(self.end, self.base + high) if high else self.end
+
+    def vaddr(self, address: int) -> int:
+        """The file's own address of a runtime address."""
+        return address - self.base
+
+    def _bias(self, segments: Sequence[Segment]) -> int:
+        """The load bias that follows from the first mapping which a PT_LOAD explains; ``start`` without any."""
+        for mapping in self.mappings:
+            for segment in segments:
+                lead = segment.offset % PAGE_SIZE
+                if segment.type == 1 and segment.offset - lead <= mapping.offset < segment.offset + segment.filesz:
+                    return mapping.start - (segment.vaddr - lead + mapping.offset - (segment.offset - lead))
+        return self.start - self.mappings[0].offset
+
+    def _memory_headers(self) -> tuple[bytes, tuple[Segment, ...]] | None:
+        """The ELF header's bytes and the program headers as they are in memory, None if unreadable."""
+        if not self._headers_read:
+            self._headers_read = True
+            if self.mappings[0].offset == 0:
+                page = self._memory.try_read(self.start, PAGE_SIZE)
+                if page is not None:
+                    try:
+                        self._headers = page[:64], parse_segments(page, parse_header(page))
+                    except SymbolFileError:
+                        self._headers = None
+        return self._headers
+
+    def _memory_build_id(self) -> str | None:
+        if not self._build_id_read:
+            self._build_id_read = True
+            headers = self._memory_headers()
+            for segment in headers[1] if headers else ():
+                if segment.type == PT_NOTE and self._build_id is None:
+                    size = min(segment.filesz, _NOTE_LIMIT)
+                    self._build_id = build_id_in(self._memory.try_read(self.base + segment.vaddr, size) or b"")
+        return self._build_id
+
+    def _resolve(self) -> None:
+        """Open the first candidate that is the file in memory."""
+        self._status = "deleted" if self._deleted else "missing"
+        for path in self._candidates():
+            try:
+                image = ElfImage.open(path)
+            except SymbolFileError as error:
+                self._problem = self._problem or error.what
+                continue
+            contradiction = self._contradiction(image)
+            if contradiction is None:
+                self._image = image
+                self._status = "deleted" if self._deleted else "ok"
+                self._problem = f"{self.path} was deleted; using {path}" if self._deleted else ""
+                return
+            self._status = "replaced"
+            self._problem = f"{path} is not the file in memory: {contradiction}"
+
+    @property
+    def _deleted(self) -> bool:
+        return any(mapping.deleted for mapping in self.mappings)
+
+    def _candidates(self) -> Iterator[str]:
+        """Where the file may be found; /proc/PID/map_files is the very file, but only root may open it."""
+        yield self._target.local_path(self.path)
+        if self._target.is_core:
+            return
+        first = self.mappings[0]
+        yield f"/proc/{self._target.pid}/map_files/{first.start:x}-{first.end:x}"
+        program = f"/proc/{self._target.pid}/exe"
+        try:
+            if first.inode and Path(program).stat().st_ino == first.inode:
+                yield program
+        except OSError:
+            return
+
+    def _contradiction(self, image: ElfImage) -> str | None:
+        """Why ``image`` cannot be the file in memory; None when nothing speaks against it."""
+        ours, theirs = self._memory_build_id(), image.build_id
+        if ours is not None and theirs is not None:
+            return None if ours == theirs else f"its build-id is {theirs}, that in memory is {ours}"
+        headers = self._memory_headers()
+        if headers is not None and (headers[0] != image.contents(0, 64) or headers[1] != image.segments):
+            return "its ELF headers differ"
+        if self.mappings[0].offset + 1 > image.size or self._bias(image.segments) % PAGE_SIZE:
+            return "its segments do not fit the mappings"
+        return self._different_contents(image)
+
+    def _different_contents(self, image: ElfImage) -> str | None:
+        """Compare pages that no relocation touches, spread over the read-only segments."""
+        bias = self._bias(image.segments)
+        for segment in image.loads:
+            if segment.flags & 2 or segment.filesz < PAGE_SIZE:
+                continue
+            step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
+            for position in range(0, segment.filesz - PAGE_SIZE + 1, step):
+                vaddr = segment.vaddr + position
+                found = self._memory.try_read(bias + vaddr, PAGE_SIZE)
+                if found is not None and found != image.read(vaddr, PAGE_SIZE):
+                    return f"its contents differ at {vaddr:#x}"
+        return None
+
+
+class VdsoModule(Module):
+    """The kernel's vdso: its image is read from the target's memory."""
+
+    def _resolve(self) -> None:
+        self._status = "memory"
+        size = min(self.end - self.start, _VDSO_LIMIT)
+        data = self._memory.try_read(self.start, size)
+        try:
+            self._image = ElfImage(data or b"", self.path)
+        except SymbolFileError as error:
+            self._status, self._problem = "missing", f"the vdso cannot be read: {error.what}"
+
+
+class ModuleTable:
+    """All modules of the target, by address and by name. Nothing is opened before it is needed."""
+
+    def __init__(self, target: Target, memory: Memory) -> None:
+        self._maps = sorted(target.maps(), key=lambda mapping: mapping.start)
+        self._map_starts = [mapping.start for mapping in self._maps]
+        self.modules: list[Module] = []
+        for group in _groups(self._maps):
+            if _is_module(group, memory):
+                self.modules.append(Module(target, memory, group))
+        vdso = _vdso_mapping(self._maps, target, memory)
+        if vdso is not None:
+            self.modules.append(VdsoModule(target, memory, [vdso]))
+        self.modules.sort(key=lambda module: module.start)
+        self._starts: list[int] = []
+        self._pieces: list[tuple[int, Module]] = []
+        self._index_pieces()
+
+    def _index_pieces(self) -> None:
+        pieces = sorted(
+            (mapping.start, mapping.end, number)
+            for number, module in enumerate(self.modules)
+            for mapping in module.mappings
+        )
+        self._starts = [start for start, _, _ in pieces]
+        self._pieces = [(end, self.modules[number]) for _, end, number in pieces]
+
+    def find(self, address: int) -> Module | None:
+        """The module that covers ``address`` (its .bss included), None for heap, stack, JIT code."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        end, module = self._pieces[at]
+        if address < end:
+            return module
+        mapping = self.mapping_at(address)  # .bss is anonymous memory right behind the file's mappings
+        if mapping is None or mapping.path or address >= module.span[1]:
+            return None
+        return module
+
+    def named(self, soname: str) -> Module | None:
+        """The module whose basename is ``soname``; else one that differs by a version or a wheel's hash only."""
+        for module in self.modules:
+            if module.name == soname:
+                return module
+        stem = soname.partition(".so")[0]
+        for module in self.modules:
+            if module.name.startswith(stem) and _SUFFIX.fullmatch(module.name[len(stem) :]):
+                return module
+        return None
+
+    def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that covers ``address``."""
+        at = bisect_right(self._map_starts, address) - 1
+        if at < 0 or address >= self._maps[at].end:
+            return None
+        return self._maps[at]
+
+
+def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
+    """Mappings of one loaded file each, lowest first.
+
+    The same file may be mapped more than once (dlmopen, or read with mmap): a mapping of offset 0 that does not
+    continue the one before starts a new group. Tiny libraries map offset 0 several times in a row.
+    """
+    current: dict[tuple[str, str, int, bool], list[MemoryMapping]] = {}
+    for mapping in maps:
+        if not mapping.path.startswith("/"):
+            continue
+        key = (mapping.path, mapping.device, mapping.inode, mapping.deleted)
+        group = current.get(key)
+        if group is not None and (mapping.offset or group[-1].end == mapping.start):
+            group.append(mapping)
+            continue
+        if group is not None:
+            yield group
+        current[key] = [mapping]
+    yield from current.values()
+
+
+def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
+    """True for a loaded ELF file: something is executable, or, where permissions are unknown, it may be."""
+    if any("x" in mapping.permissions for mapping in group):
+        return True
+    if all(mapping.permissions for mapping in group):
+        return False
+    magic = memory.try_read(group[0].start, 4)
+    return magic is None or magic == b"\x7fELF"
+
+
+def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory) -> MemoryMapping | None:
+    """The vdso's line of the map; made from the auxiliary vector where the map (of a core) lacks it."""
+    for mapping in maps:
+        if mapping.path == _VDSO:
+            return mapping
+    start = target.auxv().get(AT_SYSINFO_EHDR)
+    if not start:
+        return None
+    end = start
+    while end - start < _VDSO_LIMIT and memory.try_read(end, 1) is not None:
+        end += PAGE_SIZE
+    return MemoryMapping(start, end, 0, _VDSO, "r-xp") if end > start else None
