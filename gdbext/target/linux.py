@@ -115,3 +115,13 @@ def under_sysroot(sysroot: str, path: str) -> str:
     """``path`` as it is called below ``sysroot`` ("" or "/" is this machine's own root)."""
     root = sysroot.rstrip("/")
     return root + path if root and path.startswith("/") else path
+
+
+def process_root(pid: int) -> str:
+    """The sysroot of a local process: "" where it sees the same files as we do, else /proc/PID/root."""
+    root = f"/proc/{pid}/root"
+    try:
+        same_mounts = os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")  # noqa: PTH121
+        return "" if same_mounts and os.path.samefile(root, "/") else root  # noqa: PTH121
+    except OSError:
+        return root

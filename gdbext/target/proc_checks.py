@@ -1,0 +1,160 @@
+"""Whether a process can be looked at, asked of /proc alone: quick, without stopping it, before any debugger starts."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError
+from gdbext.target import linux
+
+PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+CAP_SYS_PTRACE = 19
+"""The capability's bit in CapEff (linux/capability.h)."""
+
+
+class ThreadStat(NamedTuple):
+    """Fields of /proc/PID/task/TID/stat (proc_pid_stat(5))."""
+
+    comm: str
+    state: str
+    parent: int
+
+
+def read_stat(path: str) -> ThreadStat:
+    """Parse a stat file. Raises OSError (the thread is gone)."""
+    with open(path, "rb") as file:
+        text = file.read()
+    # The name stands in parentheses and may itself contain them: the last one ends it.
+    head, _, tail = text.rpartition(b") ")
+    fields = tail.split()
+    return ThreadStat(os.fsdecode(head.partition(b"(")[2]), fields[0].decode(), int(fields[1]))
+
+
+def status_fields(path: str) -> dict[str, str]:
+    """The "Name: value" lines of a status file, {} where it cannot be read."""
+    try:
+        with open(path, errors="surrogateescape") as file:
+            return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
+
+
+def check_process(pid: int) -> None:
+    """Raise the error that says why process ``pid`` cannot be analysed; return when nothing is in the way.
+
+    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetError (zombie, kernel thread, ourselves).
+    """
+    check_exists(pid)
+    check_not_traced(pid, pid)
+    check_permitted(pid)
+    check_architecture(pid)
+
+
+def check_exists(pid: int) -> None:
+    """The PID is that of a living user process, not of one of its other threads."""
+    fields = status_fields(f"/proc/{pid}/status") if pid > 0 else {}
+    if not fields:
+        raise NoSuchProcess(f"there is no process {pid}")
+    leader = int(fields.get("Tgid", pid))
+    if leader != pid:
+        raise NoSuchProcess(
+            f"{pid} is not a process but a thread of process {leader}", why="", help=f"use: -p {leader}"
+        )
+    if pid == os.getpid():
+        raise TargetError(f"{pid} is this very process", why="a process cannot stop itself to be looked at")
+    if fields.get("State", "")[:1] in ("Z", "X"):
+        _refuse_zombie(pid, fields)
+
+
+def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
+    # A main thread that called pthread_exit is a zombie while its process lives on.
+    if _living_threads(pid):
+        return
+    parent = fields.get("PPid", "?")
+    raise TargetError(
+        f"process {pid} ({fields.get('Name', '?')}) is a zombie: it has ended and nothing of it is left to read",
+        why=f"its parent, process {parent}, has not collected its exit status yet",
+        help=f"look at the parent instead (-p {parent}), or at a core dump of {pid} if one was written",
+    )
+
+
+def _living_threads(pid: int) -> bool:
+    try:
+        return any(read_stat(f"{entry.path}/stat").state not in "ZX" for entry in os.scandir(f"/proc/{pid}/task"))
+    except OSError:
+        return False
+
+
+def check_not_traced(pid: int, tid: int) -> None:
+    """No debugger is attached to the thread."""
+    tracer = int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
+    if tracer:
+        name = status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
+        raise NotPermitted(
+            f"process {pid} is already being traced by process {tracer} ({name})",
+            why="only one debugger can be attached at a time",
+            help=f"detach there or end it (kill {tracer}); if it is gdb, run: source gdbext/init.py   in it",
+        )
+
+
+def check_permitted(pid: int) -> None:
+    """The kernel lets us attach; opening /proc/PID/mem asks it the same question (proc_pid_mem(5))."""
+    try:
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+    except PermissionError:
+        raise refusal(pid) from None
+    except OSError as error:
+        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+
+
+def refusal(pid: int) -> NotPermitted:
+    """NotPermitted with what is known of the reason: owner, ptrace_scope, capability, container."""
+    reasons = []
+    owner = status_fields(f"/proc/{pid}/status").get("Uid", "?").split()[0]
+    if owner != str(os.geteuid()):
+        reasons.append(f"it belongs to uid {owner} and you are uid {os.geteuid()}")
+    scope = _ptrace_scope()
+    if scope > 0:
+        meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "nobody may attach"}
+        reasons.append(f"{PTRACE_SCOPE} is {scope}: {meaning.get(scope, 'restricted')}")
+    if not has_ptrace_capability():
+        reasons.append("this process has no CAP_SYS_PTRACE")
+    return NotPermitted(
+        f"not permitted to look at process {pid}",
+        why="; ".join(reasons) or "a security module, a user namespace or PR_SET_DUMPABLE forbids it",
+    )
+
+
+def has_ptrace_capability() -> bool:
+    """Whether we hold CAP_SYS_PTRACE (in our user namespace)."""
+    effective = status_fields("/proc/self/status").get("CapEff", "0")
+    return bool(int(effective, 16) >> CAP_SYS_PTRACE & 1)
+
+
+def _ptrace_scope() -> int:
+    try:
+        with open(PTRACE_SCOPE) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def check_architecture(pid: int) -> None:
+    """The program is a 64-bit x86 one."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            header = file.read(20)
+    except FileNotFoundError as error:
+        raise TargetError(f"process {pid} runs no program: it is a kernel thread, or it just ended") from error
+    except PermissionError:
+        raise refusal(pid) from None
+    except OSError as error:
+        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+    if len(header) < 20 or header[:4] != b"\x7fELF":
+        raise ForeignArchitecture(f"the program of process {pid} is no ELF file")
+    (machine,) = struct.unpack_from("<H", header, 18)
+    if header[4] != 2 or header[5] != 1 or machine != linux.EM_X86_64:
+        bits = "64-bit" if header[4] == 2 else "32-bit"
+        raise ForeignArchitecture(f"process {pid} runs a {bits} program (ELF machine {machine})")
