@@ -1,0 +1,142 @@
+# shellcheck shell=bash disable=SC2086
+# What scripts/test, scripts/check, scripts/demo and scripts/bench need before they can start, sourced by them.
+#
+# Everything lands in $ROOT/.venv or comes from the system's package manager; nothing else of the user's changes.
+# Messages go to standard error. Each function returns at once when its piece is there. SC2086 is off because package
+# names are lists of words.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+VENV=${GDBEXT_VENV:-$ROOT/.venv}
+PYTHON=$VENV/bin/python
+TORCH_VERSION=${GDBEXT_TORCH_VERSION:-2.13.0}
+
+say() { printf 'gdbext: %s\n' "$*" >&2; }
+
+die() {
+  printf 'gdbext: error: %s\n' "$1" >&2
+  shift
+  for line in "$@"; do printf '  %s\n' "$line" >&2; done
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# as_root COMMAND...: runs it as root, or fails (without asking for a password) when that cannot be.
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif have sudo && sudo -n true 2>/dev/null; then
+    sudo -n -- "$@"
+  else
+    return 1
+  fi
+}
+
+# system_packages APT DNF APK PACMAN: installs one thing by each package manager's own names for it (lists of words).
+# Prints the manager's output only when it fails.
+system_packages() {
+  local log status=0
+  log=$(mktemp)
+  case "$(system_manager)" in
+    apt) apt_install "$1" ;;
+    dnf) as_root dnf -q -y install $2 ;;
+    apk) as_root apk add -q $3 ;;
+    pacman) as_root pacman -S --noconfirm --needed $4 ;;
+    *) echo "no package manager that this script knows"; false ;;
+  esac </dev/null >"$log" 2>&1 || status=1
+  [ "$status" -eq 0 ] || tail -n 15 "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
+
+# The package lists may be missing or old (a container): they are fetched only after a first failure.
+apt_install() {
+  local install="env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends $1"
+  as_root $install || { as_root apt-get -q update && as_root $install; }
+}
+
+system_manager() {
+  if have apt-get; then echo apt; elif have dnf; then echo dnf; elif have apk; then echo apk
+  elif have pacman; then echo pacman; else echo none; fi
+}
+
+ensure_gdb() {
+  have gdb || { say "installing gdb"; system_packages gdb gdb gdb gdb; } ||
+    die "gdb is missing and cannot be installed from here" "as root: apt-get install gdb (or your system's way)"
+  gdb -nx -batch -ex 'python import sys; sys.exit(0 if sys.version_info >= (3, 9) else 1)' >/dev/null 2>&1 ||
+    die "this gdb has no Python 3.9 or later inside: $(command -v gdb)" \
+      "try: gdb -nx -batch -ex 'python import sys; print(sys.version)'"
+}
+
+# A C++ compiler that knows C++20 and the headers of libc: test inferiors are built with it.
+ensure_compiler() {
+  compiler_works && return
+  say "installing g++ and the headers of libc"
+  system_packages "g++ libc6-dev make" "gcc-c++ glibc-devel make" "g++ musl-dev make" "gcc make" || true
+  compiler_works || die "no C++20 compiler works here" "as root: apt-get install g++ libc6-dev (or your system's way)"
+}
+
+compiler_works() {
+  have g++ && echo '#include <pthread.h>
+#include <vector>' | g++ -std=c++20 -fsyntax-only -x c++ - >/dev/null 2>&1
+}
+
+# Prints the Python that the virtual environment is made with: the wheel of torch exists for CPython 3.10 to 3.14.
+base_python() {
+  local candidate
+  for candidate in "${GDBEXT_BASE_PYTHON:-}" python3.11 "$HOME"/.pyenv/versions/3.11*/bin/python3.11 \
+    python3.12 python3.13 python3.10 python3; do
+    [ -n "$candidate" ] && have "$candidate" &&
+      "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null &&
+      { command -v "$candidate"; return; }
+  done
+  return 1
+}
+
+ensure_venv() {
+  "$PYTHON" -m pip --version >/dev/null 2>&1 && return
+  local python
+  python=$(base_python) || { say "installing Python"; system_packages "python3 python3-venv" python3 python3 python; } ||
+    die "no Python from 3.10 to 3.13 found (torch $TORCH_VERSION has wheels for these; 3.11 is the tested one)" \
+      "install one, or name it: GDBEXT_BASE_PYTHON=/path/to/python3.11"
+  python=$(base_python) || die "no Python from 3.10 to 3.13 found"
+  say "making $VENV with $python"
+  make_venv "$python" || {
+    # Debian splits ensurepip off into a package of its own
+    local version
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    system_packages "python$version-venv" python3-pip py3-pip python-pip && make_venv "$python"
+  } || die "cannot make a virtual environment with $python" "as root: apt-get install python3-venv"
+}
+
+make_venv() {
+  "$1" -m venv --clear "$VENV" >/dev/null 2>&1 && "$PYTHON" -m pip --version >/dev/null 2>&1
+}
+
+pip_install() {
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 "$PYTHON" -m pip install -q "$@" </dev/null
+}
+
+# The CPU wheel. Asked for by its local version first, so that a configured mirror or wheel folder serves it and the
+# gigabytes of the CUDA wheel never come by accident; then from PyTorch's own index; the plain version is the last resort.
+ensure_torch() {
+  "$PYTHON" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' && return
+import importlib.metadata, sys
+sys.exit(importlib.metadata.version("torch").split("+")[0] != sys.argv[1])
+PYTHON
+  say "installing torch $TORCH_VERSION for the CPU (200 MB; a few minutes on a slow line)"
+  pip_install "torch==$TORCH_VERSION+cpu" 2>/dev/null ||
+    pip_install "torch==$TORCH_VERSION+cpu" --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
+    pip_install "torch==$TORCH_VERSION" ||
+    die "torch $TORCH_VERSION cannot be installed into $VENV" "see pip's message above"
+}
+
+# ensure_requirements FILE: installs it when it changed since the last time.
+ensure_requirements() {
+  local stamp
+  stamp=$VENV/.gdbext-$(basename "$1")
+  cmp -s "$1" "$stamp" && return
+  say "installing $(basename "$1") into $VENV"
+  pip_install -r "$1" || die "the packages of $1 cannot be installed into $VENV" "see pip's message above"
+  cp "$1" "$stamp"
+}

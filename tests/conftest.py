@@ -1,0 +1,101 @@
+"""Fixtures: real processes to look at, live and as cores, through gdb and without any debugger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Inferior, Outcome, Pool
+
+WAYS = [(kind, debugger) for kind in ("live", "core") for debugger in ("gdb", "none")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tests neither read nor fill the user's cache folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("XDG_CACHE_HOME")
+    # the cache of built helpers stays where it is from run to run
+    os.environ.setdefault("GDBEXT_TEST_CACHE", str(Path(before or Path.home() / ".cache") / "gdbext-tests"))
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def inferior_pool() -> Iterator[Pool]:
+    """All inferiors of this run."""
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
+    """``inferior("meta-mm", python="debian")``: a hung program, shared between tests.
+
+    After the test each one used must be alive, untraced and not stopped.
+    """
+    used: list[Inferior] = []
+
+    def get(name: str, *args: str, **options: Any) -> Inferior:
+        found = inferior_pool.get(name, *args, **options)
+        used.append(found)
+        return found
+
+    yield get
+    try:
+        for one in used:
+            one.assert_undisturbed()
+    except BaseException:
+        for one in used:
+            inferior_pool.discard(one)
+        raise
+    for one in used:
+        one.pause()
+
+
+@dataclass(frozen=True)
+class Look:
+    """One way to look at an inferior: ``kind`` "live" or "core", ``debugger`` "gdb" or "none"."""
+
+    kind: str
+    debugger: str
+
+    @property
+    def core(self) -> bool:
+        return self.kind == "core"
+
+    def outcome(self, inferior: Inferior, *args: str, **options: Any) -> Outcome:
+        """``scripts/dispatch ... ARGS`` on it."""
+        return inferior.dispatch(*args, debugger=self.debugger, core=self.core, **options)
+
+    def __call__(self, inferior: Inferior, *args: str, **options: Any) -> dict[str, Any]:
+        """The report as a JSON document."""
+        return self.outcome(inferior, *args, **options).document
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: "-".join(way))
+def look(request: pytest.FixtureRequest) -> Look:
+    """Every way to look: ``look(inferior("meta-mm"), "dispatch-bt")``."""
+    return Look(*request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Within a module, what looks at the same inferior runs in a row: it is started and dumped once."""
+    rank: dict[tuple[str, str], int] = {}
+
+    def position(item: pytest.Item) -> tuple[int, int]:
+        parameters = getattr(item, "callspec", None)
+        scenario = str(parameters.params.get("scenario", "")) if parameters else ""
+        module = rank.setdefault((item.nodeid.split("::")[0], ""), len(rank))
+        return module, rank.setdefault((item.nodeid.split("::")[0], scenario), len(rank)) if scenario else 0
+
+    items.sort(key=position)

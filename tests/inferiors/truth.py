@@ -1,0 +1,76 @@
+"""An inferior writes down here what is true of itself, for the tests to compare a report with.
+
+The harness sets GDBEXT_READY to a path. Facts are collected, written to ``path.tmp`` (``stage``) and published by a
+rename (``ready``), from Python or, where nobody may take the GIL any more, from native code (``announce`` of
+native/locks.cpp). Runs on every Python from 3.8 on and needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import sys
+import threading
+
+_lock = threading.Lock()
+_facts = {"threads": {}}  # type: dict
+
+FOREVER = 10_000_000  # seconds: sleeps and waits that must not end while the tests look
+
+
+def _allow_tracers():
+    """Let any process of this user attach: the debugger is not our parent (Yama's ptrace_scope 1)."""
+    pr_set_ptracer, anybody = 0x59616D61, ctypes.c_ulong(-1)
+    ctypes.CDLL(None).prctl(pr_set_ptracer, anybody, 0, 0, 0)
+
+
+_allow_tracers()
+
+
+def path():
+    """Where the truth goes; a program started by hand prints it to standard output instead (None)."""
+    return os.environ.get("GDBEXT_READY")
+
+
+def note(**facts):
+    """Add facts. Values must fit into JSON; addresses and keysets are written as hexadecimal text."""
+    with _lock:
+        _facts.update(facts)
+
+
+def thread(role, waits="any", **facts):
+    """Name the calling thread.
+
+    ``waits``: what the harness waits for before it calls the inferior ready: a system call's name ("futex", "read",
+    "poll", "sleep", "wait"), "any" system call that does not change, "running", or None for no check.
+    """
+    with _lock:
+        _facts["threads"][role] = dict(tid=threading.get_native_id(), waits=waits, **facts)
+
+
+def stage():
+    """Write the facts so far next to their place; ``ready`` or native ``announce`` publishes them."""
+    with _lock:
+        facts = dict(_facts, pid=os.getpid(), ppid=os.getppid(), python=platform.python_version())
+        torch = sys.modules.get("torch")
+        facts["torch"] = str(torch.__version__) if torch else None
+        text = json.dumps(facts)
+    if path() is None:
+        print(text, flush=True)
+        return
+    with open(path() + ".tmp", "w") as out:
+        out.write(text)
+
+
+def ready():
+    """Publish the facts: from here on the inferior needs no more than a moment to reach its final state."""
+    stage()
+    if path() is not None:
+        os.rename(path() + ".tmp", path())
+
+
+def hexadecimal(number):
+    """How addresses and keysets are written."""
+    return f"{number:#x}"

@@ -1,0 +1,85 @@
+"""Builds the inferiors' native helpers (tests/inferiors/native/*.cpp) with g++, once per content, outside the tree."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent / "inferiors" / "native"
+FLAGS = {"debug_dispatch": ["-O0", "-g"]}
+"""Per library; all others are built as a user's extension is: -O2, no debug information."""
+
+USE = re.compile(r"""native_library\.load(?:_operators)?\(["'](\w+)["']""")
+
+
+def cache_folder() -> Path:
+    """Where built libraries stay between runs; GDBEXT_TEST_CACHE overrides it."""
+    return Path(os.environ.get("GDBEXT_TEST_CACHE") or Path.home() / ".cache" / "gdbext-tests")
+
+
+def build_for(script: Path) -> Path:
+    """Build what that inferior loads; returns the folder for GDBEXT_NATIVE."""
+    names = sorted(set(USE.findall(script.read_text())))
+    folder = cache_folder() / _fingerprint()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        build(name)
+    return folder
+
+
+def build(name: str) -> Path:
+    """Build one library, or find it built; returns its path. Raises with the compiler's words."""
+    target = cache_folder() / _fingerprint() / f"lib{name}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(f".{os.getpid()}")
+        command = _command(SOURCES / f"{name}.cpp", partial)
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise AssertionError(f"{name}.cpp does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
+        partial.replace(target)
+        _prune(target.parent)
+    return target
+
+
+def _command(source: Path, target: Path) -> list[str]:
+    command = ["g++", "-std=c++20", "-fPIC", "-shared", "-pthread", *FLAGS.get(source.stem, ["-O2"])]
+    command += [str(source), "-o", str(target)]
+    if "#include <torch" not in source.read_text() and "#include <ATen" not in source.read_text():
+        return command
+    torch = _torch_folder()
+    command += [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    return [*command, f"-L{torch}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"]
+
+
+def _torch_folder() -> Path:
+    """Found without importing torch (2 s)."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise AssertionError(f"torch is not installed for {sys.executable}; run scripts/test")
+    return Path(spec.origin).parent
+
+
+def _fingerprint() -> str:
+    """Changes with the sources, the flags, the compiler and the wheel."""
+    digest = hashlib.sha256(repr(sorted(FLAGS.items())).encode())
+    digest.update(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
+    digest.update((_torch_folder() / "version.py").read_bytes() + str(_torch_folder()).encode())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _prune(keep: Path, most: int = 6) -> None:
+    """Old fingerprints go; a folder that another run uses right now is among the youngest."""
+    folders = sorted(cache_folder().iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
+    for folder in folders[most:]:
+        if folder != keep:
+            shutil.rmtree(folder, ignore_errors=True)

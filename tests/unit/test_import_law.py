@@ -1,0 +1,200 @@
+"""The import law of docs/architecture.md: imports point one way, and debuggers are imported in their own files only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ORDER = (
+    ("errors",),
+    ("target.base",),
+    ("process",),
+    ("layouts",),
+    ("dispatcher", "cpython"),
+    ("analysis",),
+    ("session",),
+    ("report",),
+    ("render",),
+    ("commands", "live"),
+)
+"""Lowest first: a file imports from its own entry and from those before it."""
+
+DEBUGGER_FILES = {
+    "gdb": re.compile(r"target/gdb_target\.py|live/gdb_\w+\.py|init\.py"),
+    "lldb": re.compile(r"target/lldb_target\.py|lldb_init\.py"),
+}
+ENTRIES = ("init", "lldb_init")
+SHARED_BY_COMMANDS = {"registry", "options"}
+"""Modules of commands/ that are no commands."""
+
+
+def breaches(package: Path) -> list[str]:
+    """Every breach of the law in the package (a folder named gdbext), as "file:line: what"."""
+    files = sorted(package.rglob("*.py"))
+    modules = {module_name(file.relative_to(package)) for file in files}
+    return [found for file in files for found in _breaches_of(file.relative_to(package), file.read_text(), modules)]
+
+
+def module_name(relative: Path) -> str:
+    """process/elf.py is "process.elf", process/__init__.py is "process"."""
+    parts = relative.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _breaches_of(relative: Path, source: str, modules: set[str]) -> Iterator[str]:
+    for line, name in imported(relative, source):
+        why = _debugger_breach(relative, name) or _order_breach(relative, name, modules)
+        if why:
+            yield f"{relative}:{line}: {why}"
+
+
+def imported(relative: Path, source: str) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything the file imports, anywhere in it, also for type checking only."""
+    package = ["gdbext", *relative.parent.parts]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and _imports_by_name(node):
+            yield node.lineno, str(node.args[0].value)  # type: ignore[attr-defined]
+
+
+def _imports_by_name(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    constant = bool(call.args) and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+    return name in ("import_module", "__import__") and constant
+
+
+def _debugger_breach(relative: Path, name: str) -> str:
+    debugger = name.split(".")[0]
+    allowed = DEBUGGER_FILES.get(debugger)
+    if allowed is None or allowed.fullmatch(relative.as_posix()):
+        return ""
+    return f"imports {debugger}, which only its own target, live and entry files may"
+
+
+def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
+    if name.split(".")[0] != "gdbext":
+        return ""
+    ours, theirs = module_name(relative), _existing(name.partition(".")[2], modules)
+    if ours in ENTRIES or not theirs or ours == theirs:
+        return ""
+    if theirs in ENTRIES:
+        return f"imports the entry {theirs}"
+    if _is_command(ours) and _is_command(theirs):
+        return f"the command {ours} imports another command, {theirs}"
+    if _rank(theirs) > _rank(ours):
+        return f"{ours} imports {theirs}, which stands above it"
+    if _room(ours) != _room(theirs) and _rank(ours) == _rank(theirs):
+        return f"{ours} imports {theirs}, which stands beside it"
+    return ""
+
+
+def _existing(name: str, modules: set[str]) -> str:
+    """The module behind "process.elf.ElfImage": the longest prefix that is one."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in modules), "")
+
+
+def _is_command(module: str) -> bool:
+    parts = module.split(".")
+    return parts[0] == "commands" and len(parts) > 1 and parts[1] not in SHARED_BY_COMMANDS
+
+
+def _room(module: str) -> str:
+    """The entry of ORDER that the module belongs to."""
+    if module == "target":
+        return "target.base"
+    for rooms in ORDER:
+        for room in rooms:
+            if module == room or module.startswith(room + "."):
+                return room
+    return module.split(".")[0]
+
+
+def _rank(module: str) -> int:
+    room = _room(module)
+    for rank, rooms in enumerate(ORDER):
+        if room in rooms:
+            return rank
+    if room == "target":  # all but base: process/ must not know which target it reads, nor a target what is read
+        return next(rank for rank, rooms in enumerate(ORDER) if "process" in rooms)
+    return len(ORDER) - 1
+
+
+def test_the_tree_keeps_the_law() -> None:
+    assert breaches(ROOT / "gdbext") == []
+
+
+def test_the_walk_sees_the_tree() -> None:
+    seen = {module_name(file.relative_to(ROOT / "gdbext")) for file in (ROOT / "gdbext").rglob("*.py")}
+    assert {"errors", "target.base"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("planted", "source", "found"),
+    [
+        ("process/memory.py", "from gdbext.dispatcher import keyset", "stands above"),
+        ("process/memory.py", "from ..dispatcher.keyset import KeyNames", "stands above"),
+        ("process/memory.py", "def late():\n    from gdbext.dispatcher import keyset", "stands above"),
+        ("errors.py", "import gdbext.target.base", "stands above"),
+        ("dispatcher/keyset.py", "from gdbext.cpython import runtime", "stands beside"),
+        ("render/text.py", "import gdb", "imports gdb"),
+        ("render/text.py", "import importlib\nimportlib.import_module('gdb')", "imports gdb"),
+        ("live/gdb_hooks.py", "import lldb", "imports lldb"),
+        ("target/core_target.py", "import gdb.types", "imports gdb"),
+        ("commands/bt.py", "from gdbext.commands import info", "another command"),
+        ("commands/bt.py", "from .info import run", "another command"),
+        ("commands/registry.py", "import gdbext.init", "the entry"),
+        ("live/trace.py", "import gdbext.commands.bt", "stands beside"),
+        ("target/base.py", "from gdbext.process.memory import Memory", "stands above"),
+        ("target/core_target.py", "from gdbext.process.memory import Memory", "stands beside"),
+        ("process/memory.py", "from gdbext.target.core_target import CoreTarget", "stands beside"),
+    ],
+)
+def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
+    package = _small_package(tmp_path, planted, source)
+    reports = breaches(package)
+    assert len(reports) == 1, reports
+    assert reports[0].startswith(planted)
+    assert found in reports[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("init.py", "import gdb\nfrom gdbext.commands import registry, bt"),
+        ("lldb_init.py", "import lldb"),
+        ("target/gdb_target.py", "import gdb\nfrom gdbext.target.base import Target"),
+        ("live/gdb_hooks.py", "import gdb\nfrom gdbext.render import text"),
+        ("commands/bt.py", "from . import registry\nfrom gdbext.session import Session"),
+        ("target/core_target.py", "from gdbext.target.base import Target"),
+        ("dispatcher/keyset.py", "from gdbext.errors import BadData\nimport struct"),
+    ],
+)
+def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
+    assert breaches(_small_package(tmp_path, file, source)) == []
+
+
+def _small_package(folder: Path, planted: str, source: str) -> Path:
+    package = folder / "gdbext"
+    for name in (
+        "errors", "target/base", "target/core_target", "target/gdb_target", "process/memory", "layouts/registry",
+        "dispatcher/keyset", "cpython/runtime", "analysis/graph", "session", "report", "render/text", "live/trace",
+        "commands/registry", "commands/bt", "commands/info", "init", "lldb_init",
+    ):  # fmt: skip
+        file = package / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    (package / planted).write_text(source + "\n")
+    return package
