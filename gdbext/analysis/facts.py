@@ -44,6 +44,19 @@ class Wait:
     timed: bool = False
     """The wait ends by itself after a timeout."""
     evidence: tuple[str, ...] = ()
+    others: tuple[Owner, ...] = ()
+    """Further owners, where all of them must let go (readers of a rwlock, team mates before a barrier)."""
+    companion: Resource | None = None
+    """The mutex that goes with a condition variable."""
+    handover: bool = False
+    """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
+    missing: str = ""
+    """Why the threads that would end this wait do not exist in this process; "" when that is not known."""
+
+    @property
+    def owners(self) -> tuple[Owner, ...]:
+        """All known owners."""
+        return ((self.owner,) if self.owner else ()) + self.others
 
 
 @dataclass(frozen=True)
@@ -121,9 +134,23 @@ class ThreadFacts:
     dispatch: tuple[Step, ...] = ()
     frames: tuple[FrameFact, ...] = ()
     """Native and Python frames merged, innermost first. Empty unless asked for."""
+    python: tuple[FrameFact, ...] = ()
+    """Python frames alone; ``level`` is that of the native frame that evaluates them."""
     frame_count: int = 0
     notes: tuple[str, ...] = ()
     """What could not be read of this thread, and why its walk ended."""
+    pool: str = ""
+    """The pool whose idle worker this thread is ("OpenMP", "autograd", …), "" for any other thread."""
+    python_line: str = ""
+    """The innermost Python line, ``file.py:8 (function)``, "" where there is none."""
+    stack_key: int = 0
+    """Equal for threads with equal stacks; 0 where the stack is unknown."""
+
+    @property
+    def label(self) -> str:
+        """The thread as people call it: its Python name, else the kernel's, with the tid."""
+        name = self.python_name or self.name
+        return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""``dispatch-bt``: the dispatcher's path through a stack."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError, UsageError
+from gdbext.report import ErrorFact, Report
+
+if TYPE_CHECKING:
+    from gdbext.session import Session
+    from gdbext.target.base import Thread
+
+NAME = "dispatch-bt"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
+    which.add_argument("--all", action="store_true", help="every thread")
+    parser.add_argument("--native", action="store_true", help="every native frame, too")
+
+
+def run(session: Session, args: argparse.Namespace) -> Report:
+    """The steps of the chosen threads. A thread that cannot be read costs that thread."""
+    threads = []
+    errors = list(session.torch_errors())
+    for thread in _chosen(session, args):
+        try:
+            threads.append(session.thread_facts(thread, native=args.native))
+        except GdbextError as error:
+            errors.append(ErrorFact.of(error, f"thread {thread.tid}"))
+    errors.extend(session.errors())
+    return Report(
+        command=NAME,
+        target=session.target_facts(),
+        view="bt",
+        threads=tuple(threads),
+        errors=tuple(errors),
+        why=args.why,
+    )
+
+
+def _chosen(session: Session, args: argparse.Namespace) -> list[Thread]:
+    if args.all:
+        return list(session.target.threads())
+    if args.thread is not None:
+        return [session.find_thread(args.thread)]
+    selected = session.target.selected_thread()
+    if selected is None:
+        raise UsageError("no thread is selected", help="choose one with: dispatch-bt --thread TID, or use --all")
+    return [selected]
