@@ -1,0 +1,174 @@
+"""Reads libstdc++'s and ska's containers out of the target: std::string, std::list, std::vector, flat_hash_map.
+
+Nothing read here is trusted: every count has a cap, every link is checked both ways, and a container that does not
+hold together raises BadData that says how.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, Optional
+
+from gdbext.errors import BadData, MemoryFault
+from gdbext.process.memory import Memory
+
+STRING_LIMIT = 1 << 16
+"""Bytes. Nothing that the dispatcher keeps (names, schemas, "registered at" lines) comes near it."""
+VECTOR_LIMIT = 1 << 16
+"""Elements."""
+MAP_SLOT_LIMIT = 1 << 20
+"""Slots of a flat_hash_map; the operator table of torch 2.13 has 8,192."""
+
+_TWO_WORDS = struct.Struct("<QQ")
+_THREE_WORDS = struct.Struct("<QQQ")
+_GOLDEN = 11400714819323198485
+"""2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)."""
+
+
+class StringReader:
+    """Reads ``std::string`` of one ABI. ``size`` is ``sizeof(std::string)``: 32 (CXX11) or 8 (the old, counted one)."""
+
+    def __init__(self, memory: Memory, cxx11: bool = True) -> None:
+        self._memory = memory
+        self._cxx11 = cxx11
+        self.size = 32 if cxx11 else 8
+
+    def read(self, address: int, limit: int = STRING_LIMIT) -> str:
+        """The text of the string object at ``address``. Raises MemoryFault, BadData."""
+        return self.parse(self._memory.read(address, self.size), 0, address, limit)
+
+    def parse(self, raw: bytes, offset: int, address: int, limit: int = STRING_LIMIT) -> str:
+        """The same for an object whose bytes are at ``raw[offset:]`` and whose own address is ``address``."""
+        if not self._cxx11:
+            return self._parse_counted(int.from_bytes(raw[offset : offset + 8], "little"), limit)
+        data, length = _TWO_WORDS.unpack_from(raw, offset)
+        if length > limit:
+            raise BadData(f"the string at {address:#x} claims {length} bytes")
+        if data == address + 16:
+            if length > 15:
+                raise BadData(f"the string at {address:#x} claims {length} bytes in its 15-byte buffer")
+            return raw[offset + 16 : offset + 16 + length].decode("utf-8", "backslashreplace")
+        return self._memory.read(data, length).decode("utf-8", "backslashreplace") if length else ""
+
+    def _parse_counted(self, data: int, limit: int) -> str:
+        length = self._memory.u64(data - 24)
+        if length > limit:
+            raise BadData(f"the string at {data:#x} claims {length} bytes")
+        return self._memory.read(data, length).decode("utf-8", "backslashreplace")
+
+
+def list_items(memory: Memory, header: int, limit: int) -> list[int]:
+    """Addresses of the elements of the ``std::list`` at ``header``, in order.
+
+    A node is (next, previous, element). Raises BadData when the links do not agree with each other, when there are
+    more than ``limit`` elements or when the size kept in the header differs: then the list is being changed, or this
+    is no list. Raises MemoryFault.
+    """
+    first, last, size = _THREE_WORDS.unpack(memory.read(header, 24))
+    items: list[int] = []
+    node, previous = first, header
+    while node != header:
+        if len(items) >= limit:
+            raise BadData(f"the list at {header:#x} has more than {limit} elements")
+        following, back = _TWO_WORDS.unpack(memory.read(node, 16))
+        if back != previous:
+            raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbours do not point at each other")
+        items.append(node + 16)
+        node, previous = following, node
+    if last != previous or size != len(items):
+        raise BadData(f"the list at {header:#x} has {len(items)} elements and claims {size}")
+    return items
+
+
+def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_LIMIT) -> tuple[int, int]:
+    """(first element's address, number of elements) of the ``std::vector`` at ``address``. Raises BadData, MemoryFault."""
+    begin, end, capacity = _THREE_WORDS.unpack(memory.read(address, 24))
+    count, rest = divmod(end - begin, element)
+    if not begin <= end <= capacity or rest or count > limit:
+        raise BadData(f"the vector at {address:#x} makes no sense ({begin:#x} to {end:#x})")
+    return begin, count
+
+
+class MapEntry(NamedTuple):
+    """One occupied slot: the value's address and its bytes."""
+
+    address: int
+    raw: bytes
+
+
+class FlatMap(NamedTuple):
+    """The header of a ``ska::flat_hash_map`` (``sherwood_v3_table``)."""
+
+    entries: int
+    slots: int
+    shift: int
+    max_lookups: int
+    elements: int
+
+    @property
+    def span(self) -> int:
+        """Slots in memory that can be occupied: overflow slots follow the hashed ones, then an end mark."""
+        return self.slots - 1 + self.max_lookups
+
+
+_MAP_HEADER = struct.Struct("<QQbbxxfQ")
+
+
+def read_map_header(memory: Memory, address: int) -> FlatMap:
+    """The header at ``address``, checked. Raises BadData, MemoryFault.
+
+    Members: entries, num_slots_minus_one, hash_policy.shift, max_lookups, _max_load_factor, num_elements; all bases
+    are empty (c10/util/flat_hash_map.h, unchanged from torch 1.3 to 2.13).
+    """
+    entries, slots_minus_one, shift, lookups, _load, elements = _MAP_HEADER.unpack(memory.read(address, 32))
+    slots = slots_minus_one + 1
+    what = f"the hash map at {address:#x} is corrupt: "
+    if slots & slots_minus_one or slots > MAP_SLOT_LIMIT:
+        raise BadData(what + f"{slots} slots")
+    if not 3 <= lookups <= 64 or not 0 <= shift <= 63 or elements > slots:
+        raise BadData(what + f"{elements} elements, {lookups} lookups, shift {shift}")
+    if slots > 1 and shift != 64 - slots_minus_one.bit_length():
+        raise BadData(what + f"shift {shift} with {slots} slots")
+    return FlatMap(entries, slots, shift, lookups, elements)
+
+
+def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]:
+    """The occupied slots of the ``ska::flat_hash_map`` at ``address``, in memory order, from one read.
+
+    A slot is an int8 distance from the wanted slot (-1: empty), padding to 8, the value of ``value_size`` bytes.
+    Raises BadData when the header or the slots do not hold together, MemoryFault.
+    """
+    header = read_map_header(memory, address)
+    if not header.elements:
+        return []
+    stride = 8 + value_size
+    try:
+        raw = memory.read(header.entries, header.span * stride)
+    except MemoryFault as fault:
+        raise BadData(f"the hash map at {address:#x} is corrupt: its slots at {header.entries:#x} are unreadable") from fault
+    distances = raw[::stride]
+    used = [index for index, distance in enumerate(distances) if distance < 0x80]
+    if len(used) != header.elements:
+        raise BadData(f"the hash map at {address:#x} is corrupt: {len(used)} slots used, {header.elements} elements claimed")
+    if any(distances[index] > header.max_lookups or distances[index] > index for index in used):
+        raise BadData(f"the hash map at {address:#x} is corrupt: an element is farther from its slot than any lookup goes")
+    return [
+        MapEntry(header.entries + index * stride + 8, raw[index * stride + 8 : (index + 1) * stride]) for index in used
+    ]
+
+
+def check_hashed(memory: Memory, address: int, value_size: int, entries: list[MapEntry], key_size: int) -> Optional[str]:
+    """What is wrong with a map whose hash is the key itself (an enumeration), or None.
+
+    Every key must be as far from its wanted slot as its distance says, so a damaged or half-moved entry is noticed.
+    Raises BadData, MemoryFault.
+    """
+    header = read_map_header(memory, address)
+    stride = 8 + value_size
+    for entry in entries:
+        index = (entry.address - 8 - header.entries) // stride
+        key = int.from_bytes(entry.raw[:key_size], "little")
+        wanted = (key * _GOLDEN & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
+        if wanted + memory.u8(entry.address - 8) != index:
+            return f"the hash map at {address:#x} is corrupt: key {key} stands in slot {index}, {wanted} is its own"
+    return None

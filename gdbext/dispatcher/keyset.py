@@ -1,0 +1,270 @@
+"""DispatchKeySet: key names, bits and dispatch table indices, computed from the key enumeration alone.
+
+A ``c10::DispatchKeySet`` is 64 bits: the low ``num_backends`` bits are backends (CPU, CUDA, … Meta), the bits above
+them functionalities in ascending priority (Dense, …, AutogradFunctionality, …, PythonDispatcher). A functionality
+that is "per backend" makes one runtime key with each backend of the set. Source: torch/include/c10/core/DispatchKey.h
+and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, Optional
+
+from gdbext.errors import BadData, LayoutError, UsageError
+from gdbext.layouts.layout import Layout
+
+ALIAS_KEYS = (
+    "Autograd",
+    "CompositeImplicitAutograd",
+    "FuncTorchBatchedDecomposition",
+    "CompositeImplicitAutogradNestedTensor",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+)
+"""Keys that kernels are registered under and that no keyset can hold (DispatchKey.h, StartOfAliasKeys onwards)."""
+
+_PREFIXES = {"Dense": "", "AutogradFunctionality": "Autograd"}
+"""What a per-backend functionality puts before the backend's name, where it is not its own name."""
+
+_MARKS = re.compile(r"^(StartOf|EndOf)")
+_SYNONYMS = frozenset(("CatchAll", "CPUTensorId", "CUDATensorId", "DefaultBackend", "Autocast"))
+_SECOND_NAMES = re.compile(r"_PreAutograd$")
+
+
+class RuntimeKey(NamedTuple):
+    """One slot of the dispatch table: the key's name, its ``c10::DispatchKey`` value and the bits that select it."""
+
+    name: str
+    value: int
+    bits: int
+
+
+class KeyNames:
+    """Everything about keysets of one torch build. Raises LayoutError where the enumeration makes no sense."""
+
+    def __init__(self, layout: Layout) -> None:
+        keys, backends = layout.enum("c10::DispatchKey"), layout.enum("c10::BackendComponent")
+        self.name_of_value = _names_by_value(keys)
+        self.value_of_name: dict[str, int] = {name: value for value, name in self.name_of_value.items()}
+        self._backends = _backend_names(backends)
+        self.num_backends = len(self._backends)
+        self.num_functionalities = keys.get("EndOfFunctionalityKeys", 0)
+        """Number of functionality keys, Undefined included; the highest one is this minus one."""
+        if not (0 < self.num_backends <= 16 and 0 < self.num_functionalities + self.num_backends <= 64):
+            raise LayoutError("the layout's DispatchKey enumeration does not fit in 64 bits")
+        self.backend_mask = (1 << self.num_backends) - 1
+        self.known_bits = (1 << (self.num_backends + self.num_functionalities - 1)) - 1
+        """DispatchKeySet::FULL: every bit that means something."""
+        self._build_slots(keys)
+        self.alias_keys: tuple[str, ...] = tuple(name for name in ALIAS_KEYS if name in keys)
+
+    def _build_slots(self, keys: Mapping[str, int]) -> None:
+        slots: list[RuntimeKey] = []
+        self._offsets: list[int] = []
+        self._masks: list[int] = []
+        self._families: list[Optional[tuple[str, ...]]] = []
+        self._prefixes: list[str] = []
+        for functionality in range(self.num_functionalities):
+            name = self.name_of_value.get(functionality, f"key {functionality}")
+            start = keys.get(f"StartOf{name}Backends")
+            self._offsets.append(len(slots))
+            self._masks.append(self.backend_mask if start is not None else 0)
+            bit = 1 << (self.num_backends + functionality - 1) if functionality else 0
+            prefix = _PREFIXES.get(name, name)
+            self._prefixes.append(prefix)
+            if start is None:
+                slots.append(RuntimeKey(name, functionality, bit))
+                self._families.append(None)
+                continue
+            family = [RuntimeKey(prefix + backend, start + 1 + index, bit | 1 << index)
+                      for index, backend in enumerate(self._backends)]  # fmt: skip
+            slots.extend(family)
+            self._families.append(tuple(key.name for key in family))
+        self.slots: tuple[RuntimeKey, ...] = tuple(slots)
+        """Runtime keys in the order of ``OperatorEntry::dispatchTable_``; slot 0 is Undefined."""
+        self._index_of_name = {key.name: index for index, key in enumerate(slots)}
+        self.slot_of_value: dict[int, int] = {key.value: index for index, key in enumerate(slots)}
+
+    # --- table index -----------------------------------------------------------------------------
+
+    def table_index(self, bits: int) -> int:
+        """``getDispatchTableIndexForDispatchKeySet``: the slot that a lookup with this keyset reads.
+
+        A per-backend functionality without any backend bit reads its first backend's slot, as in PyTorch.
+        Raises BadData for a bit above the last functionality: PyTorch would read beyond its own array.
+        """
+        functionality = (bits >> self.num_backends).bit_length()
+        if functionality >= self.num_functionalities:
+            raise BadData(f"{bits:#x} is no DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
+        return self._offsets[functionality] + ((bits & self._masks[functionality]) >> 1).bit_length()
+
+    def key_of_index(self, index: int) -> str:
+        """The runtime key of a table slot. Raises BadData when there is no such slot."""
+        if not 0 <= index < len(self.slots):
+            raise BadData(f"dispatch table index {index} is out of range (0 to {len(self.slots) - 1})")
+        return self.slots[index].name
+
+    def index_of_key(self, name: str) -> int:
+        """The table slot of a runtime key. Raises UsageError with the closest names for any other word."""
+        index = self._index_of_name.get(name)
+        if index is None:
+            raise self._unknown(name)
+        return index
+
+    @property
+    def num_slots(self) -> int:
+        """``c10::num_runtime_entries``."""
+        return len(self.slots)
+
+    # --- bits to names ---------------------------------------------------------------------------
+
+    def decode(self, bits: int) -> tuple[str, ...]:
+        """The runtime keys in the order in which PyTorch prints them: rising priority, backends within.
+
+        ``DispatchKeySet::iterator`` skips a per-backend functionality when the set has no backend, and so does this.
+        Bits beyond the last functionality are left out; see ``stray``.
+        """
+        present = [index for index in range(self.num_backends) if bits >> index & 1]
+        names: list[str] = []
+        rest = (bits & self.known_bits) >> self.num_backends
+        while rest:
+            functionality = (rest & -rest).bit_length()
+            rest &= rest - 1
+            family = self._families[functionality]
+            if family is None:
+                names.append(self.slots[self._offsets[functionality]].name)
+            else:
+                names.extend([family[index] for index in present])
+        return tuple(names)
+
+    def text(self, bits: int) -> str:
+        """The set as ``str(torch._C.DispatchKeySet)`` prints it."""
+        return f"DispatchKeySet({', '.join(self.decode(bits))})"
+
+    def stray(self, bits: int) -> int:
+        """Those of the bits that mean nothing in this build (a real keyset has none)."""
+        return bits & ~self.known_bits
+
+    def building_blocks(self, bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The set's functionalities (rising priority) and its backends, each as named in DispatchKey.h."""
+        functionalities = tuple(
+            self.name_of_value.get(value, f"key {value}")
+            for value in range(1, self.num_functionalities)
+            if bits >> (self.num_backends + value - 1) & 1
+        )
+        return functionalities, tuple(name for index, name in enumerate(self._backends) if bits >> index & 1)
+
+    def highest_key(self, bits: int) -> str:
+        """``highestPriorityTypeId``: the runtime key that wins; "Undefined" for an empty set.
+
+        A per-backend functionality without a backend gives PyTorch's name for that, like "AutogradUndefined".
+        Raises BadData for a bit above the last functionality.
+        """
+        functionality = (bits >> self.num_backends).bit_length()
+        if functionality >= self.num_functionalities:
+            raise BadData(f"{bits:#x} is no DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
+        if self._masks[functionality] and not bits & self.backend_mask:
+            return self._prefixes[functionality] + "Undefined"
+        return self.slots[self.table_index(bits)].name
+
+    def backend_index(self, bits: int) -> int:
+        """``getBackendIndex``: the highest backend, counted from CPU = 0 (also when there is none)."""
+        return ((bits & self.backend_mask) >> 1).bit_length()
+
+    # --- names to bits ---------------------------------------------------------------------------
+
+    def bits_of(self, name: str) -> int:
+        """What the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
+
+        Takes runtime keys, functionalities ("Dense") and backends ("CPUBit"). Raises UsageError with the closest
+        names, also for an alias key, which no keyset can hold.
+        """
+        index = self._index_of_name.get(name)
+        if index is not None:
+            return self.slots[index].bits
+        value = self.value_of_name.get(name)
+        if value is not None and 0 < value < self.num_functionalities:
+            return 1 << (self.num_backends + value - 1)
+        if name.endswith("Bit") and name[:-3] in self._backends:
+            return 1 << self._backends.index(name[:-3])
+        raise self._unknown(name)
+
+    def minus(self, bits: int, other: int) -> int:
+        """``operator-``: only functionalities are taken away, backends stay."""
+        return bits & (self.backend_mask | ~other) & 0xFFFF_FFFF_FFFF_FFFF
+
+    def full_after(self, name: str) -> int:
+        """``DispatchKeySet(FULL_AFTER, key)``: everything of lower priority, and PythonDispatcher where it exists."""
+        functionality = (self.bits_of(name) >> self.num_backends).bit_length()
+        bits = (1 << (self.num_backends + functionality - 1)) - 1
+        if "PythonDispatcher" in self._index_of_name:
+            bits |= self.bits_of("PythonDispatcher")
+        return bits
+
+    def parse(self, text: str) -> int:
+        """The bits of ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)``, ``0x1000018000`` or ``DispatchKeySet()``.
+
+        Raises UsageError: nothing there, an unknown name (with the closest ones), a number of more than 64 bits.
+        """
+        body = text.strip()
+        wrapped = re.fullmatch(r"(?:[\w:.]*\.|c10::)?DispatchKeySet\s*\((.*)\)", body, re.DOTALL)
+        if wrapped:
+            body = wrapped.group(1).strip()
+            if not body:
+                return 0
+        if not body:
+            raise UsageError("there is no keyset", help=_EXAMPLES)
+        words = [word for word in re.split(r"[\s,|;+]+", body.strip("[]{}")) if word]
+        if not words:
+            raise UsageError(f"{text!r} holds no key", help=_EXAMPLES)
+        bits = 0
+        for word in words:
+            bits |= self._parse_word(word)
+        return bits
+
+    def _parse_word(self, word: str) -> int:
+        if re.match(r"^-?\d", word):
+            try:
+                number = int(word, 0)
+            except ValueError:
+                raise UsageError(f"{word!r} is no number", help=_EXAMPLES) from None
+            if not 0 <= number < 1 << 64:
+                raise UsageError(f"{word} does not fit in the 64 bits of a DispatchKeySet", help=_EXAMPLES)
+            return number
+        name = re.sub(r"^(?:[\w:.]*(?:DispatchKey|BackendComponent)(?:::|\.))", "", word)
+        return self.bits_of(name)
+
+    def _unknown(self, name: str) -> UsageError:
+        if name in self.alias_keys:
+            return UsageError(
+                f"{name} is an alias key: kernels are registered under it, but no keyset or table entry holds it",
+                help="name the runtime keys, for example AutogradCPU, or see the registrations: dispatch-op OPERATOR",
+            )
+        from difflib import get_close_matches
+
+        pool = {key.lower(): key for key in (*(slot.name for slot in self.slots), *self.value_of_name)}
+        pool.update((f"{name.lower()}bit", f"{name}Bit") for name in self._backends)
+        close = [pool[low] for low in get_close_matches(name.lower(), pool, n=4, cutoff=0.6)]
+        hint = f"did you mean {', '.join(close)}?" if close else _EXAMPLES
+        return UsageError(f"there is no dispatch key {name!r}", help=hint)
+
+
+_EXAMPLES = "write key names, like Meta,AutogradMeta, or bits, like 0x1000018000"
+
+
+def _names_by_value(keys: Mapping[str, int]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for name, value in keys.items():
+        if not (_MARKS.match(name) or name in _SYNONYMS or _SECOND_NAMES.search(name)):
+            names.setdefault(value, name)
+    return names
+
+
+def _backend_names(backends: Mapping[str, int]) -> tuple[str, ...]:
+    """Backend names in bit order, without "Bit"; InvalidBit (0) and the end mark left out."""
+    by_value = {value: name[:-3] for name, value in backends.items() if name.endswith("Bit") and value > 0}
+    if sorted(by_value) != list(range(1, len(by_value) + 1)):
+        raise LayoutError("the layout's BackendComponent enumeration has gaps")
+    return tuple(by_value[value] for value in sorted(by_value))
