@@ -1,0 +1,194 @@
+"""From facts to findings, and from findings to the one verdict (contract, section 4). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gdbext.analysis import stuck, words
+from gdbext.analysis.crash import Crash
+from gdbext.analysis.facts import VERDICT_KINDS, CycleEdge, Finding, Step, ThreadFacts, Verdict
+from gdbext.analysis.graph import Edge, WaitGraph
+from gdbext.analysis.recursion import Recursion
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that a verdict is made from."""
+
+    threads: Sequence[ThreadFacts]
+    pid: int
+    crashes: Mapping[int, Crash] = field(default_factory=dict)
+    recursions: Mapping[int, Recursion] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A finding that can become the verdict, with the operator it is about."""
+
+    finding: Finding
+    step: Step | None = None
+    cycle: tuple[CycleEdge, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All findings, strongest first, and the verdict."""
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+
+
+def judge(case: Case) -> Judgement:
+    """The findings and the verdict of one look at a process."""
+    graph = WaitGraph(case.threads)
+    candidates: list[Candidate] = []
+    rules: tuple[Callable[[Case, WaitGraph], Iterator[Candidate]], ...] = (
+        _crashes, _recursions, _deadlocks, _self_deadlocks, _orphans, _missing, _blocked, _external, _busy,
+    )  # fmt: skip
+    for rule in rules:
+        candidates.extend(rule(case, graph))
+    notes = tuple(Finding("note", text, tids) for text, tids in stuck.uncertainties(case.threads, graph))
+    order = {kind: rank for rank, kind in enumerate(VERDICT_KINDS)}
+    candidates.sort(key=lambda candidate: order[candidate.finding.kind])
+    findings = tuple(c.finding for c in candidates if c.finding.kind != "busy") + notes
+    return Judgement(findings, _verdict(candidates, case, notes))
+
+
+def _verdict(candidates: Sequence[Candidate], case: Case, notes: Sequence[Finding]) -> Verdict:
+    if not candidates:
+        return _idle(case, notes)
+    best = candidates[0]
+    step = best.step
+    summary = best.finding.summary
+    if best.finding.kind == "busy" and notes:
+        summary += f" {notes[0].summary}"
+    return Verdict(
+        best.finding.kind,
+        summary,
+        best.finding.threads,
+        op=step.op if step else None,
+        key=step.key if step else None,
+        stage=step.stage if step else None,
+        cycle=best.cycle,
+    )
+
+
+def _idle(case: Case, notes: Sequence[Finding]) -> Verdict:
+    running = [thread for thread in case.threads if thread.state == "running"]
+    if notes:
+        text = f"No thread is in the dispatcher, and no hang is proven; but: {notes[0].summary}"
+        return Verdict("idle", text, notes[0].threads)
+    if running:
+        text = f"No thread is in the dispatcher; {words.listed([t.label for t in running])} "
+        text += "runs other code." if len(running) == 1 else "run other code."
+        return Verdict("idle", text, tuple(thread.tid for thread in running))
+    main = stuck.main_thread(case.threads, case.pid)
+    doing = f"; {main.label} {words.waiting(main.wait)}" if main is not None and main.wait is not None else ""
+    return Verdict("idle", f"No thread is in the dispatcher, and no wait is suspicious{doing}.")
+
+
+def _crashes(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for tid, crash in case.crashes.items():
+        thread = graph.threads[tid]
+        if crash.kind == "stack-overflow" and tid in case.recursions:
+            continue
+        step = words.innermost(thread)
+        kernel = step.kernel.function if step and step.kernel else ""
+        inside = f", kernel {kernel}" if kernel else ""
+        yield Candidate(
+            Finding("crash", f"{thread.label} crashed{words.place(step)}{inside}: {crash.sentence}.", (tid,)), step
+        )
+
+
+def _recursions(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for tid, recursion in case.recursions.items():
+        thread = graph.threads[tid]
+        crash = case.crashes.get(tid)
+        overflow = f"; it ended in {crash.sentence}" if crash else ""
+        names = words.listed([_named(step) for step in recursion.group], limit=4)
+        text = f"{thread.label} is in a runaway recursion: {names} repeated {recursion.depth} times{overflow}."
+        evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat "
+                                   f"with period {len(recursion.group)}")  # fmt: skip
+        yield Candidate(Finding("runaway-recursion", text, (tid,), evidence), recursion.innermost)
+
+
+def _named(step: Step) -> str:
+    keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
+    return f"{step.event} of {step.qualified}{keyset}"
+
+
+def _deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for cycle in graph.cycles():
+        threads = [graph.threads[edge.tid] for edge in cycle]
+        parts = [f"{words.who(thread)} {_link(edge, graph)}" for thread, edge in zip(threads, cycle)]
+        guess = all(edge.wait.certainty == "recorded" for edge in cycle)
+        head = "Deadlock" if guess else "Deadlock (an owner is inferred from stacks)"
+        step = next((thread.dispatch[0] for thread in threads if thread.dispatch), None)
+        evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
+        yield Candidate(
+            Finding("deadlock", f"{head}: {'; '.join(parts)}.", tuple(e.tid for e in cycle), evidence),
+            step,
+            tuple(edge.fact for edge in cycle),
+        )
+
+
+def _link(edge: Edge, graph: WaitGraph) -> str:
+    owner, waits = graph.threads[edge.owner].label, words.waiting(edge.wait)
+    if edge.wait.resource.kind in ("join", "barrier", "worker-pool", "queue", "condvar"):
+        return f"{waits}, which needs {owner}"
+    return f"{waits}, which {owner} {'holds' if edge.wait.certainty == 'recorded' else 'seems to hold'}"
+
+
+def _self_deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for edge in graph.self_loops():
+        thread = graph.threads[edge.tid]
+        text = f"{words.who(thread)} waits for {words.thing(edge.wait.resource)}, which it holds itself."
+        yield Candidate(
+            Finding("self-deadlock", text, (edge.tid,), edge.wait.evidence), words.innermost(thread), (edge.fact,)
+        )
+
+
+def _orphans(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for thread in case.threads:
+        wait = thread.wait
+        if wait is None or wait.handover or not any(owner.state == "gone" for owner in wait.owners):
+            continue
+        text = f"{words.who(thread)} {words.waiting(wait)}{words.owner_clause(wait, graph.threads)}"
+        text += " (forked while it was held, or its owner ended without unlocking)."
+        yield Candidate(Finding("orphaned-lock", text, (thread.tid,), wait.evidence), words.innermost(thread))
+
+
+def _missing(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:
+    for thread in case.threads:
+        if thread.wait is not None and thread.wait.missing:
+            text = f"{words.who(thread)} {words.waiting(thread.wait)}, but {thread.wait.missing}."
+            yield Candidate(
+                Finding("missing-workers", text, (thread.tid,), thread.wait.evidence), words.innermost(thread)
+            )
+
+
+def _blocked(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for chain in stuck.blocked_chains(case.threads, graph, case.pid):
+        tids = list(dict.fromkeys([edge.tid for edge in chain.edges] + [chain.end]))
+        threads = [graph.threads[tid] for tid in tids if tid in graph.threads]
+        with_steps = [thread for thread in threads if thread.dispatch]
+        step = with_steps[-1].dispatch[0] if with_steps else None
+        evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
+        yield Candidate(Finding("blocked", stuck.chain_sentence(chain, graph), tuple(tids), evidence), step)
+
+
+def _external(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:
+    for thread in stuck.external_waiters(case.threads, case.pid):
+        assert thread.wait is not None
+        text = f"{words.who(thread)} {words.waiting(thread.wait)}."
+        yield Candidate(Finding("waiting-external", text, (thread.tid,), thread.wait.evidence), words.innermost(thread))
+
+
+def _busy(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    for thread in stuck.busy_threads(case.threads, graph, case.pid):
+        step = thread.dispatch[0]
+        kernel = f", kernel {step.kernel.function}" if step.kernel else ""
+        verb = "runs" if thread.state == "running" else "waits for threads that run,"
+        text = f"{thread.label} {verb}{words.place(step)}{kernel}, stage {step.stage}."
+        yield Candidate(Finding("busy", text, (thread.tid,)), step)
