@@ -1,0 +1,151 @@
+"""Makes layout documents from installed headers: PyTorch's from site-packages/torch, CPython's from a prefix.
+
+Used by scripts/gen_layouts.py for the shipped files, and by the registry on the user's machine when nothing
+shipped fits. The target is not touched: only headers and libraries on disk are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gdbext.errors import LayoutError
+from gdbext.layouts import compiler, facts_torch, wants_torch
+from gdbext.layouts.identity import build_id_of_file, torch_version
+
+PRODUCER = "gdbext gen_layouts 1"
+SCHEMA = "gdbext-layout/1"
+LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
+_CXX = ("g++", "c++", "clang++")
+
+# Enough of nlohmann/json.hpp (which wheels do not ship) for ATen/functorch/Interpreter.h to be parsed.
+_JSON_STUB = """#pragma once
+#include <string>
+namespace nlohmann {
+struct json {
+  template <class... A> json(A&&...) {}
+  template <class K> json& operator[](K&&) { return *this; }
+  template <class K> const json& operator[](K&&) const { return *this; }
+  template <class T> T get() const { return T(); }
+  template <class... A> std::string dump(A&&...) const { return {}; }
+  template <class... A> static json parse(A&&...) { return json(); }
+};
+}
+"""
+
+
+def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
+    """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
+
+    Raises LayoutError: no headers, no compiler, headers that do not compile, a library of another user.
+    """
+    if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
+        raise LayoutError(
+            f"{torch}/include holds no PyTorch headers",
+            why="the wheel was stripped of them, or this is not the folder of the installed torch package",
+        )
+    facts_torch.check_owner(torch / "lib" / "libc10.so")
+    command = cxx or compiler.find_compiler(_CXX)
+    version, git = torch_version(torch)
+    cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so")
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        folder = Path(name)
+        flags = _torch_flags(torch, folder, cxx11, version, command)
+        measured = compiler.measure(wants_torch.wants(), command, flags, folder)
+        dispatch = facts_torch.ask(torch, command, flags, folder)
+    constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
+    identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
+    document = _document("torch", identity, version, measured)
+    document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11)
+    document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
+    document["constants"] = constants
+    document["dispatch"] = dispatch
+    return document
+
+
+def _document(kind: str, identity: str, version: str, measured: compiler.Measured) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "id": identity,
+        "provenance": {
+            "producer": PRODUCER,
+            "version": version,
+            "git": "",
+            "compiler": measured.compiler,
+            "wheel": "",
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        },
+        "build_ids": {},
+        "structs": measured.structs,
+        "enums": measured.enums,
+        "constants": measured.constants,
+        "absent": sorted(measured.absent),
+    }
+
+
+def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
+    stub = folder / "stub" / "nlohmann"
+    stub.mkdir(parents=True)
+    (stub / "json.hpp").write_text(_JSON_STUB)
+    include = torch / "include"
+    flags = [f"-std={_standard(version)}", "-fno-access-control", f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}",
+             f"-I{include}", f"-I{include}/torch/csrc/api/include", "-idirafter", str(stub.parent)]  # fmt: skip
+    # A class whose virtual functions live elsewhere would otherwise be described as a mere declaration.
+    flags.append("-fstandalone-debug" if "clang" in Path(cxx).name else "-femit-class-debug-always")
+    return flags
+
+
+def _standard(version: str) -> str:
+    """PyTorch's headers need C++17 since 2.1 and C++20 since 2.11 (torch/headeronly, ATen)."""
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    return "c++20" if numbers >= (2, 9) else "c++17"
+
+
+def uses_cxx11_abi(libc10: Path) -> bool:
+    """Whether this wheel's std::string is the one of the new ABI: c10::toString(DispatchKeySet) says so."""
+    try:
+        data = libc10.read_bytes()
+    except OSError as error:
+        raise LayoutError(f"cannot read {libc10}: {error.strerror}") from error
+    return b"_ZN3c108toStringB5cxx11ENS_14DispatchKeySetE\0" in data
+
+
+def _wheel_name(torch: Path) -> str:
+    for info in sorted(torch.parent.glob("torch-*.dist-info/WHEEL")):
+        tags = [line[5:].strip() for line in info.read_text(errors="replace").splitlines() if line.startswith("Tag: ")]
+        if tags:
+            return f"{info.parent.name[: -len('.dist-info')]}-{tags[0]}.whl"
+    return ""
+
+
+def write(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document so that a reader never sees half of it: temporary file in the same folder, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".layout-")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(dumps(document))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """JSON with one struct or enumeration a line: small, quick to load, and still to be read in a diff."""
+    lines = []
+    for key, value in document.items():
+        if key in ("structs", "enums") and value:
+            rows = ",\n".join(f" {json.dumps(n)}: {json.dumps(v, separators=(',', ':'))}" for n, v in sorted(value.items()))
+            lines.append(f"{json.dumps(key)}: {{\n{rows}\n}}")
+        else:
+            lines.append(f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

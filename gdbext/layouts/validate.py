@@ -1,0 +1,116 @@
+"""Checks of a layout document: nothing that comes from a file is believed before it has passed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gdbext.errors import LayoutError
+
+SCHEMA = "gdbext-layout/1"
+_SECTIONS = {"provenance": dict, "build_ids": dict, "structs": dict, "enums": dict, "constants": dict}
+_PROVENANCE = ("producer", "version", "git", "compiler", "wheel", "date")
+_MAX_SIZE = 1 << 24
+_MAX_FIELDS = 4096
+
+REQUIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "torch": {
+        "c10::Dispatcher": ("operators_", "backendFallbackKernels_"),
+        "c10::Dispatcher::OperatorDef": ("op",),
+        "c10::impl::OperatorEntry": ("name_", "schema_", "dispatchTable_", "dispatchKeyExtractor_", "kernels_"),
+        "c10::KernelFunction": ("boxed_kernel_func_", "unboxed_kernel_func_"),
+        "c10::BoxedKernel": ("functor_", "boxed_kernel_func_"),
+        "c10::OperatorName": ("name", "overload_name"),
+        "c10::OperatorHandle": ("operatorDef_",),
+        "std::string": ("_M_dataplus._M_p",),
+    },
+    "cpython": {"PyObject": ("ob_type",), "PyThreadState": ("interp",)},
+}
+"""Without these members nothing can be said about a dispatcher, or about an interpreter."""
+
+
+def check(document: Any, where: str) -> None:
+    """The shape of a document, cheap enough for every start. ``where`` names the file. Raises LayoutError."""
+    if not isinstance(document, dict):
+        raise _bad(where, "it is no JSON object")
+    if document.get("schema") != SCHEMA:
+        raise _bad(where, f"its schema is {document.get('schema')!r}, not {SCHEMA!r}")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in REQUIRED:
+        raise _bad(where, f"its kind is {kind!r}")
+    if not isinstance(document.get("id"), str) or not document["id"]:
+        raise _bad(where, "it has no id")
+    for section, kind_of in _SECTIONS.items():
+        if not isinstance(document.get(section), kind_of):
+            raise _bad(where, f"it has no section {section!r}")
+    for key in _PROVENANCE:
+        if not isinstance(document["provenance"].get(key), str):
+            raise _bad(where, f"its provenance does not say {key!r}")
+    for name, members in REQUIRED[kind].items():
+        _check_struct(name, document["structs"].get(name), where)
+        for member in members:
+            if member not in document["structs"][name]["fields"]:
+                raise _bad(where, f"{name} has no member {member}")
+    if kind == "torch":
+        _check_table(document, where)
+
+
+def check_all(document: Any, where: str) -> None:
+    """``check``, and every structure, enumeration and constant as well. Raises LayoutError."""
+    check(document, where)
+    for name, entry in document["structs"].items():
+        _check_struct(name, entry, where)
+    for name, values in document["enums"].items():
+        if not isinstance(values, dict) or not all(_integer(v) for v in values.values()):
+            raise _bad(where, f"enumeration {name} has a value that is no integer")
+    for name, value in document["constants"].items():
+        if not _integer(value):
+            raise _bad(where, f"constant {name} is no integer")
+
+
+def _check_struct(name: str, entry: Any, where: str) -> None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("fields"), dict):
+        raise _bad(where, f"it lacks {name}")
+    size = entry.get("size", 0)
+    if not _integer(size) or not 0 < size <= _MAX_SIZE or len(entry["fields"]) > _MAX_FIELDS:
+        raise _bad(where, f"the size of {name} is {size!r}")
+    for field, at in entry["fields"].items():
+        if not isinstance(at, dict) or not _integer(at.get("offset")) or not _integer(at.get("size")):
+            raise _bad(where, f"{name}.{field} has no offset or size")
+        if at["offset"] < 0 or at["size"] < 0 or at["offset"] + at["size"] > size:
+            raise _bad(where, f"{name}.{field} does not lie inside {name} ({size} bytes)")
+        if not isinstance(at.get("type"), str):
+            raise _bad(where, f"{name}.{field} has no type")
+
+
+def _check_table(document: Mapping[str, Any], where: str) -> None:
+    """The dispatch table's size, the key names and the offsets must agree with each other."""
+    dispatch = document.get("dispatch")
+    if not isinstance(dispatch, dict):
+        raise _bad(where, "it has no section 'dispatch'")
+    count = document["constants"].get("num_runtime_entries")
+    structs = document["structs"]
+    table = structs["c10::impl::OperatorEntry"]["fields"]["dispatchTable_"]["size"]
+    if not _integer(count) or count * structs["c10::KernelFunction"]["size"] != table:
+        raise _bad(where, f"{count} runtime entries do not make a dispatch table of {table} bytes")
+    keys = document["enums"].get("c10::DispatchKey")
+    names = dispatch.get("key_names")
+    if not isinstance(keys, dict) or not isinstance(names, list) or len(names) != 1 + max(keys.values(), default=0):
+        raise _bad(where, "its key names do not fit its enumeration of keys")
+    offsets = dispatch.get("offsets_and_masks")
+    if not isinstance(offsets, list) or len(offsets) != document["constants"].get("num_functionality_keys"):
+        raise _bad(where, "its offsets and masks do not fit its number of functionalities")
+
+
+def _integer(value: Any) -> bool:
+    # JSON's true is an int to Python.
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _bad(where: str, what: str) -> LayoutError:
+    return LayoutError(
+        f"{where} is no usable layout: {what}",
+        why="the file is damaged, or was written by another version of gdbext",
+        help="delete it if it lies in a cache folder, else make it again: "
+        "scripts/gen_layouts.py --torch /path/to/site-packages/torch",
+    )

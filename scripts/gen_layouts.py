@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from installed headers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from gdbext.errors import LayoutError  # noqa: E402
+from gdbext.layouts import generate  # noqa: E402
+
+DATA = ROOT / "gdbext" / "layouts" / "data"
+
+
+def main() -> int:
+    """Exit status 0 when every file was written, 1 when one could not be made, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch", type=Path, action="append", default=[], metavar="DIR",
+                        help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
+    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR", help="folder for the files (default: %(default)s)")
+    parser.add_argument("--compiler", metavar="CXX", help="C++ compiler (default: g++, c++ or clang++)")
+    options = parser.parse_args()
+    if not options.torch:
+        parser.error("nothing to do: give --torch")
+    status = 0
+    for folder in options.torch:
+        try:
+            document = generate.torch_document(folder.resolve(), options.compiler)
+            print(write(document, options.output))
+        except LayoutError as error:
+            print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
+            status = 1
+    return status
+
+
+def write(document: dict[str, object], folder: Path) -> Path:
+    """Write one document under its identity and say what it lacks."""
+    path = folder / f"{document['id']}.json"
+    generate.write(document, path)
+    if document["absent"]:
+        print(f"{path.name}: not in these headers: {document['absent']}", file=sys.stderr)
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
