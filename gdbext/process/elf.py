@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 
 from ..errors import SymbolFileError
@@ -18,6 +18,7 @@ ET_EXEC, ET_DYN = 2, 3
 EM_X86_64 = 62
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
 PF_X = 1
+SHF_EXECINSTR = 4
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
 NT_GNU_BUILD_ID = 3
 
@@ -148,6 +149,7 @@ class ElfImage:
         self.segments = parse_segments(data, self.header)
         self.loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
         self._sections: dict[str, Section] | None = None
+        self._section_list: list[Section] | None = None
         self._build_id: str | None = None
         self._build_id_known = False
 
@@ -203,13 +205,16 @@ class ElfImage:
         """Sections by name (the first of each name); empty when the file has none or they are damaged."""
         if self._sections is None:
             self._sections = {}
-            for section in self._parse_sections():
+            for section in self.section_list:
                 self._sections.setdefault(section.name, section)
         return self._sections
 
-    def section_at(self, index: int) -> Section | None:
-        """The section with that number (``sh_link``), None if there is no such section."""
-        return next((section for section in self._parse_sections() if section.number == index), None)
+    @property
+    def section_list(self) -> Sequence[Section]:
+        """All sections by number (``link`` refers to it); empty when there are none or they are damaged."""
+        if self._section_list is None:
+            self._section_list = self._parse_sections()
+        return self._section_list
 
     def _parse_sections(self) -> list[Section]:
         header = self.header
