@@ -21,16 +21,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", type=Path, action="append", default=[], metavar="DIR",
                         help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR", help="folder for the files (default: %(default)s)")
-    parser.add_argument("--compiler", metavar="CXX", help="C++ compiler (default: g++, c++ or clang++)")
+    parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
+                        help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
+    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR", 
+                        help="folder for the files (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
     options = parser.parse_args()
-    if not options.torch:
-        parser.error("nothing to do: give --torch")
+    jobs = [(generate.torch_document, folder) for folder in options.torch]
+    jobs += [(generate.cpython_document, folder) for folder in options.cpython]
+    if not jobs:
+        parser.error("nothing to do: give --torch or --cpython")
     status = 0
-    for folder in options.torch:
+    for make, folder in jobs:
         try:
-            document = generate.torch_document(folder.resolve(), options.compiler)
-            print(write(document, options.output))
+            print(write(make(folder.resolve(), options.compiler), options.output))
         except LayoutError as error:
             print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
             status = 1

@@ -80,7 +80,7 @@ def measure(wants: Wants, compiler: str, flags: Sequence[str], folder: Path, cpl
         source.write_text(_text(wants, lines, dropped))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            return _read(lines, dropped, library, compiler_version(compiler))
+            return _read(lines, dropped, library, compiler_version(compiler), cplusplus)
         bad = {int(n) - 1 for pattern in (_ERROR, _FROM) for n in pattern.findall(done.stderr)} - dropped
         if not bad:
             break
@@ -109,8 +109,8 @@ def _lines(wants: Wants, cplusplus: bool) -> list[tuple[str, str, str]]:
         + [("constant", n, e or n) for n, e in wants.constants.items()]
     ):
         if kind == "constant":
-            type_name = "constexpr long long" if cplusplus else "const long long"
-            line = f"{extern}{type_name} want_{index} __attribute__((used)) = (long long)({expression});"
+            qualifier = "constexpr" if cplusplus else "const"
+            line = f"{extern}{qualifier} long long want_{index} __attribute__((used)) = (long long)({expression});"
             line = line.replace('"C" constexpr', '"C" const constexpr')
         else:
             line = (
@@ -126,7 +126,9 @@ def _text(wants: Wants, lines: Sequence[tuple[str, str, str]], dropped: set[int]
     return f'{wants.prologue}\n#line 1 "wants"\n{body}\n'
 
 
-def _read(lines: Sequence[tuple[str, str, str]], dropped: set[int], library: Path, version: str) -> Measured:
+def _read(
+    lines: Sequence[tuple[str, str, str]], dropped: set[int], library: Path, version: str, cplusplus: bool
+) -> Measured:
     file = dwarf.DwarfFile(library)
     unit = dwarf.Unit(file)
     reader = StructReader(unit)
@@ -146,9 +148,11 @@ def _read(lines: Sequence[tuple[str, str, str]], dropped: set[int], library: Pat
         elif kind == "enum":
             result.enums[name] = reader.enum(die)
         else:
-            result.structs[name] = reader.struct(die)
+            # C has no namespace to tell the telling classes from the rest: all are opened, none is followed.
+            result.structs[name] = reader.struct(die, None if cplusplus else True)
             nested.append(die)
-    _close(reader, nested, result)
+    if cplusplus:
+        _close(reader, nested, result)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from gdbext.layouts import dwarf
@@ -16,6 +17,7 @@ _FOLLOWED_TEMPLATES = ("std::optional<", "std::variant<")
 _DEFAULT_ARGUMENTS = ("std::allocator<", "std::char_traits<", "std::default_delete<", "std::hash<",
                       "std::equal_to<", "std::less<")  # fmt: skip
 _MAX_NESTING = 12
+_MAX_OPENED = 64
 _MAX_TYPE_TEXT = 200
 
 
@@ -24,8 +26,8 @@ class StructReader:
 
     Fields of base classes are flattened into the derived class (entry "base" names the class they come from),
     members of anonymous unions and structs as well. Classes of the standard library and of ska:: are opened
-    downwards with dotted names ("_M_impl._M_start"), since nothing but their leaves is of use. Bit-fields
-    carry "bit_offset" (from the start of the class, in bits) and "bit_size".
+    downwards with dotted names ("_M_impl._M_start"), since nothing but their leaves is of use; so are C's, up to
+    64 members (CPython's runtime holds tables of thousands of static objects). Bit-fields carry "bit_offset" (from the start of the class, in bits) and "bit_size".
     """
 
     def __init__(self, unit: Unit) -> None:
@@ -150,7 +152,8 @@ class StructReader:
         self, member: Die, kind: Die | None, offset: int, prefix: str, opened: bool, depth: int, base: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         name = prefix + ("_vptr" if member.name.startswith("_vptr") else member.name)
-        entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": self.type_name(kind)[:_MAX_TYPE_TEXT]}
+        type_text = self.type_name(kind)[:_MAX_TYPE_TEXT]
+        entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": type_text}
         bits = member.get(dwarf.AT_BIT_SIZE)
         if bits is not None:
             first = bit_position(offset, member, self.size(kind))
@@ -159,7 +162,9 @@ class StructReader:
             entry["base"] = base
         yield name, entry
         if opened and kind is not None and kind.tag in _CLASSES:
-            yield from self._fields(kind, offset, name + ".", opened, depth + 1, base)
+            inner = list(islice(self._fields(kind, offset, name + ".", opened, depth + 1, base), _MAX_OPENED + 1))
+            if len(inner) <= _MAX_OPENED:
+                yield from inner
 
     @staticmethod
     def _location(member: Die) -> int:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.errors import LayoutError
-from gdbext.layouts import compiler, facts_torch, wants_torch
+from gdbext.layouts import compiler, facts_torch, wants_cpython, wants_torch
 from gdbext.layouts.identity import build_id_of_file, torch_version
 
 PRODUCER = "gdbext gen_layouts 1"
 SCHEMA = "gdbext-layout/1"
 LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
 _CXX = ("g++", "c++", "clang++")
+_CC = ("gcc", "cc", "clang")
 
 # Enough of nlohmann/json.hpp (which wheels do not ship) for ATen/functorch/Interpreter.h to be parsed.
 _JSON_STUB = """#pragma once
@@ -67,6 +68,29 @@ def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
     document["constants"] = constants
     document["dispatch"] = dispatch
     return document
+
+
+def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
+    """The layout document of the CPython whose headers are in ``prefix``/include/python3.X. Raises LayoutError."""
+    include = _python_include(prefix)
+    command = cc or compiler.find_compiler(_CC)
+    flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        measured = compiler.measure(wants_cpython.wants(), command, flags, Path(name), cplusplus=False)
+    number = measured.constants["PY_VERSION_HEX"]
+    version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
+    return _document("cpython", f"cpython-{version.rpartition('.')[0]}", version, measured)
+
+
+def _python_include(prefix: Path) -> Path:
+    found = sorted(p.parent for p in prefix.glob("include/python3.*/Python.h"))
+    if not found:
+        raise LayoutError(
+            f"{prefix}/include holds no CPython headers",
+            why="they come with a development package (python3-dev) or with pyenv",
+            help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
+        )
+    return found[0]
 
 
 def _document(kind: str, identity: str, version: str, measured: compiler.Measured) -> dict[str, Any]:
