@@ -7,7 +7,7 @@ hold together raises BadData that says how.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.memory import Memory
@@ -57,14 +57,14 @@ class StringReader:
         return self._memory.read(data, length).decode("utf-8", "backslashreplace")
 
 
-def list_items(memory: Memory, header: int, limit: int) -> list[int]:
+def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> list[int]:
     """Addresses of the elements of the ``std::list`` at ``header``, in order.
 
-    A node is (next, previous, element). Raises BadData when the links do not agree with each other, when there are
-    more than ``limit`` elements or when the size kept in the header differs: then the list is being changed, or this
-    is no list. Raises MemoryFault.
+    A node is (next, previous, element); the header of the CXX11 ABI (``sized``) ends with the size. Raises BadData
+    when the links do not agree with each other, when there are more than ``limit`` elements or when the size in the
+    header differs: then the list is being changed, or this is no list. Raises MemoryFault.
     """
-    first, last, size = _THREE_WORDS.unpack(memory.read(header, 24))
+    first, last = _TWO_WORDS.unpack(memory.read(header, 16))
     items: list[int] = []
     node, previous = first, header
     while node != header:
@@ -75,13 +75,15 @@ def list_items(memory: Memory, header: int, limit: int) -> list[int]:
             raise BadData(f"the list at {header:#x} is broken at {node:#x}: its neighbours do not point at each other")
         items.append(node + 16)
         node, previous = following, node
-    if last != previous or size != len(items):
-        raise BadData(f"the list at {header:#x} has {len(items)} elements and claims {size}")
+    if last != previous:
+        raise BadData(f"the list at {header:#x} does not end where it says")
+    if sized and memory.u64(header + 16) != len(items):
+        raise BadData(f"the list at {header:#x} has {len(items)} elements and claims {memory.u64(header + 16)}")
     return items
 
 
 def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_LIMIT) -> tuple[int, int]:
-    """(first element's address, number of elements) of the ``std::vector`` at ``address``. Raises BadData, MemoryFault."""
+    """(first element's address, number of elements) of a ``std::vector``. Raises BadData, MemoryFault."""
     begin, end, capacity = _THREE_WORDS.unpack(memory.read(address, 24))
     count, rest = divmod(end - begin, element)
     if not begin <= end <= capacity or rest or count > limit:
@@ -122,13 +124,12 @@ def read_map_header(memory: Memory, address: int) -> FlatMap:
     """
     entries, slots_minus_one, shift, lookups, _load, elements = _MAP_HEADER.unpack(memory.read(address, 32))
     slots = slots_minus_one + 1
-    what = f"the hash map at {address:#x} is corrupt: "
     if slots & slots_minus_one or slots > MAP_SLOT_LIMIT:
-        raise BadData(what + f"{slots} slots")
+        raise _corrupt(address, f"it claims {slots} slots")
     if not 3 <= lookups <= 64 or not 0 <= shift <= 63 or elements > slots:
-        raise BadData(what + f"{elements} elements, {lookups} lookups, shift {shift}")
+        raise _corrupt(address, f"it claims {elements} elements, {lookups} lookups, shift {shift}")
     if slots > 1 and shift != 64 - slots_minus_one.bit_length():
-        raise BadData(what + f"shift {shift} with {slots} slots")
+        raise _corrupt(address, f"it claims {slots} slots with shift {shift}")
     return FlatMap(entries, slots, shift, lookups, elements)
 
 
@@ -145,23 +146,22 @@ def map_entries(memory: Memory, address: int, value_size: int) -> list[MapEntry]
     try:
         raw = memory.read(header.entries, header.span * stride)
     except MemoryFault as fault:
-        raise BadData(f"the hash map at {address:#x} is corrupt: its slots at {header.entries:#x} are unreadable") from fault
+        raise _corrupt(address, f"its slots at {header.entries:#x} are unreadable") from fault
     distances = raw[::stride]
     used = [index for index, distance in enumerate(distances) if distance < 0x80]
     if len(used) != header.elements:
-        raise BadData(f"the hash map at {address:#x} is corrupt: {len(used)} slots used, {header.elements} elements claimed")
+        raise _corrupt(address, f"{len(used)} slots are used, {header.elements} elements claimed")
     if any(distances[index] > header.max_lookups or distances[index] > index for index in used):
-        raise BadData(f"the hash map at {address:#x} is corrupt: an element is farther from its slot than any lookup goes")
+        raise _corrupt(address, "an element is farther from its slot than any lookup goes")
     return [
         MapEntry(header.entries + index * stride + 8, raw[index * stride + 8 : (index + 1) * stride]) for index in used
     ]
 
 
-def check_hashed(memory: Memory, address: int, value_size: int, entries: list[MapEntry], key_size: int) -> Optional[str]:
-    """What is wrong with a map whose hash is the key itself (an enumeration), or None.
+def check_hashed(memory: Memory, address: int, value_size: int, entries: list[MapEntry], key_size: int) -> None:
+    """Check a map whose hash is the key itself (an enumeration). Raises BadData, MemoryFault.
 
     Every key must be as far from its wanted slot as its distance says, so a damaged or half-moved entry is noticed.
-    Raises BadData, MemoryFault.
     """
     header = read_map_header(memory, address)
     stride = 8 + value_size
@@ -170,5 +170,8 @@ def check_hashed(memory: Memory, address: int, value_size: int, entries: list[Ma
         key = int.from_bytes(entry.raw[:key_size], "little")
         wanted = (key * _GOLDEN & 0xFFFF_FFFF_FFFF_FFFF) >> header.shift
         if wanted + memory.u8(entry.address - 8) != index:
-            return f"the hash map at {address:#x} is corrupt: key {key} stands in slot {index}, {wanted} is its own"
-    return None
+            raise _corrupt(address, f"key {key} stands in slot {index}, its own is {wanted}")
+
+
+def _corrupt(address: int, what: str) -> BadData:
+    return BadData(f"the hash map at {address:#x} is corrupt: {what}")

@@ -70,14 +70,14 @@ class KernelName:
     kind: str = "c++"
     aliases: tuple[str, ...] = ()
     file: str = ""
-    line: Optional[int] = None
+    line: int | None = None
 
 
 class Kernels:
     """Reads and names kernels. ``python_source`` is used for kernels written in Python; None shows them as such."""
 
     def __init__(
-        self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: Optional[PythonSource] = None
+        self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: PythonSource | None = None
     ) -> None:
         self._memory = memory
         self._symbolizer = symbolizer
@@ -86,7 +86,7 @@ class Kernels:
         self.size = kernel.size
         self._read_words = _word_reader(layout)
         self._functor_size = layout.struct("c10::OperatorKernel").size
-        self._python_function = self._functor_size + layout.struct("c10::SafePyObject").fields["data_"].offset
+        self._python_function = self._functor_size + layout.struct("c10::SafePyObject").offset("data_")
         self.fallthrough_address = symbolizer.address_of(FALLTHROUGH_SYMBOL, "libtorch_cpu.so") or 0
         self.ambiguous_address = symbolizer.address_of(AMBIGUOUS_SYMBOL, "libtorch_cpu.so") or 0
         self._functions: dict[tuple[int, int], KernelName] = {}
@@ -161,7 +161,7 @@ class Kernels:
             return ()
         return tuple(dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer)))
 
-    def _python_name(self, kernel: KernelFunction) -> Optional[KernelName]:
+    def _python_name(self, kernel: KernelFunction) -> KernelName | None:
         """The Python function of a ``PythonKernelHolder`` (torch/csrc/utils/python_dispatch.cpp), else None.
 
         Its first member is ``c10::SafePyObject func_``. The pointer counts only when it is a Python function.
@@ -205,5 +205,5 @@ def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, 
         raise LayoutError("the layout of c10::KernelFunction is none that is known")
     unpack = struct.Struct(f"<{len(offsets)}Q").unpack_from
     if len(offsets) == 4:
-        return unpack  # type: ignore[return-value]
-    return lambda raw, offset: (*unpack(raw, offset), 0)  # type: ignore[return-value]
+        return unpack
+    return lambda raw, offset: (*unpack(raw, offset), 0)

@@ -11,7 +11,6 @@ Wrappers: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h and impl/ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
 
 _POINTER = "c10::CompileTimeFunctionPointer<"
 _RUNTIME = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_<"
@@ -33,7 +32,7 @@ def is_wrapper(demangled: str) -> bool:
     return any(wrapper in demangled for wrapper in _WRAPPERS)
 
 
-def kernel_target(demangled: str) -> Optional[str]:
+def kernel_target(demangled: str) -> str | None:
     """The function, functor or lambda behind a wrapper's demangled name; None when it is no wrapper.
 
     FUNCTION_POINTER where the wrapper calls through a pointer that is not part of its type.
@@ -57,7 +56,7 @@ def functor_target(functor: str) -> str:
     return argument if "lambda" in argument else FUNCTION_POINTER
 
 
-def _first_argument(text: str, opening: str) -> Optional[str]:
+def _first_argument(text: str, opening: str) -> str | None:
     arguments = _arguments_of(text, opening)
     return arguments[0] if arguments else None
 

@@ -1,4 +1,4 @@
-"""DispatchKeySet: key names, bits and dispatch table indices, computed from the key enumeration alone.
+"""DispatchKeySet: key names, bits and dispatch table indices, by the layout's account of them.
 
 A ``c10::DispatchKeySet`` is 64 bits: the low ``num_backends`` bits are backends (CPU, CUDA, … Meta), the bits above
 them functionalities in ascending priority (Dense, …, AutogradFunctionality, …, PythonDispatcher). A functionality
@@ -9,28 +9,11 @@ and DispatchKeySet.h, 2.13.0; the scheme is the same since 1.12.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple, Optional
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from gdbext.errors import BadData, LayoutError, UsageError
 from gdbext.layouts.layout import Layout
-
-ALIAS_KEYS = (
-    "Autograd",
-    "CompositeImplicitAutograd",
-    "FuncTorchBatchedDecomposition",
-    "CompositeImplicitAutogradNestedTensor",
-    "CompositeExplicitAutograd",
-    "CompositeExplicitAutogradNonFunctional",
-)
-"""Keys that kernels are registered under and that no keyset can hold (DispatchKey.h, StartOfAliasKeys onwards)."""
-
-_PREFIXES = {"Dense": "", "AutogradFunctionality": "Autograd"}
-"""What a per-backend functionality puts before the backend's name, where it is not its own name."""
-
-_MARKS = re.compile(r"^(StartOf|EndOf)")
-_SYNONYMS = frozenset(("CatchAll", "CPUTensorId", "CUDATensorId", "DefaultBackend", "Autocast"))
-_SECOND_NAMES = re.compile(r"_PreAutograd$")
 
 
 class RuntimeKey(NamedTuple):
@@ -45,47 +28,44 @@ class KeyNames:
     """Everything about keysets of one torch build. Raises LayoutError where the enumeration makes no sense."""
 
     def __init__(self, layout: Layout) -> None:
-        keys, backends = layout.enum("c10::DispatchKey"), layout.enum("c10::BackendComponent")
-        self.name_of_value = _names_by_value(keys)
-        self.value_of_name: dict[str, int] = {name: value for value, name in self.name_of_value.items()}
-        self._backends = _backend_names(backends)
-        self.num_backends = len(self._backends)
-        self.num_functionalities = keys.get("EndOfFunctionalityKeys", 0)
+        self.key_names: tuple[str, ...] = tuple(layout.dispatch("key_names"))
+        """``toString(DispatchKey)`` by value, as this build's libc10 answered it."""
+        self.num_backends = layout.constant("num_backends")
+        self.num_functionalities = layout.constant("num_functionality_keys")
         """Number of functionality keys, Undefined included; the highest one is this minus one."""
         if not (0 < self.num_backends <= 16 and 0 < self.num_functionalities + self.num_backends <= 64):
-            raise LayoutError("the layout's DispatchKey enumeration does not fit in 64 bits")
+            raise LayoutError("the layout's dispatch keys do not fit in 64 bits")
         self.backend_mask = (1 << self.num_backends) - 1
         self.known_bits = (1 << (self.num_backends + self.num_functionalities - 1)) - 1
         """DispatchKeySet::FULL: every bit that means something."""
-        self._build_slots(keys)
-        self.alias_keys: tuple[str, ...] = tuple(name for name in ALIAS_KEYS if name in keys)
+        self.backends: tuple[str, ...] = _backend_names(layout.enum("c10::BackendComponent"))
+        """Names of the backend bits in bit order ("CPUBit", …)."""
+        self.alias_keys: tuple[str, ...] = tuple(layout.dispatch("runtime_keysets"))
+        """Keys that kernels are registered under and that no keyset or table entry can hold."""
+        self._build_slots(layout.dispatch("offsets_and_masks"), layout.dispatch("table_index"))
 
-    def _build_slots(self, keys: Mapping[str, int]) -> None:
+    def _build_slots(self, offsets_and_masks: Sequence[Sequence[int]], indices: Sequence[int]) -> None:
+        self._offsets = [offset for offset, _mask in offsets_and_masks]
+        self._masks = [mask for _offset, mask in offsets_and_masks]
+        values = {index: value for value, index in enumerate(indices) if index >= 0}
         slots: list[RuntimeKey] = []
-        self._offsets: list[int] = []
-        self._masks: list[int] = []
-        self._families: list[Optional[tuple[str, ...]]] = []
-        self._prefixes: list[str] = []
-        for functionality in range(self.num_functionalities):
-            name = self.name_of_value.get(functionality, f"key {functionality}")
-            start = keys.get(f"StartOf{name}Backends")
-            self._offsets.append(len(slots))
-            self._masks.append(self.backend_mask if start is not None else 0)
+        self._families: list[tuple[str, ...] | None] = []
+        for functionality, (offset, mask) in enumerate(offsets_and_masks):
             bit = 1 << (self.num_backends + functionality - 1) if functionality else 0
-            prefix = _PREFIXES.get(name, name)
-            self._prefixes.append(prefix)
-            if start is None:
-                slots.append(RuntimeKey(name, functionality, bit))
-                self._families.append(None)
-                continue
-            family = [RuntimeKey(prefix + backend, start + 1 + index, bit | 1 << index)
-                      for index, backend in enumerate(self._backends)]  # fmt: skip
+            backends = [1 << index for index in range(self.num_backends)] if mask else [0]
+            if offset != len(slots) or any(offset + at not in values for at in range(len(backends))):
+                raise LayoutError(f"the layout's dispatch table has no slot for {self.key_names[functionality]}")
+            family = [
+                RuntimeKey(self.key_names[values[offset + at]], values[offset + at], bit | backend)
+                for at, backend in enumerate(backends)
+            ]
+            self._families.append(tuple(key.name for key in family) if mask else None)
             slots.extend(family)
-            self._families.append(tuple(key.name for key in family))
         self.slots: tuple[RuntimeKey, ...] = tuple(slots)
         """Runtime keys in the order of ``OperatorEntry::dispatchTable_``; slot 0 is Undefined."""
         self._index_of_name = {key.name: index for index, key in enumerate(slots)}
         self.slot_of_value: dict[int, int] = {key.value: index for index, key in enumerate(slots)}
+        """``c10::DispatchKey`` value to table slot."""
 
     # --- table index -----------------------------------------------------------------------------
 
@@ -150,11 +130,11 @@ class KeyNames:
     def building_blocks(self, bits: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The set's functionalities (rising priority) and its backends, each as named in DispatchKey.h."""
         functionalities = tuple(
-            self.name_of_value.get(value, f"key {value}")
+            self.key_names[value]
             for value in range(1, self.num_functionalities)
             if bits >> (self.num_backends + value - 1) & 1
         )
-        return functionalities, tuple(name for index, name in enumerate(self._backends) if bits >> index & 1)
+        return functionalities, tuple(name for index, name in enumerate(self.backends) if bits >> index & 1)
 
     def highest_key(self, bits: int) -> str:
         """``highestPriorityTypeId``: the runtime key that wins; "Undefined" for an empty set.
@@ -166,7 +146,7 @@ class KeyNames:
         if functionality >= self.num_functionalities:
             raise BadData(f"{bits:#x} is no DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
         if self._masks[functionality] and not bits & self.backend_mask:
-            return self._prefixes[functionality] + "Undefined"
+            return self.key_names[self.slots[self._offsets[functionality]].value - 1]
         return self.slots[self.table_index(bits)].name
 
     def backend_index(self, bits: int) -> int:
@@ -184,11 +164,11 @@ class KeyNames:
         index = self._index_of_name.get(name)
         if index is not None:
             return self.slots[index].bits
-        value = self.value_of_name.get(name)
-        if value is not None and 0 < value < self.num_functionalities:
-            return 1 << (self.num_backends + value - 1)
-        if name.endswith("Bit") and name[:-3] in self._backends:
-            return 1 << self._backends.index(name[:-3])
+        if name in self.backends:
+            return 1 << self.backends.index(name)
+        functionalities = self.key_names[1 : self.num_functionalities]
+        if name in functionalities:
+            return 1 << (self.num_backends + functionalities.index(name))
         raise self._unknown(name)
 
     def minus(self, bits: int, other: int) -> int:
@@ -204,7 +184,7 @@ class KeyNames:
         return bits
 
     def parse(self, text: str) -> int:
-        """The bits of ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)``, ``0x1000018000`` or ``DispatchKeySet()``.
+        """The bits of ``Meta,AutogradMeta``, ``DispatchKeySet(Meta, AutogradMeta)`` or ``0x1000018000``.
 
         Raises UsageError: nothing there, an unknown name (with the closest ones), a number of more than 64 bits.
         """
@@ -244,8 +224,8 @@ class KeyNames:
             )
         from difflib import get_close_matches
 
-        pool = {key.lower(): key for key in (*(slot.name for slot in self.slots), *self.value_of_name)}
-        pool.update((f"{name.lower()}bit", f"{name}Bit") for name in self._backends)
+        words = (*self.backends, *self.key_names[: self.num_functionalities], *self._index_of_name)
+        pool = {word.lower(): word for word in words}
         close = [pool[low] for low in get_close_matches(name.lower(), pool, n=4, cutoff=0.6)]
         hint = f"did you mean {', '.join(close)}?" if close else _EXAMPLES
         return UsageError(f"there is no dispatch key {name!r}", help=hint)
@@ -254,17 +234,9 @@ class KeyNames:
 _EXAMPLES = "write key names, like Meta,AutogradMeta, or bits, like 0x1000018000"
 
 
-def _names_by_value(keys: Mapping[str, int]) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for name, value in keys.items():
-        if not (_MARKS.match(name) or name in _SYNONYMS or _SECOND_NAMES.search(name)):
-            names.setdefault(value, name)
-    return names
-
-
 def _backend_names(backends: Mapping[str, int]) -> tuple[str, ...]:
-    """Backend names in bit order, without "Bit"; InvalidBit (0) and the end mark left out."""
-    by_value = {value: name[:-3] for name, value in backends.items() if name.endswith("Bit") and value > 0}
+    """Backend names in bit order; InvalidBit (0) and the end mark left out."""
+    by_value = {value: name for name, value in backends.items() if value > 0 and not name.startswith("EndOf")}
     if sorted(by_value) != list(range(1, len(by_value) + 1)):
         raise LayoutError("the layout's BackendComponent enumeration has gaps")
     return tuple(by_value[value] for value in sorted(by_value))

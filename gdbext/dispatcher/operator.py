@@ -12,12 +12,11 @@ import re
 import struct
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Optional
 
 from gdbext.dispatcher.containers import MapEntry, StringReader, map_entries
 from gdbext.dispatcher.kernel import KernelFunction, Kernels, PythonSource
 from gdbext.dispatcher.keyset import KeyNames
-from gdbext.errors import BadData, MemoryFault, TargetError, UsageError
+from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
@@ -135,7 +134,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: Optional[PythonSource] = None
+        self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: PythonSource | None = None
     ) -> None:
         self.memory = memory
         self.layout = layout
@@ -148,21 +147,21 @@ class Dispatcher:
         self.address = self._find()
 
     def _read_offsets(self, layout: Layout) -> None:
-        entry = layout.struct("c10::impl::OperatorEntry").fields
-        self._name_at = entry["name_"].offset
-        self._table_at, self._table_size = entry["dispatchTable_"].offset, entry["dispatchTable_"].size
-        self._extractor_at = entry["dispatchKeyExtractor_"].offset
-        self._schema_at = entry["schema_"].offset
+        entry = layout.struct("c10::impl::OperatorEntry")
+        self._name_at = entry.offset("name_")
+        self._table_at, self._table_size = entry.offset("dispatchTable_"), entry.field("dispatchTable_").size
+        self._extractor_at = entry.offset("dispatchKeyExtractor_")
+        self._schema_at = entry.offset("schema_")
         schema = layout.struct("c10::impl::AnnotatedSchema")
-        self._schema_size, self._debug_at = schema.size, schema.fields["debug"].offset
-        self._kernels_at = entry["kernels_"].offset
-        dispatcher = layout.struct("c10::Dispatcher").fields
-        self._list_at = dispatcher["operators_"].offset
-        self._lookup_at = dispatcher["operatorLookupTable_"].offset
-        self.fallbacks_at = dispatcher["backendFallbackKernels_"].offset
+        self._schema_size, self._debug_at = schema.size, schema.offset("debug")
+        self._kernels_at = entry.offset("kernels_")
+        dispatcher = layout.struct("c10::Dispatcher")
+        self._list_at = dispatcher.offset("operators_")
+        self._lookup_at = dispatcher.offset("operatorLookupTable_")
+        self.fallbacks_at = dispatcher.offset("backendFallbackKernels_")
         if self._table_size != self.kernels.size * self.keys.num_slots:
-            raise BadData(f"the layout's dispatch table holds {self._table_size // self.kernels.size} kernels, "
-                          f"its key names {self.keys.num_slots}")  # fmt: skip
+            slots = self._table_size // self.kernels.size
+            raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
 
     # --- finding the singleton -------------------------------------------------------------------
 
@@ -196,20 +195,19 @@ class Dispatcher:
         """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
         lookup = self.address + self._lookup_at
-        fields = self.layout.struct("c10::Dispatcher::operatorLookupTable_").fields
-        size = 32
-        index = self.memory.u8(lookup + fields["_foregroundDataIndex"].offset) if "_data" in fields else 0
-        data = lookup + fields["_data" if "_data" in fields else "data_"].offset
-        return map_entries(self.memory, data + size * (index & 1), 2 * self.strings.size + 16)
+        shape = self.layout.struct("c10::Dispatcher::operatorLookupTable_")
+        index = self.memory.u8(lookup + shape.offset("_foregroundDataIndex")) & 1
+        data = lookup + shape.offset("_data") + index * (shape.field("_data").size // 2)
+        return map_entries(self.memory, data, 2 * self.strings.size + 16)
 
     @cached_property
     def entries(self) -> frozenset[int]:
-        """Addresses of all OperatorDefs: the closed set that proves an ``OperatorDef*``. Raises BadData, MemoryFault."""
+        """Addresses of all OperatorDefs: the closed set that proves a pointer. Raises BadData, MemoryFault."""
         at = 2 * self.strings.size
         unpack = struct.Struct("<Q").unpack_from
         return frozenset(unpack(entry.raw, at)[0] for entry in self._slots)
 
-    def by_def(self, address: int) -> Optional[Operator]:
+    def by_def(self, address: int) -> Operator | None:
         """The operator whose OperatorDef is at ``address``, None when no such operator is registered."""
         if address not in self.entries:
             return None
@@ -313,39 +311,32 @@ class Dispatcher:
 
     def read_extractor(self, address: int) -> Extractor:
         """The entry's DispatchKeyExtractor. Raises MemoryFault."""
-        struct_ = self.layout.struct("c10::DispatchKeyExtractor")
-        fields, base = struct_.fields, address + self._extractor_at
-        word = self.memory.u64
-        per_backend: tuple[int, ...] = ()
-        if "nonFallthroughKeysPerBackend_" in fields:
-            per_backend = self.memory.words(base + fields["nonFallthroughKeysPerBackend_"].offset, self.keys.num_backends)
-        by_backend = bool(per_backend) and self.memory.u8(base + fields["requiresBitsetPerBackend_"].offset) != 0
+        shape, base = self.layout.struct("c10::DispatchKeyExtractor"), address + self._extractor_at
+        per_backend = base + shape.offset("nonFallthroughKeysPerBackend_")
         return Extractor(
-            word(base + fields["nonFallthroughKeys_"].offset),
-            per_backend,
-            by_backend,
-            word(base + fields["dispatch_arg_indices_reverse_"].offset),
+            self.memory.u64(base + shape.offset("nonFallthroughKeys_")),
+            self.memory.words(per_backend, self.keys.num_backends),
+            self.memory.u8(base + shape.offset("requiresBitsetPerBackend_")) != 0,
+            self.memory.u64(base + shape.offset("dispatch_arg_indices_reverse_")),
         )
 
     # --- is it being changed? --------------------------------------------------------------------
 
     @cached_property
-    def registering_thread(self) -> Optional[int]:
+    def registering_thread(self) -> int | None:
         """Thread id of who holds the registration lock, None when nobody does or it cannot be read.
 
         ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1); glibc keeps
         the lock word at 0 and the owner's id at 8 of a pthread_mutex_t.
         """
-        fields = self.layout.struct("c10::Dispatcher").fields
+        shape = self.layout.struct("c10::Dispatcher")
         try:
-            if "guard_" in fields:
-                mutex = self.memory.u64(self.address + fields["guard_"].offset) + 8
+            if "guard_" in shape.fields:
+                mutex = self.memory.u64(self.address + shape.offset("guard_")) + 8
             else:
-                mutex = self.address + fields["mutex_"].offset
-            if not self.memory.u32(mutex):
-                return None
-            return self.memory.u32(mutex + 8) or None
-        except (MemoryFault, KeyError):
+                mutex = self.address + shape.offset("mutex_")
+            return (self.memory.u32(mutex + 8) or None) if self.memory.u32(mutex) else None
+        except (MemoryFault, LayoutError):
             return None
 
 
@@ -365,7 +356,7 @@ def _split(qualified: str) -> tuple[str, str]:
 class _Match:
     """One user's word, as a predicate over (name, overload)."""
 
-    def __init__(self, name: str, overload: Optional[str]) -> None:
+    def __init__(self, name: str, overload: str | None) -> None:
         self._base_only = "::" not in name
         self._glob = any(letter in name for letter in "*?[")
         self._overload = "" if overload == "default" else overload
