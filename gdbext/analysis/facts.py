@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gdbext.dispatcher.step import KernelFact, KeysetFact, Step
+
+__all__ = [
+    "CycleEdge", "Finding", "FrameFact", "KernelFact", "KeysetFact", "Owner", "Resource", "Step", "ThreadFacts",
+    "Verdict", "Wait",
+]  # fmt: skip
+
 RESOURCE_KINDS = (
     "gil", "mutex", "rwlock", "condvar", "semaphore", "python-lock", "static-init", "once", "loader-lock",
     "libc-lock", "join", "barrier", "worker-pool", "queue", "futex", "io", "child-process", "sleep", "device",
@@ -57,52 +64,6 @@ class Wait:
     def owners(self) -> tuple[Owner, ...]:
         """All known owners."""
         return ((self.owner,) if self.owner else ()) + self.others
-
-
-@dataclass(frozen=True)
-class KernelFact:
-    """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
-
-    function: str
-    valid: bool | None = None
-    boxed: bool | None = None
-    unboxed: bool | None = None
-    fallthrough: bool | None = None
-    registered_at: str | None = None
-    path: str | None = None
-
-
-@dataclass(frozen=True)
-class KeysetFact:
-    """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
-
-    bits: int
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
-
-    level: int
-    event: str
-    op: str | None
-    overload: str
-    keyset: KeysetFact | None
-    key: str | None
-    table_index: int | None
-    kernel: KernelFact | None
-    stage: str
-    confidence: str
-    evidence: tuple[str, ...] = ()
-    never_entered: str | None = None
-    """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
-
-    @property
-    def qualified(self) -> str:
-        """``aten::add.Tensor``, or "an unknown operator"."""
-        name = self.op or "an unknown operator"
-        return f"{name}.{self.overload}" if self.overload else name
 
 
 @dataclass(frozen=True)

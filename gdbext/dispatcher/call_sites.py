@@ -1,0 +1,91 @@
+"""The arguments of the calls on a stack, read from where the calling code loaded them.
+
+A caller's frame still holds what it passed: the instructions before the call tell in which callee-saved register or
+stack slot. That is the point where the value is passed, so what is read there is exact, not guessed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gdbext.errors import GdbextError
+from gdbext.process.call_site import Location, argument_source
+from gdbext.process.memory import Memory
+from gdbext.process.stack import Stack
+from gdbext.process.x86_decode import Instruction, instructions
+
+ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
+"""Where the System V ABI passes the first integer arguments (psABI x86-64, 3.2.3)."""
+MAX_FUNCTION = 1 << 16
+"""Bytes of a function that are decoded up to its call; the largest ``at::_ops`` functions have 3,000."""
+
+
+class CallSite(NamedTuple):
+    """A call instruction: whether it goes through a pointer, and where its arguments came from."""
+
+    through_pointer: bool | None
+    target: int | None
+    sources: dict[str, Location]
+
+
+UNKNOWN = CallSite(None, None, {})
+
+
+class CallSites:
+    """Decodes call sites (once per return address) and reads arguments out of frames."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._sites: dict[int, CallSite] = {}
+
+    def site(self, stack: Stack, level: int) -> CallSite:
+        """The call that frame ``level`` made to the next inner frame."""
+        frame = stack.frames[level]
+        if level == 0 or frame.lookup_pc == frame.pc:
+            return UNKNOWN  # nothing is called: innermost, or interrupted by a signal
+        found = self._sites.get(frame.pc)
+        if found is None:
+            found = self._sites[frame.pc] = self._decode(stack, level)
+        return found
+
+    def argument(self, stack: Stack, level: int, register: str) -> int | None:
+        """The value that frame ``level`` passed in ``register``, None where that cannot be told for certain."""
+        location = self.site(stack, level).sources.get(register)
+        return None if location is None else self._evaluate(location, stack, level)
+
+    def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
+        if location.kind == "constant":
+            return location.value
+        base = stack.frames[level].registers.get(location.register or "")
+        if base is None:
+            return None
+        if location.kind == "register":
+            return (base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+        return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def _decode(self, stack: Stack, level: int) -> CallSite:
+        before = self._code_before(stack, level)
+        if not before or not before[-1].is_call:
+            return UNKNOWN
+        call = before[-1]
+        sources = {}
+        for register in ARGUMENTS:
+            location = argument_source(before, register)
+            if location is not None:
+                sources[register] = location
+        return CallSite(call.target is None, call.target, sources)
+
+    def _code_before(self, stack: Stack, level: int) -> list[Instruction]:
+        """The instructions of the calling function up to and with the call; [] unless they line up with it."""
+        pc = stack.frames[level].pc
+        function = stack.function(level)
+        if function is None or not 0 < pc - function.start <= MAX_FUNCTION:
+            return []
+        try:
+            code = self._memory.read(function.start, pc - function.start)
+        except GdbextError:
+            return []
+        found = list(instructions(code, function.start))
+        if not found or found[-1].address + found[-1].length != pc:
+            return []
+        return found

@@ -1,0 +1,217 @@
+"""The steps of a stack: each pass through the dispatcher as a fact, with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gdbext.dispatcher.call_sites import CallSites
+from gdbext.dispatcher.kernel import KernelFunction
+from gdbext.dispatcher.kernel_name import is_wrapper, kernel_target, plain_name
+from gdbext.dispatcher.operator import Dispatcher, Operator
+from gdbext.dispatcher.passes import Pass, group
+from gdbext.dispatcher.recovery import Recovered, Recovery
+from gdbext.dispatcher.roles import FunctionRole, Role, classify
+from gdbext.dispatcher.step import KernelFact, KeysetFact, Step
+from gdbext.errors import GdbextError
+from gdbext.process.memory import Memory
+from gdbext.process.stack import Stack
+from gdbext.process.symbols import Function, Symbolizer
+from gdbext.process.x86_decode import instructions
+
+STEP_CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
+"""Called once by every ``Dispatcher::call`` and ``callBoxed``, by no redispatch (Dispatcher.h, 1.8 to 2.13)."""
+MAX_HOST = 1 << 15
+"""Bytes of a function with the dispatcher inlined that are searched for that call."""
+
+Registration = Callable[[Operator, int], "tuple[str, str] | None"]
+"""Operator and table index → (where the kernel was registered, path by which the entry was chosen)."""
+
+
+class StepReader:
+    """Reads the steps of stacks of one process. Without a dispatcher (no layout) names are all there is."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        dispatcher: Dispatcher | None,
+        registration: Registration | None = None,
+    ) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._dispatcher = dispatcher
+        self._registration = registration
+        self._sites = CallSites(memory)
+        self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
+        self._roles: dict[int, FunctionRole] = {}
+        self._kernels: dict[tuple[int, KernelFunction, str], KernelFact] = {}
+        self._calls_callbacks: dict[int, bool] = {}
+
+    def roles(self, stack: Stack) -> list[FunctionRole]:
+        """The role of each frame, innermost first."""
+        return [self._role(stack, level) for level in range(len(stack))]
+
+    def steps(self, stack: Stack) -> tuple[Step, ...]:
+        """The steps of a stack, innermost first."""
+        signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
+        passes = group(self.roles(stack), signals, lambda level: self._sites.site(stack, level).through_pointer)
+        return tuple(self._step(stack, found, innermost=not position) for position, found in enumerate(passes))
+
+    def _role(self, stack: Stack, level: int) -> FunctionRole:
+        pc = stack.frames[level].lookup_pc
+        role = self._roles.get(pc)
+        if role is None:
+            role = self._roles[pc] = classify(stack.function(level))
+        return role
+
+    def _step(self, stack: Stack, found: Pass, innermost: bool) -> Step:
+        recovered = self._recovery.recover(stack, found) if self._recovery else Recovered()
+        operator, overload = self._operator_name(found, recovered)
+        keyset = None
+        key = None
+        if self._dispatcher is not None:
+            keys = self._dispatcher.keys
+            if recovered.keyset is not None:
+                keyset = KeysetFact(recovered.keyset, keys.decode(recovered.keyset))
+            if recovered.index is not None:
+                key = keys.key_of_index(recovered.index)
+        return Step(
+            level=found.level,
+            event=found.event or self._hosted_event(stack, found, recovered),
+            op=operator,
+            overload=overload,
+            keyset=keyset,
+            key=key,
+            table_index=recovered.index,
+            kernel=self._kernel(stack, found, recovered, key),
+            stage=self._stage(stack, found, innermost),
+            confidence=recovered.confidence,
+            evidence=tuple(recovered.evidence),
+        )
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def _operator_name(self, found: Pass, recovered: Recovered) -> tuple[str | None, str]:
+        if recovered.operator is not None:
+            try:
+                return recovered.operator.name, recovered.operator.overload
+            except GdbextError as error:
+                recovered.evidence.append(f"the operator's name cannot be read: {error.what}")
+                return None, ""
+        return _name_of_struct(found.operator_struct), ""
+
+    def _kernel(self, stack: Stack, found: Pass, recovered: Recovered, key: str | None) -> KernelFact | None:
+        if recovered.kernel is None or recovered.operator is None or self._dispatcher is None:
+            return self._kernel_on_stack(stack, found)
+        place = (recovered.operator.address, recovered.kernel, key or "")
+        fact = self._kernels.get(place)
+        if fact is None:
+            fact = self._kernels[place] = self._table_kernel(recovered.operator, recovered, key or "")
+        return fact
+
+    def _table_kernel(self, operator: Operator, recovered: Recovered, key: str) -> KernelFact:
+        assert self._dispatcher is not None
+        assert recovered.kernel is not None
+        kernel, kernels = recovered.kernel, self._dispatcher.kernels
+        name = kernels.name(kernel, key, operator.qualified)
+        function = name.function
+        if name.file:
+            function = f"{function} at {name.file}:{name.line}" if name.line else f"{function} at {name.file}"
+        where = None
+        if self._registration is not None and recovered.index is not None:
+            where = self._registration(operator, recovered.index)
+        return KernelFact(
+            function=function,
+            valid=kernel.valid,
+            boxed=kernel.valid,
+            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
+            fallthrough=kernels.fallthrough(kernel),
+            registered_at=where[0] if where else None,
+            path=where[1] if where else None,
+        )
+
+    def _kernel_on_stack(self, stack: Stack, found: Pass) -> KernelFact | None:
+        """The kernel as its frame names it, where no table entry could be found for it."""
+        if found.kernel is None:
+            return None
+        function = stack.function(found.kernel)
+        if function is None or self._role(stack, found.kernel).role.opens:
+            return None
+        return KernelFact(_kernel_name(function))
+
+    # --- event and stage -------------------------------------------------------------------------
+
+    def _hosted_event(self, stack: Stack, found: Pass, recovered: Recovered) -> str:
+        """The event where the dispatcher is inlined into other code, told by what that code calls."""
+        boxed = found.kernel is not None and self._enters_boxed(stack, found, recovered)
+        if self._has_step_callbacks(stack, found.header[0]):
+            return "callBoxed" if boxed else "call"
+        return "redispatchBoxed" if boxed else "redispatch"
+
+    def _enters_boxed(self, stack: Stack, found: Pass, recovered: Recovered) -> bool:
+        if len(found.header) > 1:
+            return False  # a boxing layer: the caller's side is unboxed
+        assert found.kernel is not None
+        role = self._role(stack, found.kernel).role
+        if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
+            return True
+        return recovered.kernel is not None and not recovered.kernel.unboxed
+
+    def _has_step_callbacks(self, stack: Stack, level: int) -> bool:
+        function = stack.function(level)
+        if function is None:
+            return False
+        known = self._calls_callbacks.get(function.start)
+        if known is None:
+            known = self._calls_callbacks[function.start] = self._search_step_callbacks(function)
+        return known
+
+    def _search_step_callbacks(self, function: Function) -> bool:
+        code = self._memory.try_read(function.start, min(function.size, MAX_HOST))
+        wanted = self._symbolizer.address_of(STEP_CALLBACKS, "libtorch_cpu.so")
+        if code is None or wanted is None:
+            return False
+        targets = {found.target for found in instructions(code, function.start) if found.is_call and found.target}
+        return any(target == wanted or self._stub_leads_to(target, wanted) for target in targets)
+
+    def _stub_leads_to(self, stub: int, wanted: int) -> bool:
+        """A PLT stub jumps through a slot that holds the function's address once it is bound."""
+        code = self._memory.try_read(stub, 16)
+        for found in instructions(code or b"", stub):
+            memory = found.memory
+            if found.kind == "jmp" and memory is not None and memory.base == "rip":
+                return self._memory.try_u64(found.address + found.length + memory.displacement) == wanted
+        return False
+
+    def _stage(self, stack: Stack, found: Pass, innermost: bool) -> str:
+        if found.kernel is not None:
+            return "in-kernel"
+        if found.detail is Role.ENTERING:
+            return "entering"
+        if found.detail is Role.LOOKUP:
+            return "lookup"
+        if self._role(stack, found.header[-1]).role.is_layer:
+            return "invoking"
+        return "lookup" if self._handle_is_ready(found) or not innermost else "entering"
+
+    def _handle_is_ready(self, found: Pass) -> bool:
+        """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""
+        if not found.operator_struct:
+            return True
+        name = f"_ZZ{found.mangled.split('.', 1)[0][2:]}E2op"
+        address = self._symbolizer.address_of(name, "libtorch_cpu.so")
+        return address is None or bool(self._memory.try_u64(address))
+
+
+def _kernel_name(function: Function) -> str:
+    for name in function.demangled:
+        if is_wrapper(name):
+            return kernel_target(name) or name
+    return plain_name(function.demangled[0].split(" [clone ", 1)[0])
+
+
+def _name_of_struct(struct: str) -> str | None:
+    """``aten::NAME`` of ``at::_ops::NAME`` where no overload can be part of it: no underscore inside the name."""
+    if not struct or "_" in struct.strip("_"):
+        return None
+    return f"aten::{struct}"

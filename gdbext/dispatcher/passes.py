@@ -1,0 +1,126 @@
+"""Groups the frames of a stack into passes through the dispatcher, by their roles alone.
+
+A pass is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the frame
+that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
+dispatcher then opens the pass. In a build without optimisation every layer is a frame of its own, and all of them
+are still one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from gdbext.dispatcher.roles import FunctionRole, Role
+
+
+@dataclass
+class Pass:
+    """One pass, levels counted from the innermost frame.
+
+    ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None where none
+    was entered. ``detail`` is LOOKUP or ENTERING where the innermost header frame is one.
+    """
+
+    header: list[int]
+    event: str = ""
+    hosted: bool = False
+    """The opening frame is other code, into which the dispatcher was inlined."""
+    operator_struct: str = ""
+    mangled: str = ""
+    kernel: int | None = None
+    detail: Role = Role.PLAIN
+    helpers: list[int] = field(default_factory=list)
+    """Frames below the header that are no kernel: memory, locks, callbacks."""
+
+    @property
+    def level(self) -> int:
+        """The frame that people look for: where the dispatcher's own code is."""
+        return self._level if self._level is not None else self.header[0]
+
+    _level: int | None = None
+
+    def open_at(self, level: int) -> bool:
+        """The frame ``level`` may still belong to this pass's header."""
+        return self.kernel is None and not self.helpers and self.header[-1] == level + 1
+
+
+CallKind = Callable[[int], Optional[bool]]
+"""Level of a frame → whether it calls its inner frame through a pointer (None: cannot be told)."""
+
+
+def group(roles: Sequence[FunctionRole], signals: frozenset[int], calls_pointer: CallKind) -> list[Pass]:
+    """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines."""
+    grouping = _Grouping(calls_pointer)
+    for level in range(len(roles) - 1, -1, -1):
+        if level in signals:
+            grouping.interrupt(level)
+        else:
+            grouping.add(level, roles[level])
+    grouping.passes.reverse()
+    return grouping.passes
+
+
+class _Grouping:
+    """Walks from the outermost frame inwards; the last pass is the one that may still grow."""
+
+    def __init__(self, calls_pointer: CallKind) -> None:
+        self.passes: list[Pass] = []
+        self._calls_pointer = calls_pointer
+
+    def interrupt(self, level: int) -> None:
+        """A signal handler runs below: nothing further belongs to the current pass."""
+        if self.passes and self.passes[-1].kernel is None:
+            self.passes[-1].helpers.append(level)
+
+    def add(self, level: int, found: FunctionRole) -> None:
+        current = self.passes[-1] if self.passes else None
+        growing = current if current is not None and current.open_at(level) else None
+        if found.role.opens:
+            self._open(level, found, growing)
+        elif growing is not None:
+            self._extend(growing, level, found)
+        else:
+            self._maybe_hosted(level, found)
+
+    def _open(self, level: int, found: FunctionRole, growing: Pass | None) -> None:
+        if growing is not None and self._same_pass(growing, found):
+            growing.header.append(level)
+            growing._level = level
+            return
+        if growing is not None:
+            growing.kernel = level  # its kernel was left by a tail call to this very frame
+        self.passes.append(Pass([level], found.event, False, found.operator_struct, found.mangled, _level=level))
+
+    @staticmethod
+    def _same_pass(growing: Pass, found: FunctionRole) -> bool:
+        """A handle's method that forwards to the Dispatcher's method of the same name opens no second pass."""
+        return found.role is not Role.OPERATOR and found.event == growing.event and len(growing.header) < 4
+
+    def _extend(self, growing: Pass, level: int, found: FunctionRole) -> None:
+        role = found.role
+        if role.is_layer:
+            growing.header.append(level)
+        elif role in (Role.LOOKUP, Role.ENTERING):
+            growing.detail = role
+            growing.helpers.append(level)
+        elif role.is_kernel_entry or self._calls_pointer(level + 1):
+            growing.kernel = level
+        else:
+            growing.helpers.append(level)
+
+    def _maybe_hosted(self, level: int, found: FunctionRole) -> None:
+        role = found.role
+        if role.is_layer:
+            self._host(Pass([level + 1, level], hosted=True))
+        elif role is Role.LOOKUP:
+            self._host(Pass([level + 1], hosted=True, detail=role, helpers=[level]))
+        elif role.is_kernel_entry and self._calls_pointer(level + 1):
+            self._host(Pass([level + 1], hosted=True, kernel=level))
+
+    def _host(self, hosted: Pass) -> None:
+        current = self.passes[-1] if self.passes else None
+        if current is not None and current.level == hosted.level and not current.hosted:
+            return  # the dispatcher's own frame, seen again: not other code
+        self.passes.append(hosted)

@@ -1,0 +1,276 @@
+"""Operator and keyset of a pass, recovered from its frames and proven by the operator's dispatch table.
+
+Nothing is believed because it looks like a keyset. A value counts when looking it up in *this* operator's table gives
+the very kernel that runs in the pass's inner frame. *exact*: read at the call instruction's own argument, and proven;
+*verified*: the only word of the frame that is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gdbext.dispatcher.call_sites import ARGUMENTS, CallSites
+from gdbext.dispatcher.kernel import KernelFunction
+from gdbext.dispatcher.operator import Dispatcher, Operator
+from gdbext.dispatcher.passes import Pass
+from gdbext.dispatcher.roles import Role
+from gdbext.dispatcher.tail_calls import TailCalls
+from gdbext.errors import BadData, GdbextError
+from gdbext.process.memory import Memory
+from gdbext.process.stack import Stack
+from gdbext.process.symbols import Symbolizer
+
+MAX_FRAME_WORDS = 512
+"""Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
+_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
+
+
+@dataclass
+class Recovered:
+    """What is known of a pass. ``confidence`` is that of the keyset, in the contract's words."""
+
+    operator: Operator | None = None
+    keyset: int | None = None
+    index: int | None = None
+    kernel: KernelFunction | None = None
+    confidence: str = "unknown"
+    evidence: list[str] = field(default_factory=list)
+
+
+class Recovery:
+    """Recovers passes of stacks of one process."""
+
+    def __init__(self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._tail_calls = TailCalls(memory, symbolizer)
+        self._static_operators: dict[str, Operator | None] = {}
+
+    def recover(self, stack: Stack, found: Pass) -> Recovered:
+        """Everything that can be proven of a pass; a fault costs the field that it concerns."""
+        result = Recovered()
+        try:
+            self._find_operator(stack, found, result)
+            if result.operator is not None:
+                self._find_keyset(stack, found, result, result.operator)
+        except GdbextError as error:
+            result.evidence.append(f"stopped here: {error.what}")
+        return result
+
+    # --- the operator ----------------------------------------------------------------------------
+
+    def _find_operator(self, stack: Stack, found: Pass, result: Recovered) -> None:
+        if found.operator_struct:
+            result.operator = self._operator_of_struct(found, result)
+            return
+        for level in _calls_inward(found):
+            for register in ARGUMENTS[:3]:
+                value = self._sites.argument(stack, level, register)
+                operator = self._operator_behind(value)
+                if operator is not None:
+                    place = f"{register} of the call in frame #{level}"
+                    result.evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
+                    result.operator = operator
+                    return
+        result.operator = self._operator_in_frames(stack, found, result)
+
+    def _operator_of_struct(self, found: Pass, result: Recovered) -> Operator | None:
+        """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
+        mangled = found.mangled.split(".", 1)[0]
+        if mangled not in self._static_operators:
+            self._static_operators[mangled] = self._static_operator(mangled, found.operator_struct, result)
+        operator = self._static_operators[mangled]
+        if operator is None:
+            operator = self._operator_by_struct_name(found.operator_struct)
+            if operator is not None:
+                result.evidence.append(f"the only registered operator that at::_ops::{found.operator_struct} can mean")
+        return operator
+
+    def _static_operator(self, mangled: str, struct: str, result: Recovered) -> Operator | None:
+        address = self._symbolizer.address_of(f"_ZZ{mangled[2:]}E2op", "libtorch_cpu.so")
+        definition = self._memory.try_u64(address) if address is not None else None
+        if not definition:
+            return None  # the handle is not initialised, or its symbol is stripped
+        operator = self._dispatcher.by_def(definition)
+        if operator is not None:
+            result.evidence.append(f"static handle of at::_ops::{struct} at {address:#x}: OperatorDef {definition:#x}")
+        return operator
+
+    def _operator_by_struct_name(self, struct: str) -> Operator | None:
+        """torchgen joins name and overload by an underscore (torchgen/model.py, unambiguous_name)."""
+        meant = []
+        for qualified, address in self._dispatcher.names.items():
+            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == struct:
+                meant.append(address)
+        return self._dispatcher.by_def(meant[0]) if len(meant) == 1 else None
+
+    def _operator_behind(self, value: int | None) -> Operator | None:
+        """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""
+        if not value or value & 7:
+            return None
+        operator = self._dispatcher.by_def(value)
+        if operator is None:
+            first = self._memory.try_u64(value)
+            operator = self._dispatcher.by_def(first) if first else None
+        return operator
+
+    def _operator_in_frames(self, stack: Stack, found: Pass, result: Recovered) -> Operator | None:
+        """The one operator that the words of the pass's frames point to, if its table has the kernel that runs."""
+        meant: dict[int, Operator] = {}
+        for level in _calls_inward(found):
+            for _, value in self._frame_words(stack, level):
+                operator = self._operator_behind(value)
+                if operator is not None and self._kernel_indices(stack, found, operator):
+                    meant[operator.address] = operator
+        if len(meant) != 1:
+            return None
+        operator = next(iter(meant.values()))
+        result.evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
+        return operator
+
+    # --- the keyset ------------------------------------------------------------------------------
+
+    def _find_keyset(self, stack: Stack, found: Pass, result: Recovered, operator: Operator) -> None:
+        for level in _calls_inward(found):
+            if self._exact(stack, found, level, result, operator):
+                return
+        self._only_candidate(stack, found, result, operator)
+        if result.confidence == "unknown":
+            self._from_kernel_alone(stack, found, result, operator)
+
+    def _exact(self, stack: Stack, found: Pass, level: int, result: Recovered, operator: Operator) -> bool:
+        """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
+        values = [self._sites.argument(stack, level, register) for register in ARGUMENTS]
+        for before, value, register in zip(values, values[1:], ARGUMENTS[1:]):
+            if value is None or not self._plausible(value):
+                continue
+            index, kernel = operator.kernel_for(value)
+            if not self._belongs(before, operator, kernel):
+                continue
+            if not self._runs(stack, found, kernel):
+                continue
+            result.evidence.append(f"keyset {value:#x} passed in {register} by the call in frame #{level}")
+            self._accept(result, value, index, kernel, "exact")
+            return True
+        return False
+
+    def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
+        """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
+        if before is None:
+            return False
+        if before in (operator.address, kernel.functor) and before:
+            return True
+        return self._memory.try_u64(before) == operator.address if before and not before & 7 else False
+
+    def _runs(self, stack: Stack, found: Pass, kernel: KernelFunction) -> bool:
+        """The table entry is what runs in the pass's kernel frame; without one nothing contradicts it."""
+        if found.kernel is None:
+            return found.detail is Role.LOOKUP or kernel.valid
+        return self._entry_runs(stack, found.kernel, kernel)
+
+    def _entry_runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
+        start = self._function_start(stack, level)
+        if start is None:
+            return False
+        pointers = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+        return any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in pointers)
+
+    def _function_start(self, stack: Stack, level: int) -> int | None:
+        function = stack.function(level)
+        if function is None:
+            return self._sites.site(stack, level + 1).target if level + 1 < len(stack) else None
+        for name in function.names:
+            if name.endswith(".cold"):
+                return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
+        return function.start
+
+    def _only_candidate(self, stack: Stack, found: Pass, result: Recovered, operator: Operator) -> None:
+        if found.kernel is None:
+            return
+        proven: dict[int, str] = {}
+        for level in _calls_inward(found):
+            for place, value in self._frame_words(stack, level):
+                if value in proven or not self._plausible(value):
+                    continue
+                _, kernel = operator.kernel_for(value)
+                if kernel.valid and self._entry_runs(stack, found.kernel, kernel):
+                    proven[value] = f"{place} of frame #{level}"
+        possible = [value for value in proven if self._could_be_called_with(value, found, operator)]
+        if len(possible) == 1:
+            value = possible[0]
+            index, kernel = operator.kernel_for(value)
+            result.evidence.append(f"keyset {value:#x} in {proven[value]}: the only word that leads to this kernel")
+            self._accept(result, value, index, kernel, "verified")
+        elif possible:
+            result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
+
+    def _could_be_called_with(self, keyset: int, found: Pass, operator: Operator) -> bool:
+        """``Dispatcher::call`` and ``callBoxed`` mask their keyset by the operator's non-fallthrough keys."""
+        if found.event not in ("call", "callBoxed"):
+            return True
+        return keyset & ~operator.extractor.mask(self._dispatcher.keys, keyset) == 0
+
+    def _from_kernel_alone(self, stack: Stack, found: Pass, result: Recovered, operator: Operator) -> None:
+        indices = self._kernel_indices(stack, found, operator)
+        if not indices:
+            return
+        kernel = operator.kernel(indices[0])
+        same = all(operator.kernel(index).same_code == kernel.same_code for index in indices)
+        if len(indices) == 1:
+            result.index, result.kernel, result.confidence = indices[0], kernel, "inferred"
+            result.evidence.append("the running kernel stands in one table entry only")
+        elif same:
+            result.kernel, result.confidence = kernel, "inferred"
+            result.evidence.append(f"the running kernel serves {len(indices)} table entries")
+
+    def _kernel_indices(self, stack: Stack, found: Pass, operator: Operator) -> list[int]:
+        if found.kernel is None:
+            return []
+        level, seen, indices = found.kernel, {}, []
+        for index, kernel in enumerate(operator.table):
+            if not kernel.valid:
+                continue
+            if kernel not in seen:
+                seen[kernel] = self._entry_runs(stack, level, kernel)
+            if seen[kernel]:
+                indices.append(index)
+        return indices
+
+    def _accept(self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: str) -> None:
+        result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
+        result.evidence.append(
+            f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
+        )
+
+    def _plausible(self, value: int) -> bool:
+        """A keyset that a call can have: only known bits, at least one functionality."""
+        keys = self._dispatcher.keys
+        if not value or value & ~keys.known_bits or not value >> keys.num_backends:
+            return False
+        try:
+            keys.table_index(value)
+        except BadData:
+            return False
+        return True
+
+    def _frame_words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
+        """Callee-saved registers and stack words of a frame, with where they are."""
+        frame = stack.frames[level]
+        for register in _SAVED:
+            value = frame.registers.get(register)
+            if value is not None:
+                yield register, value
+        count = min((frame.cfa - frame.sp) // 8, MAX_FRAME_WORDS)
+        if count <= 0:
+            return
+        raw = self._memory.try_read(frame.sp, count * 8)
+        for at in range(0, len(raw or b""), 8):
+            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")  # type: ignore[index]
+
+
+def _calls_inward(found: Pass) -> list[int]:
+    """The pass's frames that called further in, the one nearest to the kernel first."""
+    return list(reversed(found.header))

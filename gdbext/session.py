@@ -1,0 +1,253 @@
+"""Session: one stopped target with everything that was found out about it, each thing once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gdbext.analysis.facts import FrameFact, Step, ThreadFacts
+from gdbext.errors import GdbextError, NotTorch, UsageError
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.stack import Stack
+from gdbext.process.symbols import Symbolizer
+from gdbext.process.unwind import Unwinder
+from gdbext.report import ErrorFact, TargetFacts
+from gdbext.target.base import Target, Thread
+
+if TYPE_CHECKING:
+    from gdbext.cpython.runtime import PythonRuntime, ThreadState
+    from gdbext.dispatcher.frames import StepReader
+    from gdbext.dispatcher.operator import Dispatcher
+    from gdbext.layouts.layout import Layout
+
+TORCH_LIBRARY = "libtorch_cpu.so"
+EVALUATION_LOOP = "_PyEval_EvalFrameDefault"
+
+
+class Session:
+    """What a command receives. Everything is read when it is first asked for and kept while the target is stopped."""
+
+    def __init__(self, target: Target, layout_file: str | None = None) -> None:
+        self.target = target
+        self.memory = Memory(target)
+        self.modules = ModuleTable(target, self.memory)
+        self.symbolizer = Symbolizer(self.modules)
+        self.unwinder = Unwinder(self.memory, self.modules)
+        self._layout_file = layout_file
+        self._stacks: dict[int, Stack] = {}
+        self._steps: dict[int, tuple[Step, ...]] = {}
+        self._errors: dict[str, ErrorFact] = {}
+
+    # --- torch -----------------------------------------------------------------------------------
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The torch layout. Raises NotTorch, LayoutError."""
+        from gdbext.layouts.select import torch_layout
+
+        if not self.has_torch:
+            raise NotTorch("no PyTorch is loaded in this process")
+        return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file)
+
+    @property
+    def has_torch(self) -> bool:
+        """libtorch_cpu.so is mapped."""
+        return self.modules.named(TORCH_LIBRARY) is not None
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        """The target's dispatcher. Raises NotTorch, LayoutError, TargetError, MemoryFault, BadData."""
+        from gdbext.dispatcher.operator import Dispatcher
+
+        return Dispatcher(self.memory, self.layout, self.symbolizer, self._python_source)
+
+    @cached_property
+    def _dispatcher_or_error(self) -> Dispatcher | GdbextError:
+        try:
+            return self.dispatcher
+        except GdbextError as error:
+            return error
+
+    def torch_errors(self) -> tuple[ErrorFact, ...]:
+        """Why the dispatcher cannot be read; empty where it can."""
+        found = self._dispatcher_or_error
+        return (ErrorFact.of(found, "torch"),) if isinstance(found, GdbextError) else ()
+
+    def _python_source(self, address: int) -> Any:
+        python = self.python
+        return python.objects.function_source(address) if python is not None else None
+
+    @cached_property
+    def step_reader(self) -> StepReader:
+        """Reads the dispatcher's steps; by names alone where the dispatcher cannot be read."""
+        from gdbext.dispatcher.frames import StepReader
+
+        found = self._dispatcher_or_error
+        dispatcher = None if isinstance(found, GdbextError) else found
+        return StepReader(self.memory, self.symbolizer, dispatcher)
+
+    # --- Python ----------------------------------------------------------------------------------
+
+    @cached_property
+    def python(self) -> PythonRuntime | None:
+        """The CPython of the process, None without one or where it cannot be read (see errors())."""
+        from gdbext.cpython.runtime import PythonRuntime
+
+        try:
+            return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
+        except GdbextError as error:
+            self.note_error(error, "python")
+            return None
+
+    @cached_property
+    def thread_states(self) -> dict[int, list[ThreadState]]:
+        """Kernel thread id → its Python thread states; empty where they cannot be read."""
+        if self.python is None:
+            return {}
+        try:
+            return self.python.threads_by_tid()
+        except GdbextError as error:
+            self.note_error(error, "python threads")
+            return {}
+
+    @cached_property
+    def python_names(self) -> dict[int, str]:
+        """Kernel thread id → the name of its ``threading.Thread``; empty where they cannot be read."""
+        from gdbext.cpython.thread_names import thread_names
+
+        if self.python is None:
+            return {}
+        try:
+            return thread_names(self.python)
+        except GdbextError as error:
+            self.note_error(error, "python thread names")
+            return {}
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    def find_thread(self, word: str) -> Thread:
+        """The thread a user means: the debugger's number or a tid. Raises UsageError."""
+        try:
+            number = int(word, 0)
+        except ValueError:
+            raise UsageError(f"{word!r} is neither a thread number nor a tid") from None
+        threads = self.target.threads()
+        for thread in threads:
+            if thread.number == number or thread.tid == number:
+                return thread
+        known = ", ".join(str(thread.tid) for thread in threads[:8])
+        raise UsageError(f"no thread {number} in the target", help=f"tids are {known}{' …' if len(threads) > 8 else ''}")
+
+    def stack(self, thread: Thread) -> Stack:
+        """The unwound stack of a thread. Raises TargetError where its registers cannot be read."""
+        stack = self._stacks.get(thread.tid)
+        if stack is None:
+            stack = self._stacks[thread.tid] = Stack.walk(thread.registers(), self.unwinder, self.symbolizer)
+        return stack
+
+    def steps(self, thread: Thread) -> tuple[Step, ...]:
+        """The passes through the dispatcher on a thread's stack, innermost first."""
+        steps = self._steps.get(thread.tid)
+        if steps is None:
+            steps = self._steps[thread.tid] = self.step_reader.steps(self.stack(thread)) if self.has_torch else ()
+        return steps
+
+    def thread_facts(self, thread: Thread, native: bool = False) -> ThreadFacts:
+        """What is known of a thread, without its waits. Raises TargetError where its registers cannot be read."""
+        stack = self.stack(thread)
+        python, notes = self._python_frames(thread, stack)
+        if stack.ended != "end of stack":
+            notes.append(f"the stack ends early: {stack.ended}")
+        return ThreadFacts(
+            tid=thread.tid,
+            name=thread.name,
+            python_name=self.python_names.get(thread.tid),
+            number=thread.number,
+            signal=thread.signal.name if thread.signal else None,
+            dispatch=self.steps(thread),
+            frames=self._merged_frames(stack, python) if native else (),
+            python=tuple(python),
+            frame_count=len(stack),
+            notes=tuple(notes),
+        )
+
+    def _python_frames(self, thread: Thread, stack: Stack) -> tuple[list[FrameFact], list[str]]:
+        from gdbext.cpython.frames import match
+
+        found: list[FrameFact] = []
+        notes: list[str] = []
+        loops = self._evaluation_loops(stack)
+        for state in self.thread_states.get(thread.tid, ()) if loops else ():
+            python_stack = state.runtime.frames.stack(state)
+            if python_stack.problem:
+                notes.append(f"Python frames: {python_stack.problem}")
+            spans = [(stack.frames[level].sp, stack.frames[level].cfa) for level in loops]
+            for level, group in zip(loops, match(python_stack.groups, spans)):
+                for frame in group or ():
+                    found.append(FrameFact(level, "python", frame.function, file=frame.file, line=frame.line))
+        found.sort(key=lambda frame: frame.level)
+        return found, notes
+
+    def _evaluation_loops(self, stack: Stack) -> list[int]:
+        loops = []
+        for level in range(len(stack)):
+            function = stack.function(level)
+            if function is not None and any(name.startswith(EVALUATION_LOOP) for name in function.names):
+                loops.append(level)
+        return loops
+
+    def _merged_frames(self, stack: Stack, python: list[FrameFact]) -> tuple[FrameFact, ...]:
+        """Native frames with the Python frames just above the native frame that evaluates them."""
+        roles = self.step_reader.roles(stack) if self.has_torch else None
+        merged: list[FrameFact] = []
+        position = 0
+        for level in range(len(stack)):
+            while position < len(python) and python[position].level == level:
+                merged.append(python[position])
+                position += 1
+            merged.append(self._native_fact(stack, level, roles[level].role.value if roles else ""))
+        return tuple(merged)
+
+    def _native_fact(self, stack: Stack, level: int, role: str) -> FrameFact:
+        frame = stack.frames[level]
+        function = stack.function(level)
+        how = "" if frame.how in ("registers", "cfi", "signal") else f"unwound by {frame.how}"
+        module = frame.module.name if frame.module is not None else ""
+        return FrameFact(
+            level,
+            "native",
+            function.demangled[0] if function is not None else "??",
+            module=module,
+            pc=frame.pc,
+            role=" ".join(filter(None, ("signal handler called" if frame.is_signal else role, how))),
+        )
+
+    # --- the report ------------------------------------------------------------------------------
+
+    def note_error(self, error: GdbextError, where: str) -> None:
+        """Remembers, once, something that could not be read."""
+        self._errors.setdefault(f"{where}: {error.what}", ErrorFact.of(error, where))
+
+    def errors(self) -> tuple[ErrorFact, ...]:
+        """What could not be read so far."""
+        return tuple(self._errors.values())
+
+    def target_facts(self) -> TargetFacts:
+        """The ``target`` of a report."""
+        version = layout = match = None
+        if self.has_torch:
+            from gdbext.layouts.select import torch_version
+
+            version = torch_version(self.modules) or "unknown"
+            if not isinstance(self._dispatcher_or_error, GdbextError):
+                layout, match = self.layout.id, self.layout.match
+        return TargetFacts(
+            kind=self.target.kind,
+            pid=self.target.pid,
+            debugger=self.target.debugger,
+            torch_version=version,
+            layout_id=layout,
+            layout_match=match or "none",
+            python_version=self.python.version if self.python is not None else None,
+        )
