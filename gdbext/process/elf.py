@@ -17,10 +17,11 @@ from ..errors import SymbolFileError
 ET_EXEC, ET_DYN = 2, 3
 EM_X86_64 = 62
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
-PF_X = 1
+PF_X, PF_W = 1, 2
 SHF_EXECINSTR = 4
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
 NT_GNU_BUILD_ID = 3
+DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH, DT_VERSYM = 4, 5, 6, 10, 0x6FFFFEF5, 0x6FFFFFF0
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 """Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
@@ -135,6 +136,9 @@ class ElfImage:
     truncated while it is mapped would kill us with SIGBUS, as with any debugger; package managers replace files
     instead.
     """
+
+    from_memory = False
+    """True when this is not the file but what the target has mapped of it (see loaded_image.py)."""
 
     def __init__(self, data: Data, path: str, identity: str = "", inode: int = 0) -> None:
         """Raises SymbolFileError. ``identity`` tells this file from others of the same path (size and time)."""

@@ -7,18 +7,17 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..errors import SymbolFileError
+from ..errors import MemoryFault, SymbolFileError
 from ..target.base import MemoryMapping, Target
-from .elf import PT_NOTE, ElfImage, Segment, build_id_in, parse_header, parse_segments
+from .elf import PT_LOAD, ElfImage, Segment
+from .loaded_image import LoadedImage
+from .mapped_file import MappedFile
 from .memory import PAGE_SIZE, Memory
 
 AT_SYSINFO_EHDR = 33
 """Where the vdso's ELF header is (getauxval(3), <elf.h>)."""
 _VDSO = "[vdso]"
 _VDSO_LIMIT = 64 * 1024
-_NOTE_LIMIT = 64 * 1024
-_SAMPLED_PAGES = 64
-"""Pages compared between a file and memory where no build-id tells them apart."""
 _SUFFIX = re.compile(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
 """What may follow a library's stem: libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)."""
 
@@ -30,11 +29,14 @@ class Module:
     for. ``status`` is
 
     - ``ok``: the file at that path is the one in memory;
-    - ``deleted``: the kernel says that the file was deleted; ``image`` is there only where the very same file can
-      still be reached (/proc/PID/map_files, a copy with the same build-id);
-    - ``replaced``: there is a file at that path, but it is not the one in memory; ``image`` is None;
-    - ``missing``: no usable ELF file is there; ``image`` is None;
-    - ``memory``: the image was read from memory (vdso).
+    - ``deleted``: the kernel says that the file was deleted, or replaced by one with the same build-id;
+    - ``replaced``: there is a file at that path, but it is not the one in memory;
+    - ``missing``: no usable ELF file is there;
+    - ``memory``: there is no file, the image is memory itself (vdso).
+
+    ``image`` is the very file wherever that can still be reached (``deleted``: through /proc/PID/map_files); else what
+    is mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, in a core that holds
+    no such pages, None. It is never another file.
     """
 
     def __init__(self, target: Target, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
@@ -46,14 +48,11 @@ class Module:
         self.mappings = tuple(mappings)
         self._target = target
         self._memory = memory
+        self._mapped = MappedFile(memory, mappings)
         self._base: int | None = None
         self._image: ElfImage | None = None
         self._status = ""
         self._problem = ""
-        self._headers: tuple[bytes, tuple[Segment, ...]] | None = None
-        self._headers_read = False
-        self._build_id: str | None = None
-        self._build_id_read = False
 
     def __repr__(self) -> str:
         return f"Module({self.name!r}, {self.start:#x}-{self.end:#x})"
@@ -62,10 +61,13 @@ class Module:
     def base(self) -> int:
         """Load bias: runtime address = base + vaddr."""
         if self._base is None:
-            headers = self._memory_headers()
-            segments = headers[1] if headers else self.image.segments if self.image else ()
-            self._base = self._bias(segments)
+            self._base = self._mapped.bias(self._segments())
         return self._base
+
+    def _segments(self) -> Sequence[Segment]:
+        """The program headers, from memory where they can be read there."""
+        segments = self._mapped.segments
+        return segments or (self.image.segments if self.image else ())
 
     @property
     def image(self) -> ElfImage | None:
@@ -91,54 +93,19 @@ class Module:
     @property
     def build_id(self) -> str | None:
         """GNU build-id (hex) of what is in memory; of the file where memory's cannot be read; None if unknown."""
-        memory_id = self._memory_build_id()
-        if memory_id is not None:
-            return memory_id
+        if self._mapped.build_id is not None:
+            return self._mapped.build_id
         return self.image.build_id if self.image else None
 
     @property
     def span(self) -> tuple[int, int]:
         """First address and end of everything the module occupies, .bss included."""
-        headers = self._memory_headers()
-        segments = headers[1] if headers else self.image.segments if self.image else ()
-        high = max((s.vaddr + s.memsz for s in segments if s.type == 1), default=0)
+        high = max((each.vaddr + each.memsz for each in self._segments() if each.type == PT_LOAD), default=0)
         return self.start, max(self.end, self.base + high) if high else self.end
 
     def vaddr(self, address: int) -> int:
         """The file's own address of a runtime address."""
         return address - self.base
-
-    def _bias(self, segments: Sequence[Segment]) -> int:
-        """The load bias that follows from the first mapping which a PT_LOAD explains; ``start`` without any."""
-        for mapping in self.mappings:
-            for segment in segments:
-                lead = segment.offset % PAGE_SIZE
-                if segment.type == 1 and segment.offset - lead <= mapping.offset < segment.offset + segment.filesz:
-                    return mapping.start - (segment.vaddr - lead + mapping.offset - (segment.offset - lead))
-        return self.start - self.mappings[0].offset
-
-    def _memory_headers(self) -> tuple[bytes, tuple[Segment, ...]] | None:
-        """The ELF header's bytes and the program headers as they are in memory, None if unreadable."""
-        if not self._headers_read:
-            self._headers_read = True
-            if self.mappings[0].offset == 0:
-                page = self._memory.try_read(self.start, PAGE_SIZE)
-                if page is not None:
-                    try:
-                        self._headers = page[:64], parse_segments(page, parse_header(page))
-                    except SymbolFileError:
-                        self._headers = None
-        return self._headers
-
-    def _memory_build_id(self) -> str | None:
-        if not self._build_id_read:
-            self._build_id_read = True
-            headers = self._memory_headers()
-            for segment in headers[1] if headers else ():
-                if segment.type == PT_NOTE and self._build_id is None:
-                    size = min(segment.filesz, _NOTE_LIMIT)
-                    self._build_id = build_id_in(self._memory.try_read(self.base + segment.vaddr, size) or b"")
-        return self._build_id
 
     def _resolve(self) -> None:
         """Open the first candidate that is the file in memory."""
@@ -149,7 +116,7 @@ class Module:
             except SymbolFileError as error:
                 self._problem = self._problem or error.what
                 continue
-            contradiction = self._contradiction(image)
+            contradiction = self._mapped.contradiction(image)
             if contradiction is None:
                 self._image = image
                 self._status = "deleted" if self._deleted else "ok"
@@ -157,6 +124,17 @@ class Module:
                 return
             self._status = "replaced"
             self._problem = f"{path} is not the file in memory: {contradiction}"
+        self._image = self._loaded_image()
+        if self._image is not None:
+            self._problem += "; using what is mapped of it: exported names only"
+
+    def _loaded_image(self) -> LoadedImage | None:
+        """What can be used without the file: exported names and unwind tables, where memory holds them."""
+        try:
+            image = LoadedImage(self._memory, self.start, self._mapped.bias(self._mapped.segments), self.path)
+        except (SymbolFileError, MemoryFault):
+            return None
+        return image if image.is_useful() else None
 
     @property
     def _deleted(self) -> bool:
@@ -175,32 +153,6 @@ class Module:
                 yield program
         except OSError:
             return
-
-    def _contradiction(self, image: ElfImage) -> str | None:
-        """Why ``image`` cannot be the file in memory; None when nothing speaks against it."""
-        ours, theirs = self._memory_build_id(), image.build_id
-        if ours is not None and theirs is not None:
-            return None if ours == theirs else f"its build-id is {theirs}, that in memory is {ours}"
-        headers = self._memory_headers()
-        if headers is not None and (headers[0] != image.contents(0, 64) or headers[1] != image.segments):
-            return "its ELF headers differ"
-        if self.mappings[0].offset + 1 > image.size or self._bias(image.segments) % PAGE_SIZE:
-            return "its segments do not fit the mappings"
-        return self._different_contents(image)
-
-    def _different_contents(self, image: ElfImage) -> str | None:
-        """Compare pages that no relocation touches, spread over the read-only segments."""
-        bias = self._bias(image.segments)
-        for segment in image.loads:
-            if segment.flags & 2 or segment.filesz < PAGE_SIZE:
-                continue
-            step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
-            for position in range(0, segment.filesz - PAGE_SIZE + 1, step):
-                vaddr = segment.vaddr + position
-                found = self._memory.try_read(bias + vaddr, PAGE_SIZE)
-                if found is not None and found != image.read(vaddr, PAGE_SIZE):
-                    return f"its contents differ at {vaddr:#x}"
-        return None
 
 
 class VdsoModule(Module):

@@ -11,7 +11,19 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import SymbolFileError
-from .elf import SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, Data, ElfImage
+from .elf import (
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_STRSZ,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERSYM,
+    SHT_DYNSYM,
+    SHT_NOBITS,
+    SHT_SYMTAB,
+    Data,
+    ElfImage,
+)
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
@@ -22,10 +34,11 @@ MAX_SYMBOLS = 1 << 25
 _SYM = struct.Struct("<IBBHQQ")
 _NAMED_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC))
 _SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
-_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+_VERSION_HIDDEN = 0x8000
 _NAME_LIMIT = 1 << 16
 _CHAIN_LIMIT = 1 << 16
 _DEBUGDATA_LIMIT = 1 << 27
+_STRINGS_LIMIT = 1 << 28
 
 
 class Symbol(NamedTuple):
@@ -84,7 +97,7 @@ class SymbolTable:
             return None
         if kind not in _NAMED_TYPES:
             return None
-        text = self.name_at(name)
+        text = self.name_at(name).partition(b"@")[0]  # .symtab appends the version: pow@@GLIBC_2.29
         return Symbol(text.decode("utf-8", "surrogateescape"), value, size, kind, info >> 4) if text else None
 
     def name_at(self, position: int) -> bytes:
@@ -143,20 +156,19 @@ def dynamic_table(image: ElfImage) -> SymbolTable | None:
         table.is_dynamic = True
         return table
     dynamic = image.dynamic
-    symbols = image.offset_of(dynamic.get(_DT_SYMTAB, -1))
-    strings = image.offset_of(dynamic.get(_DT_STRTAB, -1))
-    if symbols is None or strings is None:
+    symbols = image.read(dynamic.get(DT_SYMTAB, -1), _dynamic_count(image, dynamic) * SYMBOL_SIZE)
+    strings = image.read(dynamic.get(DT_STRTAB, -1), min(dynamic.get(DT_STRSZ, 0), _STRINGS_LIMIT))
+    if not symbols or not strings:
         return None
-    size = _dynamic_count(image, dynamic) * SYMBOL_SIZE
-    table = SymbolTable(image.data, symbols, size, strings, dynamic.get(_DT_STRSZ, 0), 0)
+    table = SymbolTable(symbols + strings, 0, len(symbols), len(symbols), len(strings), 0)
     table.is_dynamic = True
     return table
 
 
 def _dynamic_count(image: ElfImage, dynamic: dict[int, int]) -> int:
     """How many entries .dynsym has: nchain of DT_HASH, else one more than the last that DT_GNU_HASH reaches."""
-    if _DT_HASH in dynamic:
-        header = image.read(dynamic[_DT_HASH], 8)
+    if DT_HASH in dynamic:
+        header = image.read(dynamic[DT_HASH], 8)
         if header is not None:
             return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
     hashes = GnuHash.of(image)
@@ -188,6 +200,7 @@ class GnuHash:
         if header is None:
             raise SymbolFileError("the hash table lies outside the file")
         self._image = image
+        self._versions = image.dynamic.get(DT_VERSYM)
         self.buckets: int
         self.first: int
         self.buckets, self.first, self._bloom_words, self._bloom_shift = struct.unpack("<4I", header)
@@ -200,11 +213,18 @@ class GnuHash:
     @classmethod
     def of(cls, image: ElfImage) -> GnuHash | None:
         """The image's table, None if it has none that can be read."""
-        vaddr = image.dynamic.get(_DT_GNU_HASH)
+        vaddr = image.dynamic.get(DT_GNU_HASH)
         try:
             return None if vaddr is None else cls(image, vaddr)
         except SymbolFileError:
             return None
+
+    def is_default(self, number: int) -> bool:
+        """False for an old version of a symbol (pthread_cond_wait@GLIBC_2.2.5) that is kept for old programs."""
+        if self._versions is None:
+            return True
+        piece = self._image.read(self._versions + 2 * number, 2)
+        return piece is None or not int.from_bytes(piece, "little") & _VERSION_HIDDEN
 
     def _word(self, vaddr: int) -> int:
         piece = self._image.read(vaddr, 4)
