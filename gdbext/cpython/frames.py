@@ -46,11 +46,13 @@ class FrameGroup(list[PythonFrame]):
     """The Python frames that one native evaluation loop runs, innermost first.
 
     ``anchor`` is an address inside that loop's native stack frame, None where the version keeps nothing there.
+    ``cut``: its callers could not be found, so groups that should follow are missing.
     """
 
-    def __init__(self, frames: Sequence[PythonFrame], anchor: int | None) -> None:
+    def __init__(self, frames: Sequence[PythonFrame], anchor: int | None, cut: bool = False) -> None:
         super().__init__(frames)
         self.anchor = anchor
+        self.cut = cut
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,10 @@ class FrameReader:
             problem = error.problem
         except (BadData, MemoryFault) as error:
             problem = str(error)
+        if groups and problem is not None:
+            groups[-1].cut = True
+        elif groups and groups[-1].cut:
+            problem = "the callers of a generator are not linked while throw() passes through it (CPython 3.9)"
         return PythonStack(tuple(groups), problem)
 
     # 3.8-3.10
@@ -112,14 +118,20 @@ class FrameReader:
         """One group for each evaluation loop; a generator that only passes throw() on has none of its own."""
         anchors = self._anchors(state)
         passing: list[PythonFrame] = []
+        last: FrameGroup | None = None
         for frame, suspended in self._old_frames(state):
             if suspended:
                 passing.append(frame)
                 continue
-            yield FrameGroup([*passing, frame], next(anchors, None))
+            if last is not None:
+                yield last
+            last = FrameGroup([*passing, frame], next(anchors, None))
             passing = []
-        if passing:  # 3.8, 3.9 forget the callers of such a generator while it passes throw() on
-            yield FrameGroup(passing, next(anchors, None))
+        if last is not None:
+            if passing:  # 3.9 does not link such a generator to its caller: f_back is NULL
+                last.extend(passing)
+                last.cut = True
+            yield last
 
     def _old_frames(self, state: ThreadState) -> Iterator[tuple[PythonFrame, bool]]:
         offset, memory = self._layout.offset, self._memory
@@ -152,7 +164,7 @@ class FrameReader:
     def _anchors(self, state: ThreadState) -> Iterator[int]:
         """Addresses of the evaluation loops' CFrames, innermost first; nothing before 3.10."""
         if self._layout.find("PyThreadState", "cframe") is not None:
-            previous = self._layout.offset("_PyCFrame", "previous")
+            previous = self._layout.nested("PyThreadState", "root_cframe", "previous")
             cframe = self._memory.u64(state.address + self._layout.offset("PyThreadState", "cframe"))
             root = state.address + self._layout.offset("PyThreadState", "root_cframe")
             for address in self._chain(cframe, previous):
@@ -170,7 +182,7 @@ class FrameReader:
 
     def _groups_by_cframe(self, state: ThreadState) -> Iterator[FrameGroup]:
         """3.11, 3.12: each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
-        current_at = self._layout.offset("_PyCFrame", "current_frame")
+        current_at = self._layout.nested("PyThreadState", "root_cframe", "current_frame")
         anchors = list(self._anchors(state))
         tops = [self._memory.u64(anchor + current_at) for anchor in anchors]
         for index, anchor in enumerate(anchors):
@@ -273,14 +285,15 @@ def match(found: Sequence[FrameGroup], loops: Sequence[tuple[int, int]]) -> list
     """The group of each native evaluation loop; None for a loop that has no Python frame (yet).
 
     ``loops`` are the native frames of the evaluation loop, innermost first, as (sp, cfa). Groups with an anchor
-    are matched by address. Without anchors (3.8, 3.9) the counts must agree; one loop more than groups is an
-    innermost loop that is being entered or left.
+    are matched by address. Without anchors (3.8, 3.9) the outermost ones belong together, unless the outermost
+    groups are missing; an innermost loop without a group is one that is being entered or left.
     """
     if any(group.anchor is not None for group in found):
         return [next((group for group in found if _inside(group, loop)), None) for loop in loops]
-    missing = len(loops) - len(found)
-    padding: list[FrameGroup | None] = [None] * max(missing, 0)
-    return [*padding, *found][: len(loops)] if missing <= 1 else [*found, *padding]
+    padding: list[FrameGroup | None] = [None] * max(len(loops) - len(found), 0)
+    if found and found[-1].cut:
+        return [*found, *padding][: len(loops)]
+    return [*padding, *found[-len(loops) :]] if loops else []
 
 
 def _inside(group: FrameGroup, loop: tuple[int, int]) -> bool:

@@ -15,6 +15,7 @@ from ..errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 from ..process.memory import Memory
 from ..process.module import Module, ModuleTable
 from ..process.symbols import Symbolizer
+from ..target.base import Thread
 from . import debug_offsets
 from .code import CodeCache
 from .dicts import Dicts
@@ -24,6 +25,7 @@ from .version import RuntimeLocation, VersionEvidence, evidence, find_old_python
 
 if TYPE_CHECKING:
     from .frames import FrameReader
+    from .gil import GilState
 
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
@@ -67,7 +69,11 @@ class PythonRuntime:
         self.objects = Objects(memory, layout)
         self.dicts = Dicts(self.objects)
         self.codes = CodeCache(self.objects)
-        self._tids: dict[int, int] | None = None
+        self._states: list[ThreadState] | None = None
+        self._known_tids: set[int] | None = None
+        self._tids_by_ident: dict[int, int] | None = None
+        self._gils: list[GilState] | None = None
+        self._names: dict[int, str] | None = None
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
@@ -133,7 +139,9 @@ class PythonRuntime:
 
     def thread_states(self) -> list[ThreadState]:
         """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
-        return [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
+        if self._states is None:
+            self._states = [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
+        return self._states
 
     def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
         layout, memory = self.layout, self.memory
@@ -167,12 +175,32 @@ class PythonRuntime:
                 continue
         return None
 
+    def forget(self) -> None:
+        """Drop what changes when the target runs on: thread states, GILs, names. Code objects and types stay."""
+        self._states = self._known_tids = self._tids_by_ident = self._gils = self._names = None
+
     @cached_property
     def frames(self) -> FrameReader:
         """The reader of Python frames."""
         from .frames import FrameReader
 
         return FrameReader(self)
+
+    def gils(self) -> list[GilState]:
+        """All GILs, the main interpreter's first. Raises BadData, MemoryFault."""
+        if self._gils is None:
+            from .gil import read_gils
+
+            self._gils = read_gils(self)
+        return self._gils
+
+    def thread_names(self) -> dict[int, str]:
+        """Thread ident to the name that ``threading`` knows it by; without the threads it does not know."""
+        if self._names is None:
+            from .names import read_thread_names
+
+            self._names = read_thread_names(self)
+        return self._names
 
     def threads_by_tid(self) -> dict[int, list[ThreadState]]:
         """Kernel thread id (as the target's threads have it) to its thread states, one for each interpreter."""
@@ -185,30 +213,32 @@ class PythonRuntime:
 
     def tid_of(self, state: ThreadState) -> int | None:
         """The kernel's id of the thread that owns this state; None if it is no thread of the target."""
-        return self._tid(state.ident, state.native_id)
+        if self._known_tids is None:
+            self._known_tids = {thread.tid for thread in self.memory.target.threads()}
+        if state.native_id in self._known_tids:
+            return state.native_id
+        if self._tids_by_ident is None:
+            self._tids_by_ident = _tids_by_pthread(self.memory.target.threads())
+        return self._tids_by_ident.get(state.ident)
+
+    def state_of_ident(self, ident: int) -> ThreadState | None:
+        """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
+        return next((state for state in self.thread_states() if state.ident == ident), None)
 
     def tid_of_ident(self, ident: int) -> int | None:
         """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if there is none."""
-        native = next((state.native_id for state in self.thread_states() if state.ident == ident), None)
-        return self._tid(ident, native)
-
-    def _tid(self, ident: int, native_id: int | None) -> int | None:
-        threads = self.memory.target.threads()
-        if native_id is not None and any(thread.tid == native_id for thread in threads):
-            return native_id
-        if self._tids is None:
-            self._tids = _tids_by_pthread(threads)
-        return self._tids.get(ident)
+        state = self.state_of_ident(ident)
+        return self.tid_of(state) if state is not None else None
 
 
-def _tids_by_pthread(threads: Sequence[object]) -> dict[int, int]:
+def _tids_by_pthread(threads: Sequence[Thread]) -> dict[int, int]:
     """pthread_t to tid: on x86-64 pthread_self() is the thread pointer, fs_base (glibc's and musl's tls.h)."""
     table: dict[int, int] = {}
     for thread in threads:
         try:
-            base = thread.registers().get("fs_base")  # type: ignore[attr-defined]
+            base = thread.registers().get("fs_base")
         except GdbextError:
             continue
         if base:
-            table[base] = thread.tid  # type: ignore[attr-defined]
+            table[base] = thread.tid
     return table

@@ -77,8 +77,8 @@ def _mentions_runtime(module: Module) -> bool:
 
 def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int | None:
     index = symbolizer.index(module)
-    symbols = index.lookup(name) if index is not None else []
-    return module.base + symbols[0].vaddr if symbols else None
+    symbol = index.exported(name) if index is not None else None
+    return module.base + symbol.vaddr if symbol is not None else None
 
 
 def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> VersionEvidence:
