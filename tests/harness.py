@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -156,19 +157,30 @@ class Inferior:
         """The thread that the program gave this name."""
         return int(self.truth["threads"][role]["tid"])
 
+    @property
+    def ended(self) -> bool:
+        """It was killed by a signal, as intended: there is only its core."""
+        return "ends" in self.truth
+
     def core(self) -> Path:
-        """A core of it as gcore makes it, taken once; the inferior goes on."""
+        """A core of it as gcore makes it, taken once (the inferior goes on), or the one that it left behind."""
         if self._core is None:
-            path = self.folder / "core"
-            if not path.exists():
-                take_core(self.pid, path)
-                self.assert_undisturbed()
-            self._core = path
+            self._core = self.folder / "core"
+            take_core(self.pid, self._core)
+            self.assert_undisturbed()
         return self._core
+
+    def keep_crash_core(self) -> None:
+        """Find the core of one that has ended ("core" or "core.PID")."""
+        cores = sorted(self.folder.glob("core*"))
+        if not cores:
+            status = self.process.returncode
+            raise HarnessError(f"{self.name} left no core (exit status {status})\n{self.output()[-2000:]}")
+        self._core = cores[0]
 
     def drop_core(self) -> None:
         """Free the disk space; the next ``core()`` takes another one."""
-        if self._core is not None:
+        if self._core is not None and not self.ended:
             self._core.unlink(missing_ok=True)
             self._core = None
 
@@ -202,7 +214,7 @@ class Inferior:
 
     def assert_undisturbed(self) -> None:
         """It lives, nobody traces it, and no thread was left stopped. Gives a detaching debugger a moment."""
-        if self.truth.get("ends"):
+        if self.ended:
             return
         wait_until(lambda: not self.disturbance(), f"{self.name} ({self.pid}) is undisturbed: {self.disturbance()}", 10)
 
@@ -275,23 +287,52 @@ def start(
 ) -> Inferior:
     """Start ``tests/inferiors/NAME.py`` and return it once it is in its final state.
 
-    ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). HarnessError with the program's output
-    when it ends or does not get there.
+    ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
+    its core is complete. HarnessError with the program's output when it does not get there.
     """
     script = INFERIORS / f"{name.replace('-', '_')}.py"
-    executable, extra = interpreter(python)
+    crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
+    try:
+        prefix = [*command, *(_core_maker(folder) if crashes else [])]
+        inferior = _spawn(name, folder, prefix, script, args, python, env)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        inferior.truth = _wait_for_truth(inferior)
+        if inferior.ended:
+            wait_until(lambda: inferior.process.poll() is not None, f"{name} dies of {inferior.truth['ends']}")
+            inferior.keep_crash_core()
+        else:
+            procfs.wait_settled(inferior.pid, inferior.truth["threads"], wait_until)
+    except BaseException:
+        inferior.close()
+        raise
+    return inferior
+
+
+def _spawn(
+    name: str,
+    folder: Path,
+    prefix: Sequence[str],
+    script: Path,
+    args: Sequence[str],
+    python: str,
+    env: Mapping[str, str] | None,
+) -> Inferior:
+    executable, extra = interpreter(python)
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         **extra,
         "GDBEXT_READY": str(folder / "truth.json"),
-        "GDBEXT_NATIVE": str(native_build.build_for(script)),
+        "GDBEXT_NATIVE": native_build.build_for(script),
         **(env or {}),
     }
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [*command, executable, str(script), *args],
+            [*prefix, executable, str(script), *args],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
@@ -299,14 +340,21 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    inferior = Inferior(name, process, folder)
-    try:
-        inferior.truth = _wait_for_truth(inferior)
-        procfs.wait_settled(inferior.pid, inferior.truth["threads"], wait_until)
-    except BaseException:
-        inferior.close()
-        raise
-    return inferior
+    return Inferior(name, process, folder)
+
+
+def _core_maker(folder: Path) -> list[str]:
+    """What to start a crashing program with, so that a core is left in its folder.
+
+    The kernel writes it where its pattern leads into the working directory (there are real kernel cores, then);
+    elsewhere (apport, systemd-coredump) gdb runs the program and writes the core at the signal.
+    """
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if pattern.startswith("core") and "/" not in pattern and hard == resource.RLIM_INFINITY:
+        return ["prlimit", "--core=unlimited"]
+    return ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
+            "-ex", "run", "-ex", f"gcore {folder / 'core'}", "--args"]  # fmt: skip
 
 
 def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+import torch_truth
 import truth
 
 WAYS = {
@@ -22,13 +23,10 @@ WAYS = {
 
 
 def meta_mm(keyset, a, b):
-    truth.thread("main", waits="read" if way == "read" else "any", kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
+    truth.thread("main", waits="read" if way == "read" else "any")
+    truth.note(kernel_keyset=truth.hexadecimal(keyset.raw_repr()))
     truth.ready()
     WAYS[way]()
-
-
-def tensor_keys(tensor):
-    return truth.hexadecimal(torch._C._dispatch_keys(tensor).raw_repr())
 
 
 way = sys.argv[1] if len(sys.argv) > 1 else "event"
@@ -37,8 +35,17 @@ library.impl("mm", meta_mm, "Meta", with_keyset=True)
 x = torch.randn(2, 4, 16, device="meta", requires_grad=True)
 w = torch.randn(8, 16, device="meta", requires_grad=True)
 truth.note(
-    ops=["aten::mm", "aten::matmul", "aten::linear"],
-    tensor_keysets={"x": tensor_keys(x), "w": tensor_keys(w)},
+    verdict="blocked",
+    op="aten::mm",
+    key="Meta",
+    stage="in-kernel",
+    kernel_function="meta_mm",
     kernel_line=meta_mm.__code__.co_firstlineno,
+    calls=[  # innermost first; inside, mm's Autograd kernel redispatches with kernel_keyset
+        torch_truth.call("aten::mm", x.view(8, 16), w.t()),
+        torch_truth.call("aten::matmul", x, w.t()),
+        torch_truth.call("aten::linear", x, w),
+    ],
+    tensor_keysets={"x": torch_truth.tensor_keyset(x), "w": torch_truth.tensor_keyset(w)},
 )
 F.linear(x, w)

@@ -1,4 +1,4 @@
-"""Loads the native helpers (native/*.cpp) that the harness has built into the folder named by GDBEXT_NATIVE."""
+"""Loads the native helpers (native/*.cpp) that the harness has built into the folders named by GDBEXT_NATIVE."""
 
 from __future__ import annotations
 
@@ -25,4 +25,6 @@ def address(library, name):
 
 
 def _path(name):
-    return os.path.join(os.environ["GDBEXT_NATIVE"], f"lib{name}.so")
+    folders = os.environ["GDBEXT_NATIVE"].split(os.pathsep)
+    paths = [os.path.join(folder, f"lib{name}.so") for folder in folders]
+    return next(path for path in paths if os.path.exists(path))

@@ -74,3 +74,8 @@ def ready():
 def hexadecimal(number):
     """How addresses and keysets are written."""
     return f"{number:#x}"
+
+
+def ends(signal_name):
+    """The program is about to be killed by that signal: it is looked at in the core that the kernel writes."""
+    note(ends=signal_name)
