@@ -1,0 +1,50 @@
+"""Command lines of the commands: one argparse parser each, the same for gdb, lldb and scripts/dispatch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gdbext.errors import UsageError
+
+WIDTH = 100
+"""Columns of the help, fixed: the text is made before anybody knows the terminal, and gdb does not wrap it."""
+
+
+class HelpRequested(Exception):  # noqa: N818 - it is no error
+    """--help was given; the text is the message."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError and HelpRequested and never prints or exits."""
+
+    def __init__(self, name: str, summary: str) -> None:
+        super().__init__(prog=name, description=summary, formatter_class=_Formatter, add_help=False, allow_abbrev=False)
+        self.add_argument("--help", "-h", action="store_true", help="show this text")
+        self.add_argument("--json", action="store_true", help="one JSON document instead of text (schema gdbext/1)")
+        self.add_argument("--why", action="store_true", help="the evidence for each statement")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse a command's arguments. Raises UsageError, HelpRequested."""
+        if "--help" in argv or "-h" in argv:
+            raise HelpRequested(self.format_help())
+        return self.parse_args(list(argv))
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for every mistake."""
+        usage = " ".join(self.format_usage().split())
+        raise UsageError(f"{self.prog}: {message}", why=usage, help=f"{self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Called by argparse where it would end the process; no debugger must end for a typing error."""
+        raise UsageError(f"{self.prog}: {message or 'wrong usage'}", help=f"{self.prog} --help")
+
+    def option_names(self) -> list[str]:
+        """All long options, for completion."""
+        return sorted(name for action in self._actions for name in action.option_strings if name.startswith("--"))

@@ -1,0 +1,210 @@
+"""The commands: their table, how one is run, and the boundary at which every failure becomes a message.
+
+A command is a module gdbext/commands/X.py with NAME, ``configure(parser)`` and ``run(session, args) -> Report``. It is
+imported when it is used. --json, --why and --help are added here. Imports little: the launcher starts with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gdbext.errors import GdbextError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from gdbext.commands.options import CommandParser
+    from gdbext.session import Session
+
+DEFAULT = "dispatch-diagnose"
+"""What scripts/dispatch runs when no command is named."""
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes 10 ms to import
+
+
+class Entry:
+    """A line of the table. ``live`` marks the commands that run the process on and so need one, not a core."""
+
+    __slots__ = ("live", "module", "name", "summary")
+
+    def __init__(self, name: str, module: str, summary: str, live: bool = False) -> None:
+        self.name = name
+        self.module = module
+        self.summary = summary
+        self.live = live
+
+
+TABLE = (
+    Entry("dispatch-bt", "bt", "Show the dispatcher's path through a thread's stack: operators, keysets, kernels."),
+    Entry("all-threads", "all_threads", "Show what each thread does and waits for, who holds that, and deadlocks."),
+    Entry("dispatch-diagnose", "diagnose", "Say why the process hangs or crashed, with evidence and what to try next."),
+    Entry("dispatch-keyset", "keyset", "Decode a DispatchKeySet, or turn key names into bits."),
+    Entry("dispatch-op", "op", "Show an operator: schema, registrations and its computed dispatch table."),
+    Entry(
+        "dispatch-lookup", "lookup", "Show which kernel an operator finds for a keyset, and the redispatches from it."
+    ),
+    Entry("dispatch-tls", "tls", "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …"),
+    Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
+    Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
+    Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested. Resumes the process.", live=True),
+    Entry(
+        "dispatch-values", "values", "Print or save tensors at kernel entry and exit. Resumes the process.", live=True
+    ),
+    Entry("dispatch-tensor", "tensor", "Show one tensor: sizes, dtype, keyset, statistics, values when small."),
+)
+
+
+class Outcome:
+    """What a run gave: ``output`` for standard output, ``error`` for standard error, ``status`` as scripts/dispatch."""
+
+    __slots__ = ("error", "output", "status")
+
+    def __init__(self, status: int, output: str = "", error: str = "") -> None:
+        self.status = status
+        self.output = output
+        self.error = error
+
+
+class Terminal:
+    """How text is to look."""
+
+    __slots__ = ("color", "width")
+
+    def __init__(self, color: bool = False, width: int = 120) -> None:
+        self.color = color
+        self.width = width
+
+
+def available() -> list[Entry]:
+    """The commands of this version, in the table's order."""
+    return [entry for entry in TABLE if os.path.exists(os.path.join(_HERE, entry.module + ".py"))]  # noqa: PTH110, PTH118
+
+
+def find(name: str) -> Entry:
+    """The command of that name. Raises UsageError naming the nearest ones."""
+    entries = available()
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    names = [entry.name for entry in entries]
+    if any(entry.name == name for entry in TABLE):
+        raise UsageError(f"{name} is not part of this version", help="there are: " + ", ".join(names))
+    import difflib
+
+    near = difflib.get_close_matches(name, [*names, *(part for n in names for part in [n.partition("-")[2]])], 3, 0.5)
+    close = [n for n in names if n in near or n.partition("-")[2] in near]
+    raise UsageError(
+        f"there is no command {name!r}",
+        why="" if not close else "did you mean " + " or ".join(close) + "?",
+        help="commands are: " + ", ".join(names),
+    )
+
+
+def module_of(entry: Entry) -> Any:
+    """The command's module."""
+    from importlib import import_module
+
+    return import_module(f"gdbext.commands.{entry.module}")
+
+
+def parser_of(entry: Entry) -> CommandParser:
+    """The parser of the command's arguments, which also makes its help."""
+    from gdbext.commands.options import CommandParser
+
+    parser = CommandParser(entry.name, entry.summary)
+    module_of(entry).configure(parser)
+    return parser
+
+
+def help_text(entry: Entry) -> str:
+    """What ``help dispatch-bt`` in gdb and ``scripts/dispatch dispatch-bt --help`` show."""
+    return parser_of(entry).format_help()
+
+
+def execute(
+    name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal | None = None
+) -> Outcome:
+    """Run a command. The arguments are checked before ``open_session`` is called.
+
+    This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes.
+    """
+    try:
+        return _execute(name, argv, open_session, terminal or Terminal())
+    except GdbextError as error:
+        return failure(name, argv, error)
+    except KeyboardInterrupt:
+        return failure(name, argv, GdbextError("interrupted", why="Ctrl+C", help="the process was not changed"))
+    except Exception as error:
+        return failure(name, argv, _unexpected(error))
+
+
+def _execute(name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal) -> Outcome:
+    from gdbext.commands.options import HelpRequested
+
+    entry = find(name)
+    try:
+        args = parser_of(entry).parse(argv)
+    except HelpRequested as request:
+        return Outcome(0, str(request))
+    report = module_of(entry).run(open_session(), args)
+    if args.json:
+        from gdbext.render import json_report
+
+        return Outcome(0, json_report.render(report, pretty=terminal.color))
+    from gdbext.render import text
+
+    return Outcome(0, text.render(report, terminal.color, terminal.width))
+
+
+def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
+    """The error as text and, with --json, as the contract's error document."""
+    status = 2 if isinstance(error, UsageError) else 1
+    output = error_document(name, error) if "--json" in argv else ""
+    return Outcome(status, output, error_text(error))
+
+
+def error_text(error: GdbextError) -> str:
+    """What happened, why it can happen and the next step, a line each."""
+    lines = [error.what]
+    if error.why:
+        lines.append(f"  why: {error.why}")
+    if error.help:
+        lines.append(f"  try: {error.help}")
+    return _harmless("\n".join(lines))
+
+
+def error_document(name: str, error: GdbextError) -> str:
+    """The JSON document of a command that could not report, as render.json_report would write it."""
+    import json
+
+    document = {
+        "schema": "gdbext/1",
+        "command": name,
+        "target": None,
+        "threads": [],
+        "verdict": None,
+        "findings": [],
+        "errors": [{"what": error.what, "where": name, "help": error.help, "why": error.why}],
+    }
+    return json.dumps(document) + "\n"
+
+
+def _unexpected(error: Exception) -> GdbextError:
+    what = f"internal error: {type(error).__name__}: {error}"
+    if not os.environ.get("GDBEXT_DEBUG"):
+        return GdbextError(
+            what,
+            why="this is a fault of gdbext, or of the debugger below it; the process was not changed",
+            help="run it again with GDBEXT_DEBUG=1 in the environment, and report the traceback that it shows",
+        )
+    import traceback
+
+    return GdbextError(what, why=traceback.format_exc(), help=f"report this, with Python {sys.version.split()[0]}")
+
+
+def _harmless(text: str) -> str:
+    """Control characters escaped: names from the target must not drive a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
