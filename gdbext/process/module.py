@@ -35,8 +35,8 @@ class Module:
     - ``memory``: there is no file, the image is memory itself (vdso).
 
     ``image`` is the very file wherever that can still be reached (``deleted``: through /proc/PID/map_files); else what
-    is mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, in a core that holds
-    no such pages, None. It is never another file.
+    is mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, for a core,
+    None. It is never another file.
     """
 
     def __init__(self, target: Target, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
@@ -129,7 +129,12 @@ class Module:
             self._problem += "; using what is mapped of it: exported names only"
 
     def _loaded_image(self) -> LoadedImage | None:
-        """What can be used without the file: exported names and unwind tables, where memory holds them."""
+        """What can be used without the file: exported names and unwind tables, where memory holds them.
+
+        Not for cores: they leave these pages out, and a debugger fills the gap from the file at that path.
+        """
+        if self._target.is_core:
+            return None
         try:
             image = LoadedImage(self._memory, self.start, self._mapped.bias(self._mapped.segments), self.path)
         except (SymbolFileError, MemoryFault):
