@@ -1,0 +1,175 @@
+"""ELF headers: equal to pyelftools' on real files, typed errors on everything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from elf_maker import Entry, make_elf
+from elftools.elf.elffile import ELFFile
+from fake_target import OwnProcess
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdbext.errors import SymbolFileError
+from gdbext.process.elf import PT_GNU_EH_FRAME, PT_TLS, ElfImage, build_id_in
+from gdbext.process.symbol_cache import SymbolCache
+from gdbext.process.symbol_index import SymbolIndex
+
+SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)], b"\x12\x34\x56\x78" * 5)
+
+
+def real_files() -> list[str]:
+    import importlib.util
+
+    found = {mapping.path for mapping in OwnProcess().maps() if "x" in mapping.permissions and mapping.path[:1] == "/"}
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.submodule_search_locations:
+        library = Path(torch.submodule_search_locations[0]) / "lib"
+        found |= {str(library / name) for name in ("libtorch_cpu.so", "libtorch_python.so", "libc10.so")}
+    found |= {os.path.realpath(path) for path in ("/usr/bin/python3", sys.executable) if Path(path).exists()}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("path", real_files(), ids=os.path.basename)
+def test_headers_equal_pyelftools(path: str) -> None:
+    image = ElfImage.open(path)
+    with open(path, "rb") as stream:
+        oracle = ELFFile(stream)
+        assert image.entry == oracle.header.e_entry
+        assert image.machine == 62
+        wanted = [segment.header for segment in oracle.iter_segments()]
+        assert [(s.flags, s.offset, s.vaddr, s.filesz, s.memsz) for s in image.segments] == [
+            (h.p_flags, h.p_offset, h.p_vaddr, h.p_filesz, h.p_memsz) for h in wanted
+        ]
+        frames = [h for h in wanted if h.p_type == "PT_GNU_EH_FRAME"]
+        found = [image.eh_frame_hdr.vaddr] if image.eh_frame_hdr else []
+        assert found == [h.p_vaddr for h in frames]
+        assert (image.tls is not None) == any(h.p_type == "PT_TLS" for h in wanted)
+        sections = list(oracle.iter_sections())
+        assert [(s.name, s.address, s.offset, s.size, s.link) for s in image.section_list] == [
+            (s.name, s.header.sh_addr, s.header.sh_offset, s.header.sh_size, s.header.sh_link) for s in sections
+        ]
+        note = oracle.get_section_by_name(".note.gnu.build-id")
+        assert image.build_id == (next(note.iter_notes())["n_desc"] if note else None)
+        dynamic = oracle.get_section_by_name(".dynamic")
+        if dynamic is not None:
+            for tag in dynamic.iter_tags("DT_STRTAB"):
+                assert image.dynamic[5] == tag.entry.d_val
+
+
+@pytest.mark.parametrize("path", real_files()[:4], ids=os.path.basename)
+def test_read_gives_the_bytes_behind_an_address(path: str) -> None:
+    image = ElfImage.open(path)
+    contents = Path(path).read_bytes()
+    for segment in image.loads:
+        size = min(segment.filesz, 4096)
+        assert image.read(segment.vaddr, size) == contents[segment.offset : segment.offset + size]
+        end = segment.vaddr + segment.filesz
+        assert image.read(end - 1, 1) == contents[segment.offset + segment.filesz - 1 : segment.offset + segment.filesz]
+        if segment.memsz > segment.filesz:
+            assert image.read(end - 1, 2) is None
+            assert image.offset_of(end) is None
+    assert image.read(1 << 62, 1) is None
+    low, high = image.span
+    assert low <= min(s.vaddr for s in image.loads) < high
+
+
+def test_own_file() -> None:
+    image = ElfImage(SMALL, "small")
+    assert image.build_id == "12345678" * 5
+    assert set(image.sections) >= {".text", ".symtab", ".dynsym"}
+    assert image.is_code(0x1000)
+    assert not image.is_code(0x3000)
+    assert image.segment(PT_GNU_EH_FRAME) is None
+    assert image.segment(PT_TLS) is None
+    assert image.dynamic == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a 64-bit"),
+        (b"\x7fELF", "not a 64-bit"),
+        (b"#!/bin/sh\n" * 20, "not a 64-bit"),
+        (b"\x7fELF\x01\x01" + SMALL[6:], "not a 64-bit"),
+        (b"\x7fELF\x02\x02" + SMALL[6:], "not a 64-bit"),
+        (SMALL[:64], "outside the file"),
+        (make_elf([], machine=183), "another machine"),
+    ],
+)
+def test_foreign_files_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(SymbolFileError, match=reason):
+        ElfImage(data, "x")
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "pipe", "text", "nul"])
+def test_paths_that_are_no_elf_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "empty":
+        path.touch()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_text("hello" * 100)
+    with pytest.raises(SymbolFileError, match=kind if kind != "nul" else "cannot open"):
+        ElfImage.open("a\0b" if kind == "nul" else str(path))
+
+
+def _use_everything(data: bytes) -> None:
+    """Everything one can ask of a damaged file gives an answer or a SymbolFileError."""
+    try:
+        image = ElfImage(data, "damaged")
+        _ = (image.build_id, image.sections, image.dynamic, image.span, image.tls, image.eh_frame_hdr)
+        image.read(0x1000, 64)
+        index = SymbolIndex(image, SymbolCache(Path("/nonexistent")))
+        for vaddr in (0, 0x1000, 0x1008, 0x1FF8, 0x3000, 1 << 63):
+            index.at(vaddr)
+            index.containing(vaddr)
+        index.lookup("f")
+        index.exported("f")
+        list(index.matching(b"f"))
+    except SymbolFileError:
+        pass
+
+
+FLIPS = st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=12)
+HEADER_FLIPS = st.lists(st.tuples(st.integers(0, 0x200), st.integers(0, 255)), max_size=6)
+TAIL_FLIPS = st.lists(st.tuples(st.integers(0x2000, len(SMALL) - 1), st.integers(0, 255)), max_size=6)
+
+
+@settings(max_examples=400, deadline=None)
+@given(FLIPS, HEADER_FLIPS, TAIL_FLIPS, st.integers(0, len(SMALL)) | st.none())
+def test_damaged_files_raise_only_typed_errors(
+    anywhere: list[tuple[int, int]], headers: list[tuple[int, int]], tail: list[tuple[int, int]], length: int | None
+) -> None:
+    data = bytearray(SMALL)
+    for position, value in anywhere + headers + tail:
+        data[position] = value
+    _use_everything(bytes(data[:length]))
+
+
+@pytest.mark.parametrize("path", [path for path in real_files() if "vdso" not in path][:3], ids=os.path.basename)
+def test_truncated_real_files_raise_only_typed_errors(path: str) -> None:
+    data = Path(path).read_bytes()[: 1 << 21]
+    for length in (64, 100, 600, 4096, len(data) // 3, len(data) // 2, len(data) - 1):
+        _use_everything(data[:length])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_note_parsing_survives_anything(data: bytes) -> None:
+    found = build_id_in(data)
+    assert found is None or len(found) % 2 == 0
+
+
+def test_a_file_without_sections_keeps_its_segments() -> None:
+    image = ElfImage(make_elf([Entry("f", 0x1000)], [], b"\1" * 20, with_sections=False), "x")
+    assert image.sections == {}
+    assert image.build_id == "01" * 20
+    with pytest.raises(SymbolFileError, match="no symbol table"):
+        SymbolIndex(image)
