@@ -1,103 +1,109 @@
-"""A C or C++ object in the target, read field by field by the offsets of a layout."""
+"""Reading C++ structures of the target by field name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from gdbext.errors import LayoutError
-
-if TYPE_CHECKING:
-    from gdbext.process.memory import Memory
+from ..errors import LayoutError
+from .memory import Memory
 
 
 @dataclass(frozen=True)
 class Field:
-    """One member: ``offset`` from the start of the object and ``size``, in bytes; ``type`` as C++ writes it.
+    """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
 
-    A bit-field has ``bit_offset`` (bits from the start of the object to its lowest bit) and ``bit_size``; both
-    are 0 for an ordinary member.
+    ``size`` 0 means that the layout does not say.
     """
 
     name: str
     offset: int
     size: int
-    type: str
-    bit_offset: int = 0
-    bit_size: int = 0
+    type: str = ""
 
 
 @dataclass(frozen=True)
 class Struct:
-    """A class: its name in the layout, sizeof in bytes, and its members by name."""
+    """A C++ class or struct: ``size`` in bytes (0 where unknown), members by name."""
 
     name: str
     size: int
     fields: Mapping[str, Field]
 
     def field(self, name: str) -> Field:
-        """The member ``name``. Raises LayoutError when this version of the class has none."""
-        found = self.fields.get(name)
-        if found is None:
-            raise LayoutError(f"{self.name} has no member {name} in this layout")
-        return found
-
-    def offset(self, name: str) -> int:
-        """Offset of the member ``name``, in bytes. Raises LayoutError."""
-        return self.field(name).offset
+        """That member. Raises LayoutError naming what is missing."""
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise LayoutError(f"the layout of {self.name} has no field {name}") from None
 
 
 class StructView:
-    """The object of class ``struct`` that starts at ``address``. Readers raise MemoryFault and LayoutError."""
+    """A structure at an address of the target.
 
-    __slots__ = ("memory", "start", "struct")
+    Each access reads one field, so that a fault costs that field only. All accessors raise LayoutError for an unknown
+    field, or one smaller than the number asked for, and MemoryFault where it cannot be read.
+    """
+
+    __slots__ = ("base", "memory", "struct")
 
     def __init__(self, memory: Memory, address: int, struct: Struct) -> None:
         self.memory = memory
-        self.start = address
+        self.base = address
         self.struct = struct
 
-    def address(self, field: str) -> int:
-        """Absolute address of a member."""
-        return self.start + self.struct.offset(field)
+    def __repr__(self) -> str:
+        return f"StructView({self.struct.name} at {self.base:#x})"
 
-    def u64(self, field: str) -> int:
-        """Eight bytes, unsigned."""
-        return self.memory.u64(self.address(field))
+    def address(self, name: str) -> int:
+        """Where the field is."""
+        return self.base + self.struct.field(name).offset
 
-    def u32(self, field: str) -> int:
-        """Four bytes, unsigned."""
-        return self.memory.u32(self.address(field))
+    def _address(self, name: str, width: int) -> int:
+        field = self.struct.field(name)
+        if 0 < field.size < width:
+            raise LayoutError(f"{self.struct.name}::{name} has {field.size} bytes, {width} were asked for")
+        return self.base + field.offset
 
-    def u16(self, field: str) -> int:
-        """Two bytes, unsigned."""
-        return self.memory.u16(self.address(field))
+    def u8(self, name: str) -> int:
+        """Unsigned 8-bit value, also ``bool``."""
+        return self.memory.u8(self._address(name, 1))
 
-    def u8(self, field: str) -> int:
-        """One byte, unsigned."""
-        return self.memory.u8(self.address(field))
+    def u16(self, name: str) -> int:
+        """Unsigned 16-bit value."""
+        return self.memory.u16(self._address(name, 2))
 
-    def i64(self, field: str) -> int:
-        """Eight bytes, signed."""
-        return self.memory.i64(self.address(field))
+    def u32(self, name: str) -> int:
+        """Unsigned 32-bit value."""
+        return self.memory.u32(self._address(name, 4))
 
-    def i32(self, field: str) -> int:
-        """Four bytes, signed."""
-        return self.memory.i32(self.address(field))
+    def u64(self, name: str) -> int:
+        """Unsigned 64-bit value; of a larger field, its first eight bytes."""
+        return self.memory.u64(self._address(name, 8))
 
-    def pointer(self, field: str) -> int:
-        """A pointer."""
-        return self.memory.u64(self.address(field))
+    def i32(self, name: str) -> int:
+        """Signed 32-bit value."""
+        return self.memory.i32(self._address(name, 4))
 
-    def bits(self, field: str) -> int:
-        """A bit-field, unsigned (an ordinary member of at most eight bytes: its whole value)."""
-        found = self.struct.field(field)
-        value = int.from_bytes(self.memory.read(self.start + found.offset, found.size), "little")
-        if found.bit_size:
-            value = value >> (found.bit_offset - 8 * found.offset) & (1 << found.bit_size) - 1
-        return value
+    def i64(self, name: str) -> int:
+        """Signed 64-bit value."""
+        return self.memory.i64(self._address(name, 8))
 
-    def view(self, field: str, struct: Struct) -> StructView:
-        """The member as an object of class ``struct`` (held by value, not pointed to)."""
-        return StructView(self.memory, self.address(field), struct)
+    def pointer(self, name: str) -> int:
+        """A pointer; of a smart pointer, its first word."""
+        return self.memory.pointer(self._address(name, 8))
+
+    def raw(self, name: str) -> bytes:
+        """The whole field as it is in memory. Raises LayoutError when the layout does not give its size."""
+        field = self.struct.field(name)
+        if field.size <= 0:
+            raise LayoutError(f"the layout of {self.struct.name} does not say how large {name} is")
+        return self.memory.read(self.base + field.offset, field.size)
+
+    def view(self, name: str, struct: Struct) -> StructView:
+        """The field, itself a structure, with that structure's layout."""
+        return StructView(self.memory, self.address(name), struct)
+
+    def target(self, name: str, struct: Struct) -> StructView:
+        """What the field, a pointer, points to."""
+        return StructView(self.memory, self.pointer(name), struct)

@@ -148,15 +148,15 @@ class Unwinder:
             if step.ends:
                 raise _Stop(END_OF_STACK, cfa)
             how = "signal" if step.is_signal else "cfi"
+        if "rip" not in callers or "rsp" not in callers:
+            raise _Stop("the return address is not known", cfa)
         if step is not None and step.is_signal:
             if registers["rsp"] in seen_trampolines:
                 raise _Stop(f"signal frames go round in a circle at {registers['rsp']:#x}", cfa)
             seen_trampolines.add(registers["rsp"])
-        elif callers["rsp"] <= registers["rsp"]:
+        elif callers["rsp"] < registers["rsp"] + (0 if exact else 8):  # longjmp's end has its target's rsp already
             raise _Stop(f"the stack does not grow at {registers['rip']:#x} (damaged)", cfa)
-        if "rip" not in callers:
-            raise _Stop("the return address is not known", cfa)
-        return cfa, callers, how
+        return callers["rsp"], callers, how
 
     def _place(self, pc: int, exact: bool) -> _Place:
         places = self._exact if exact else self._after_call
