@@ -1,0 +1,105 @@
+"""From where a call's argument came: the last write of its register before the call, followed to its source.
+
+The answer is a place that still holds the value while the call is under way: a callee-saved register of the calling
+frame, or a stack slot. Where that is not certain there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gdbext.process.x86_decode import Instruction, MemoryOperand
+
+CALLEE_SAVED = frozenset(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
+"""Registers that a called function gives back as they were (psABI x86-64, figure 3.4); unwinding recovers them."""
+
+
+class Location(NamedTuple):
+    """Where a value is: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
+    "constant" (``value``). Registers are as they were at the call."""
+
+    kind: str
+    register: str | None = None
+    displacement: int = 0
+    value: int | None = None
+
+
+def argument_source(code: Sequence[Instruction], register: str) -> Location | None:
+    """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
+
+    Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
+    that some jump of ``code`` leads to before the source was found.
+    """
+    labels = {found.target for found in code if found.kind in ("jmp", "jcc")}
+    return _Search(code, labels).find(len(code) - 1, register)
+
+
+class _Search:
+    def __init__(self, code: Sequence[Instruction], labels: set[int | None]) -> None:
+        self._code = code
+        self._labels = labels
+        self._call = len(code) - 1
+
+    def find(self, before: int, register: str) -> Location | None:
+        """Where ``register``, as it is just before instruction number ``before``, still is at the call."""
+        position = before
+        while True:
+            if register in CALLEE_SAVED:
+                kept = self._unchanged(register, position)
+                if kept is not None:
+                    return Location("register", register, kept)
+            if self._code[position].address in self._labels or position == 0:
+                return None
+            position -= 1
+            found = self._code[position]
+            if found.kind in ("call", "jmp", "ret"):
+                return None
+            if register in found.writes:
+                return self._source(position, found)
+
+    def _source(self, position: int, found: Instruction) -> Location | None:
+        if found.kind in ("zero", "mov") and found.immediate is not None:
+            return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
+        if found.kind == "mov" and found.source is not None:
+            return self.find(position, found.source)
+        if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
+            return None
+        if found.memory.base == "rip":
+            place = found.end + found.memory.displacement
+            return Location("constant", value=place) if found.kind == "lea" else None
+        return self._through_base(position, found, found.memory)
+
+    def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
+        """``lea`` and loads relative to a register that can itself be followed to the call."""
+        assert memory.base is not None
+        base = self.find(position, memory.base)
+        if base is None or base.kind != "register":
+            return None
+        displacement = base.displacement + memory.displacement
+        if found.kind == "lea":
+            return Location("register", base.register, displacement)
+        if found.kind != "mov" or self._overwritten(position, base.register, displacement):
+            return None
+        return Location("memory", base.register, displacement)
+
+    def _unchanged(self, register: str, position: int) -> int | None:
+        """What to add to the register at the call to get it as before instruction ``position``; None when unsure."""
+        added = 0
+        for found in self._code[position : self._call]:
+            if register not in found.writes:
+                continue
+            if register == "rsp" and found.kind in ("push", "pop"):
+                added += 8 if found.kind == "push" else -8
+            else:
+                return None
+        return added
+
+    def _overwritten(self, position: int, register: str | None, displacement: int) -> bool:
+        """A store to the very slot between the load and the call."""
+        for found in self._code[position + 1 : self._call]:
+            memory = found.memory
+            stores = found.kind == "mov" and found.destination is None
+            if stores and memory is not None and (memory.base, memory.displacement) == (register, displacement):
+                return True
+        return False
