@@ -86,7 +86,7 @@ class Kernels:
         self.size = kernel.size
         self._read_words = _word_reader(layout)
         self._functor_size = layout.struct("c10::OperatorKernel").size
-        self._python_function = self._functor_size + layout.struct("c10::SafePyObject").offset("data_")
+        self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
         self.fallthrough_address = symbolizer.address_of(FALLTHROUGH_SYMBOL, "libtorch_cpu.so") or 0
         self.ambiguous_address = symbolizer.address_of(AMBIGUOUS_SYMBOL, "libtorch_cpu.so") or 0
         self._functions: dict[tuple[int, int], KernelName] = {}

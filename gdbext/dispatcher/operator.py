@@ -8,7 +8,6 @@ serves for cross-checking. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntr
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,6 +15,8 @@ from functools import cached_property
 from gdbext.dispatcher.containers import MapEntry, StringReader, map_entries
 from gdbext.dispatcher.kernel import KernelFunction, Kernels, PythonSource
 from gdbext.dispatcher.keyset import KeyNames
+from gdbext.dispatcher.operator_names import ambiguous_operator, matcher, unknown_operator
+from gdbext.dispatcher.schema import SchemaReader, SchemaText
 from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
@@ -96,6 +97,13 @@ class Operator:
         return self.dispatcher.memory.u8(self.dispatcher.schema_engaged(self.address)) != 0
 
     @cached_property
+    def schema(self) -> SchemaText | None:
+        """The schema as PyTorch prints it, None without one. Raises also LayoutError."""
+        if not self.has_schema:
+            return None
+        return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address))
+
+    @cached_property
     def debug(self) -> str:
         """Where the schema was registered ("registered at FILE:LINE"); "" without a schema."""
         if not self.has_schema:
@@ -148,17 +156,17 @@ class Dispatcher:
 
     def _read_offsets(self, layout: Layout) -> None:
         entry = layout.struct("c10::impl::OperatorEntry")
-        self._name_at = entry.offset("name_")
-        self._table_at, self._table_size = entry.offset("dispatchTable_"), entry.field("dispatchTable_").size
-        self._extractor_at = entry.offset("dispatchKeyExtractor_")
-        self._schema_at = entry.offset("schema_")
+        self._name_at = entry.field("name_").offset
+        self._table_at, self._table_size = entry.field("dispatchTable_").offset, entry.field("dispatchTable_").size
+        self._extractor_at = entry.field("dispatchKeyExtractor_").offset
+        self._schema_at = entry.field("schema_").offset
         schema = layout.struct("c10::impl::AnnotatedSchema")
-        self._schema_size, self._debug_at = schema.size, schema.offset("debug")
-        self._kernels_at = entry.offset("kernels_")
+        self._schema_size, self._debug_at = schema.size, schema.field("debug").offset
+        self._kernels_at = entry.field("kernels_").offset
         dispatcher = layout.struct("c10::Dispatcher")
-        self._list_at = dispatcher.offset("operators_")
-        self._lookup_at = dispatcher.offset("operatorLookupTable_")
-        self.fallbacks_at = dispatcher.offset("backendFallbackKernels_")
+        self._list_at = dispatcher.field("operators_").offset
+        self._lookup_at = dispatcher.field("operatorLookupTable_").offset
+        self.fallbacks_at = dispatcher.field("backendFallbackKernels_").offset
         if self._table_size != self.kernels.size * self.keys.num_slots:
             slots = self._table_size // self.kernels.size
             raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
@@ -188,6 +196,11 @@ class Dispatcher:
             )
         return address
 
+    @cached_property
+    def schemas(self) -> SchemaReader:
+        """Prints FunctionSchemas. Raises LayoutError."""
+        return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
+
     # --- the operators ---------------------------------------------------------------------------
 
     @cached_property
@@ -196,8 +209,8 @@ class Dispatcher:
         # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
         lookup = self.address + self._lookup_at
         shape = self.layout.struct("c10::Dispatcher::operatorLookupTable_")
-        index = self.memory.u8(lookup + shape.offset("_foregroundDataIndex")) & 1
-        data = lookup + shape.offset("_data") + index * (shape.field("_data").size // 2)
+        index = self.memory.u8(lookup + shape.field("_foregroundDataIndex").offset) & 1
+        data = lookup + shape.field("_data").offset + index * (shape.field("_data").size // 2)
         return map_entries(self.memory, data, 2 * self.strings.size + 16)
 
     @cached_property
@@ -238,12 +251,10 @@ class Dispatcher:
     def find(self, pattern: str) -> list[Operator]:
         """Operators that a user's word means, sorted by name.
 
-        ``mm``: any operator with that base name, all overloads; ``aten::mm``: that name, all overloads;
-        ``aten::mm.out`` or ``mm.out``: that overload (``aten::mm.default`` or ``aten::mm.``: the one without a name);
-        ``*mm*``: a glob over base names (over qualified names when it holds ``::``). Empty when nothing matches.
+        See ``operator_names.matcher`` for the forms. Empty when nothing matches.
         """
-        matches = _matcher(pattern)
-        return [self._operator(self.names[name]) for name in sorted(self.names) if matches(*_split(name))]
+        matches = matcher(pattern)
+        return [self._operator(self.names[name]) for name in sorted(self.names) if matches(name)]
 
     def find_one(self, pattern: str) -> Operator:
         """The one operator that ``pattern`` means: the exact overload, else the only one there is.
@@ -256,30 +267,11 @@ class Dispatcher:
         exact = [operator for operator in found if operator.qualified == pattern]
         if len(exact) == 1 or len(found) == 1:
             return (exact or found)[0]
-        names = [operator.qualified for operator in found]
-        shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-        raise UsageError(
-            f"{pattern!r} means {len(found)} operators: {shown}",
-            help=f"name one of them, for example {names[0]}" + ("" if "." in names[0] else f" or {names[0]}.default"),
-        )
+        raise ambiguous_operator(pattern, [operator.qualified for operator in found])
 
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
-        from difflib import get_close_matches
-
-        bases = {name.partition(".")[0] for name in self.names}
-        wanted = pattern.partition(".")[0]
-        if "::" not in wanted:
-            by_base: dict[str, list[str]] = {}
-            for name in sorted(bases):
-                by_base.setdefault(name.rpartition("::")[2], []).append(name)
-            close = [by_base[base][0] for base in get_close_matches(wanted, by_base, n=4, cutoff=0.6)]
-        else:
-            close = get_close_matches(wanted, bases, n=4, cutoff=0.6)
-        if wanted in bases:
-            close = sorted(name for name in self.names if name.partition(".")[0] == wanted)[:8]
-        hint = f"did you mean {', '.join(close)}?" if close else "list them: dispatch-op '*'"
-        return UsageError(f"no operator {pattern!r} is registered in the target", help=hint)
+        return unknown_operator(pattern, self.names)
 
     # --- one operator's parts --------------------------------------------------------------------
 
@@ -297,7 +289,7 @@ class Dispatcher:
         """Where the entry's ``kernels_`` map is."""
         return address + self._kernels_at
 
-    def schema(self, address: int) -> int:
+    def schema_of(self, address: int) -> int:
         """Where the entry's FunctionSchema is, if it has one."""
         return address + self._schema_at
 
@@ -312,12 +304,12 @@ class Dispatcher:
     def read_extractor(self, address: int) -> Extractor:
         """The entry's DispatchKeyExtractor. Raises MemoryFault."""
         shape, base = self.layout.struct("c10::DispatchKeyExtractor"), address + self._extractor_at
-        per_backend = base + shape.offset("nonFallthroughKeysPerBackend_")
+        per_backend = base + shape.field("nonFallthroughKeysPerBackend_").offset
         return Extractor(
-            self.memory.u64(base + shape.offset("nonFallthroughKeys_")),
+            self.memory.u64(base + shape.field("nonFallthroughKeys_").offset),
             self.memory.words(per_backend, self.keys.num_backends),
-            self.memory.u8(base + shape.offset("requiresBitsetPerBackend_")) != 0,
-            self.memory.u64(base + shape.offset("dispatch_arg_indices_reverse_")),
+            self.memory.u8(base + shape.field("requiresBitsetPerBackend_").offset) != 0,
+            self.memory.u64(base + shape.field("dispatch_arg_indices_reverse_").offset),
         )
 
     # --- is it being changed? --------------------------------------------------------------------
@@ -332,9 +324,9 @@ class Dispatcher:
         shape = self.layout.struct("c10::Dispatcher")
         try:
             if "guard_" in shape.fields:
-                mutex = self.memory.u64(self.address + shape.offset("guard_")) + 8
+                mutex = self.memory.u64(self.address + shape.field("guard_").offset) + 8
             else:
-                mutex = self.address + shape.offset("mutex_")
+                mutex = self.address + shape.field("mutex_").offset
             return (self.memory.u32(mutex + 8) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None
@@ -346,34 +338,3 @@ def _not_yet(detail: str) -> TargetError:
         why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
         help="try again when torch is imported",
     )
-
-
-def _split(qualified: str) -> tuple[str, str]:
-    name, _dot, overload = qualified.partition(".")
-    return name, overload
-
-
-class _Match:
-    """One user's word, as a predicate over (name, overload)."""
-
-    def __init__(self, name: str, overload: str | None) -> None:
-        self._base_only = "::" not in name
-        self._glob = any(letter in name for letter in "*?[")
-        self._overload = "" if overload == "default" else overload
-        if self._glob:
-            import fnmatch
-
-            self._pattern = re.compile(fnmatch.translate(name))
-        else:
-            self._name = name
-
-    def __call__(self, name: str, overload: str) -> bool:
-        if self._overload is not None and overload != self._overload:
-            return False
-        word = name.rpartition("::")[2] if self._base_only else name
-        return self._pattern.match(word) is not None if self._glob else word == self._name
-
-
-def _matcher(pattern: str) -> _Match:
-    name, dot, overload = pattern.partition(".")
-    return _Match(name, overload if dot else None)

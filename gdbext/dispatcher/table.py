@@ -48,7 +48,7 @@ class Cell(NamedTuple):
     registrations contradict each other.
     """
 
-    index: int
+    slot: int
     key: str
     kernel: KernelFunction
     expected: KernelFunction
@@ -75,8 +75,8 @@ class Tables:
         self.rules = AliasRules(dispatcher.keys, dispatcher.layout)
         annotated = dispatcher.layout.struct("c10::impl::AnnotatedKernel")
         self._annotated_size = annotated.size
-        self._kernel_at, self._debug_at = annotated.offset("kernel"), annotated.offset("debug")
-        self._schema_at = annotated.offset("inferred_function_schema")
+        self._kernel_at, self._debug_at = annotated.field("kernel").offset, annotated.field("debug").offset
+        self._schema_at = annotated.field("inferred_function_schema").offset
         self._sized_lists = dispatcher.strings.size == 32
         self._value_size = 8 + (24 if self._sized_lists else 16)
 

@@ -1,0 +1,69 @@
+"""What a user's word for an operator means, and what to say when it means none or several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+
+from gdbext.errors import UsageError
+
+_SHOWN = 40
+
+
+def split(qualified: str) -> tuple[str, str]:
+    """``aten::add.Tensor`` to ("aten::add", "Tensor"); "" for the overload without a name."""
+    name, _dot, overload = qualified.partition(".")
+    return name, overload
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """A predicate over qualified names.
+
+    ``mm``: any operator with that base name, all overloads; ``aten::mm``: that name, all overloads; ``aten::mm.out``
+    or ``mm.out``: that overload (``aten::mm.default`` or ``aten::mm.``: the one without a name); ``*mm*``: a glob over
+    base names, over whole names when it holds ``::``.
+    """
+    word, dot, overload = pattern.partition(".")
+    wanted = ("" if overload == "default" else overload) if dot else None
+    whole = "::" in word
+    if any(letter in word for letter in "*?["):
+        import fnmatch
+
+        fits: Callable[[str], object] = re.compile(fnmatch.translate(word)).match
+    else:
+        fits = word.__eq__
+
+    def matches(qualified: str) -> bool:
+        name, named = split(qualified)
+        if wanted is not None and named != wanted:
+            return False
+        return fits(name if whole else name.rpartition("::")[2]) not in (None, False)
+
+    return matches
+
+
+def unknown_operator(pattern: str, names: Collection[str]) -> UsageError:
+    """The error for a word that matches no operator, with the closest names among ``names``."""
+    close = _closest(pattern, names)
+    hint = f"did you mean {', '.join(close)}?" if close else "list them: dispatch-op '*'"
+    return UsageError(f"no operator {pattern!r} is registered in the target", help=hint)
+
+
+def _closest(pattern: str, names: Collection[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    word = split(pattern)[0]
+    by_word: dict[str, list[str]] = {}
+    for name in sorted(names):
+        base = split(name)[0]
+        by_word.setdefault(base if "::" in word else base.rpartition("::")[2], []).append(name)
+    if word in by_word:
+        return by_word[word][:8]  # the name is right, the overload is not
+    return [split(by_word[close][0])[0] for close in get_close_matches(word, by_word, n=4, cutoff=0.6)]
+
+
+def ambiguous_operator(pattern: str, names: Sequence[str]) -> UsageError:
+    """The error for a word that means several operators, with all of them."""
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    example = names[0] if "." in names[0] else f"{names[0]}.default"
+    return UsageError(f"{pattern!r} means {len(names)} operators: {shown}", help=f"name one of them, as in {example}")
