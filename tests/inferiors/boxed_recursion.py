@@ -20,7 +20,7 @@ import truth
 
 kind = sys.argv[1] if len(sys.argv) > 1 else "fallback"
 limit = int(sys.argv[2]) if len(sys.argv) > 2 else 200
-STACK = (16 << 20) if limit == 0 else (64 << 20) + limit * 4096
+STACK = (8 << 20) if limit == 0 else (64 << 20) + limit * 4096
 native_library.load_operators("operators")
 native = native_library.load("operators")
 x = torch.ones(2)

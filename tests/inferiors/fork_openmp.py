@@ -15,6 +15,5 @@ if os.fork() == 0:
     truth.note(verdict="missing-workers", op="aten::exp", key="CPU")
     truth.ready()
     torch.exp(x)
-    truth.note(verdict="idle", survived=True)
     os._exit(0)
 os.wait()
