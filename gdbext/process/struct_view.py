@@ -13,13 +13,16 @@ from .memory import Memory
 class Field:
     """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
 
-    ``size`` 0 means that the layout does not say.
+    ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
+    to its lowest bit) and ``bit_size``; both are 0 for an ordinary member.
     """
 
     name: str
     offset: int
     size: int
     type: str = ""
+    bit_offset: int = 0
+    bit_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Struct:
             return self.fields[name]
         except KeyError:
             raise LayoutError(f"the layout of {self.name} has no field {name}") from None
+
+    def offset(self, name: str) -> int:
+        """Offset of that member in bytes. Raises LayoutError."""
+        return self.field(name).offset
 
 
 class StructView:
@@ -99,6 +106,14 @@ class StructView:
         if field.size <= 0:
             raise LayoutError(f"the layout of {self.struct.name} does not say how large {name} is")
         return self.memory.read(self.base + field.offset, field.size)
+
+    def bits(self, name: str) -> int:
+        """A bit-field, unsigned; of an ordinary member of at most eight bytes its whole value."""
+        field = self.struct.field(name)
+        value = int.from_bytes(self.memory.read(self.base + field.offset, field.size), "little")
+        if field.bit_size:
+            value = value >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1
+        return value
 
     def view(self, name: str, struct: Struct) -> StructView:
         """The field, itself a structure, with that structure's layout."""
