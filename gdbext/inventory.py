@@ -84,7 +84,7 @@ def _libc_version(module: Module) -> str | None:
 
 def _listed(module: Module) -> bool:
     named = any(module.name == name or (".so" not in name and module.name.startswith(name)) for name in LIBRARIES)
-    return named or module.opened_with_problem
+    return named or module.status not in ("ok", "memory")
 
 
 def _module(module: Module) -> dict[str, Any]:

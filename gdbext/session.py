@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.analysis.facts import FrameFact, Step, ThreadFacts
-from gdbext.errors import GdbextError, NotTorch, UsageError
+from gdbext.errors import GdbextError, NotTorch, SymbolFileError, UsageError
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.module import Module, ModuleTable
 from gdbext.process.stack import Stack
 from gdbext.process.symbols import Symbolizer
 from gdbext.process.unwind import Unwinder
@@ -18,11 +18,13 @@ from gdbext.target.base import Target, Thread
 if TYPE_CHECKING:
     from gdbext.cpython.runtime import PythonRuntime, ThreadState
     from gdbext.dispatcher.frames import StepReader
-    from gdbext.dispatcher.operator import Dispatcher
+    from gdbext.dispatcher.operator import Dispatcher, Operator
+    from gdbext.dispatcher.table import Tables
     from gdbext.layouts.layout import Layout
 
 TORCH_LIBRARY = "libtorch_cpu.so"
 EVALUATION_LOOP = "_PyEval_EvalFrameDefault"
+_FILES_HELP = "give the files of the process by --sysroot DIR, or look from inside its container"
 
 
 class Session:
@@ -38,6 +40,7 @@ class Session:
         self._stacks: dict[int, Stack] = {}
         self._steps: dict[int, tuple[Step, ...]] = {}
         self._errors: dict[str, ErrorFact] = {}
+        self._checked: set[Module] = set()
 
     # --- torch -----------------------------------------------------------------------------------
 
@@ -75,8 +78,9 @@ class Session:
         return (ErrorFact.of(found, "torch"),) if isinstance(found, GdbextError) else ()
 
     def _python_source(self, address: int) -> Any:
-        python = self.python
-        return python.objects.function_source(address) if python is not None else None
+        from gdbext.cpython.functions import function_source
+
+        return function_source(self.python, address) if self.python is not None else None
 
     @cached_property
     def step_reader(self) -> StepReader:
@@ -84,8 +88,25 @@ class Session:
         from gdbext.dispatcher.frames import StepReader
 
         found = self._dispatcher_or_error
-        dispatcher = None if isinstance(found, GdbextError) else found
-        return StepReader(self.memory, self.symbolizer, dispatcher)
+        if isinstance(found, GdbextError):
+            return StepReader(self.memory, self.symbolizer, None)
+        return StepReader(self.memory, self.symbolizer, found, self._registration)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Registrations and computed tables of the dispatcher's operators. Raises as ``dispatcher`` does."""
+        from gdbext.dispatcher.table import Tables
+
+        return Tables(self.dispatcher)
+
+    def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
+        """Where the kernel at a table index was registered and the path to it, None where that cannot be proven."""
+        try:
+            cell = self.tables.cell(operator, index)
+        except GdbextError as error:
+            self.note_error(error, f"registrations of {operator.qualified}")
+            return None
+        return (cell.debug, cell.path) if cell.consistent else None
 
     # --- Python ----------------------------------------------------------------------------------
 
@@ -114,12 +135,10 @@ class Session:
     @cached_property
     def python_names(self) -> dict[int, str]:
         """Kernel thread id → the name of its ``threading.Thread``; empty where they cannot be read."""
-        from gdbext.cpython.thread_names import thread_names
-
         if self.python is None:
             return {}
         try:
-            return thread_names(self.python)
+            return self.python.thread_names()
         except GdbextError as error:
             self.note_error(error, "python thread names")
             return {}
@@ -144,7 +163,17 @@ class Session:
         stack = self._stacks.get(thread.tid)
         if stack is None:
             stack = self._stacks[thread.tid] = Stack.walk(thread.registers(), self.unwinder, self.symbolizer)
+            self._note_modules(stack)
         return stack
+
+    def _note_modules(self, stack: Stack) -> None:
+        """Says which files on the stack could not be used: their functions have no names, or fewer."""
+        for module in {frame.module for frame in stack.frames if frame.module is not None}:
+            if module not in self._checked:
+                self._checked.add(module)
+                if module.problem:
+                    error = SymbolFileError(f"{module.path}: {module.problem}", help=_FILES_HELP)
+                    self.note_error(error, module.name)
 
     def steps(self, thread: Thread) -> tuple[Step, ...]:
         """The passes through the dispatcher on a thread's stack, innermost first."""
