@@ -12,7 +12,7 @@ WIDTH = 100
 """Columns of the help, fixed: the text is made before anybody knows the terminal, and gdb does not wrap it."""
 
 
-class HelpRequested(Exception):  # noqa: N818 - it is no error
+class HelpRequested(Exception):
     """--help was given; the text is the message."""
 
 
@@ -41,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().split())
         raise UsageError(f"{self.prog}: {message}", why=usage, help=f"{self.prog} --help")
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:  # noqa: ARG002 - argparse's signature
         """Called by argparse where it would end the process; no debugger must end for a typing error."""
         raise UsageError(f"{self.prog}: {message or 'wrong usage'}", help=f"{self.prog} --help")
 

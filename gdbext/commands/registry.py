@@ -67,6 +67,23 @@ class Outcome:
         self.output = output
         self.error = error
 
+    def encode(self) -> bytes:
+        """As it travels from a debugger to the launcher: a line with the lengths, then both texts."""
+        output, error = (text.encode("utf-8", "backslashreplace") for text in (self.output, self.error))
+        return b"gdbext-result %d %d %d\n" % (self.status, len(output), len(error)) + output + error
+
+    @classmethod
+    def decode(cls, data: bytes) -> Outcome | None:
+        """The counterpart of encode(); None where the result is not complete."""
+        head, _, body = data.partition(b"\n")
+        words = head.split()
+        if len(words) != 4 or words[0] != b"gdbext-result":
+            return None
+        status, length, rest = (int(word) for word in words[1:])
+        if len(body) != length + rest:
+            return None
+        return cls(status, body[:length].decode(), body[length:].decode())
+
 
 class Terminal:
     """How text is to look."""

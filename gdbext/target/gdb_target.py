@@ -191,12 +191,15 @@ class GdbTarget(Target):
 
 
 class GdbCoreTarget(CoreTarget):
-    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers, selection and sysroot."""
+    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
+
+    ``sysroot`` None means the one that is set in gdb.
+    """
 
     debugger = "gdb"
 
-    def __init__(self, path: str, inferior: gdb.Inferior) -> None:
-        super().__init__(path, gdb_sysroot())
+    def __init__(self, path: str, inferior: gdb.Inferior, sysroot: str | None = None) -> None:
+        super().__init__(path, gdb_sysroot() if sysroot is None else sysroot)
         self._program = getattr(inferior.progspace, "filename", None)
         numbers = {thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()}
         for thread in super().threads():

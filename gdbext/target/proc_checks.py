@@ -1,35 +1,37 @@
-"""Whether a process can be looked at, asked of /proc alone: quick, without stopping it, before any debugger starts."""
+"""Whether a process can be looked at, asked of /proc alone: quick, without stopping it, before any debugger starts.
+
+Imports next to nothing: the launcher asks here while nothing else is loaded yet.
+"""
 
 from __future__ import annotations
 
 import os
-import struct
-from typing import NamedTuple
 
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError
-from gdbext.target import linux
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+EM_X86_64 = 62
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
 
-class ThreadStat(NamedTuple):
-    """Fields of /proc/PID/task/TID/stat (proc_pid_stat(5))."""
-
-    comm: str
-    state: str
-    parent: int
-
-
-def read_stat(path: str) -> ThreadStat:
-    """Parse a stat file. Raises OSError (the thread is gone)."""
-    with open(path, "rb") as file:
+def thread_state(pid: int, tid: int | str) -> str:
+    """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it is gone."""
+    with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
         text = file.read()
     # The name stands in parentheses and may itself contain them: the last one ends it.
-    head, _, tail = text.rpartition(b") ")
-    fields = tail.split()
-    return ThreadStat(os.fsdecode(head.partition(b"(")[2]), fields[0].decode(), int(fields[1]))
+    return text[text.rindex(b")") + 2 :][:1].decode()
+
+
+def thread_states(pid: int) -> dict[int, str]:
+    """Thread id to state letter, of all threads that are there. Raises OSError: the process is gone."""
+    found = {}
+    for entry in os.scandir(f"/proc/{pid}/task"):
+        try:
+            found[int(entry.name)] = thread_state(pid, entry.name)
+        except OSError:
+            continue
+    return found
 
 
 def status_fields(path: str) -> dict[str, str]:
@@ -82,7 +84,7 @@ def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
 
 def _living_threads(pid: int) -> bool:
     try:
-        return any(read_stat(f"{entry.path}/stat").state not in "ZX" for entry in os.scandir(f"/proc/{pid}/task"))
+        return any(state not in "ZX" for state in thread_states(pid).values())
     except OSError:
         return False
 
@@ -154,7 +156,7 @@ def check_architecture(pid: int) -> None:
         raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
     if len(header) < 20 or header[:4] != b"\x7fELF":
         raise ForeignArchitecture(f"the program of process {pid} is no ELF file")
-    (machine,) = struct.unpack_from("<H", header, 18)
-    if header[4] != 2 or header[5] != 1 or machine != linux.EM_X86_64:
+    machine = int.from_bytes(header[18:20], "little")
+    if header[4] != 2 or header[5] != 1 or machine != EM_X86_64:
         bits = "64-bit" if header[4] == 2 else "32-bit"
         raise ForeignArchitecture(f"process {pid} runs a {bits} program (ELF machine {machine})")

@@ -198,24 +198,12 @@ class ProcTarget(Target):
 
     def _new_threads(self) -> list[ProcThread]:
         """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
-        found = []
-        for name in self._task_names():
-            tid = int(name)
-            if tid in self._threads:
-                continue
-            try:
-                state = proc_checks.read_stat(f"/proc/{self.pid}/task/{name}/stat").state
-            except OSError:
-                continue
-            if state not in "ZX":
-                found.append(ProcThread(self.pid, tid, state))
-        return found
-
-    def _task_names(self) -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(f"/proc/{self.pid}/task")]
+            states = proc_checks.thread_states(self.pid)
         except OSError as error:
             raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
+        new = ((tid, state) for tid, state in states.items() if tid not in self._threads and state not in "ZX")
+        return [ProcThread(self.pid, tid, state) for tid, state in new]
 
     def _seize(self, thread: ProcThread) -> None:
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
@@ -273,7 +261,7 @@ def _let_go(thread: ProcThread) -> None:
 
 def _is_dead(pid: int, tid: int) -> bool:
     try:
-        return proc_checks.read_stat(f"/proc/{pid}/task/{tid}/stat").state in "ZX"
+        return proc_checks.thread_state(pid, tid) in "ZX"
     except OSError:
         return True
 

@@ -22,11 +22,12 @@ ORDER = (
     ("report",),
     ("render",),
     ("commands", "live"),
+    ("entry",),
 )
 """Lowest first: a file imports from its own entry and from those before it."""
 
 DEBUGGER_FILES = {
-    "gdb": re.compile(r"target/gdb_target\.py|live/gdb_\w+\.py|init\.py"),
+    "gdb": re.compile(r"target/gdb_target\.py|live/gdb_\w+\.py|entry/gdb_\w+\.py|init\.py"),
     "lldb": re.compile(r"target/lldb_target\.py|lldb_init\.py"),
 }
 ENTRIES = ("init", "lldb_init")

@@ -1,0 +1,111 @@
+"""One command in a gdb of our own, started by entry/gdb_runner: attach or load, run, hand the result over, let go.
+
+The gdb was told to read no symbols at all, so that attaching takes milliseconds (docs: facts). The result travels
+through a file descriptor of its own: nothing that gdb or the program prints can get into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gdb
+
+from gdbext.commands import registry
+from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
+from gdbext.target import proc_checks
+
+if TYPE_CHECKING:
+    from gdbext.session import Session
+
+
+def run(job: Mapping[str, Any]) -> None:
+    """Do the job and write its result to the descriptor ``job["result"]``.
+
+    ``job`` also has "command", "argv", "color", "width" and what to look at: "pid", "core" with "sysroot", or
+    "program" (given to gdb by --args already).
+    """
+    terminal = registry.Terminal(job["color"], job["width"])
+    try:
+        outcome = registry.execute(job["command"], job["argv"], lambda: _open(job), terminal)
+    finally:
+        _let_go(job)
+    with open(job["result"], "wb") as file:
+        file.write(outcome.encode())
+
+
+def _open(job: Mapping[str, Any]) -> Session:
+    from gdbext.session import Session
+    from gdbext.target.elf_core import ElfCore
+    from gdbext.target.gdb_target import GdbCoreTarget, current_target
+
+    if "core" in job:
+        ElfCore(job["core"]).close()  # our errors tell more than gdb's
+        _load_core(job["core"])
+        return Session(GdbCoreTarget(job["core"], gdb.selected_inferior(), job["sysroot"]))
+    states = None
+    if "pid" in job:
+        states = _attach(job["pid"])
+    elif not registry.find(job["command"]).live:
+        _run_program()
+    return Session(current_target(states))
+
+
+def _attach(pid: int) -> dict[int, str]:
+    """Attach, and tell in what state each thread was just before."""
+    try:
+        states = proc_checks.thread_states(pid)
+        gdb.execute(f"attach {pid}", False, True)
+    except OSError as error:
+        raise TargetGone(f"process {pid} ended before it could be stopped") from error
+    except gdb.error as error:
+        proc_checks.check_process(pid)
+        raise NotPermitted(f"gdb could not attach to process {pid}: {error}") from error
+    return states
+
+
+def _load_core(path: str) -> None:
+    try:
+        gdb.execute(f"core-file {_quoted(path)}", False, True)
+    except gdb.error as error:
+        raise TargetError(
+            f"gdb cannot load the core {path}: {error}", help="--debugger none reads cores by itself"
+        ) from error
+
+
+def _quoted(path: str) -> str:
+    """A file name as gdb's argument splitting wants it."""
+    return "".join(char if char.isalnum() or char in "/._-+" else "\\" + char for char in path)
+
+
+def _run_program() -> None:
+    """Run the program until it stops: a crash, or Ctrl+C (or --timeout) in a hang. Raises TargetGone: it ended."""
+    try:
+        gdb.execute("run", False, False)
+    except KeyboardInterrupt:
+        pass
+    except gdb.error as error:
+        raise TargetError(f"gdb cannot run the program: {error}") from error
+    if gdb.selected_inferior().pid == 0:
+        status = gdb.convenience_variable("_exitcode")
+        how = "" if status is None else f" with exit status {int(status)}"
+        raise TargetGone(
+            f"the program ended by itself{how}",
+            why="it neither crashed nor was interrupted",
+            help="press Ctrl+C when it hangs, or use --timeout SECONDS",
+        )
+
+
+def _let_go(job: Mapping[str, Any]) -> None:
+    """Detach from what we attached to; a program that we started ends with us."""
+    try:
+        if gdb.selected_inferior().pid and "core" not in job:
+            gdb.execute("detach" if "pid" in job else "kill", False, True)
+    except (gdb.error, GdbextError):
+        return  # it is gone
+
+
+def leave() -> None:
+    """End gdb at once: everything is detached, and taking gdb apart orderly takes 20 ms more."""
+    os._exit(0)

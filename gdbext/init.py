@@ -1,0 +1,31 @@
+# For gdb:   source gdbext/init.py   defines the commands. It may be sourced again, for instance after a change.
+#
+# gdb runs this file in __main__, the namespace of the user's own `python` commands. So it has no docstring (that would
+# replace __main__'s) and takes back the one name that it needs. sys.path stays as it is: the package is loaded by
+# its place.
+if __name__ == "__main__":
+
+    def _gdbext_load(path: str) -> None:
+        import importlib.util
+        import os
+        import sys
+
+        folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+        former = sys.modules.get("gdbext.entry.gdb_commands")
+        if former is not None:
+            former.unload()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "gdbext"]:
+            del sys.modules[name]
+        start = os.path.join(folder, "__init__.py")  # noqa: PTH118
+        spec = importlib.util.spec_from_file_location("gdbext", start, submodule_search_locations=[folder])
+        assert spec is not None, start
+        assert spec.loader is not None, start
+        package = importlib.util.module_from_spec(spec)
+        sys.modules["gdbext"] = package
+        spec.loader.exec_module(package)
+        importlib.import_module("gdbext.entry.gdb_commands").load()
+
+    try:
+        _gdbext_load(__file__)
+    finally:
+        del _gdbext_load
