@@ -7,7 +7,7 @@ the very kernel that runs in the pass's inner frame. *exact*: read at the call i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gdbext.dispatcher.call_sites import ARGUMENTS, CallSites
@@ -144,18 +144,39 @@ class Recovery:
     def _exact(self, stack: Stack, found: Pass, level: int, result: Recovered, operator: Operator) -> bool:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
         values = [self._sites.argument(stack, level, register) for register in ARGUMENTS]
-        for before, value, register in zip(values, values[1:], ARGUMENTS[1:]):
+        by_position = self._position_in_unboxed_call(stack, found, level, values[0])
+        for position in range(1, len(ARGUMENTS)):
+            value = values[position]
             if value is None or not self._plausible(value):
                 continue
             index, kernel = operator.kernel_for(value)
-            if not self._belongs(before, operator, kernel):
+            if not self._belongs(values[position - 1], operator, kernel) and not by_position(position, kernel):
                 continue
             if not self._runs(stack, found, kernel):
                 continue
-            result.evidence.append(f"keyset {value:#x} passed in {register} by the call in frame #{level}")
+            place = f"{ARGUMENTS[position]} by the call in frame #{level}"
+            result.evidence.append(f"keyset {value:#x} passed in {place}")
             self._accept(result, value, index, kernel, "exact")
             return True
         return False
+
+    def _position_in_unboxed_call(
+        self, stack: Stack, found: Pass, level: int, first: int | None
+    ) -> Callable[[int, KernelFunction], bool]:
+        """Whether an argument of the call to an unboxed kernel must be its keyset.
+
+        The kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) where the result is returned
+        through memory. So the second argument is the keyset or the functor, never anything else; the third is the
+        keyset if the first is not the functor.
+        """
+        calls_kernel = found.kernel == level - 1 and self._sites.site(stack, level).through_pointer
+
+        def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
+            if not calls_kernel or not kernel.unboxed:
+                return False
+            return position == 1 or (position == 2 and first is not None and first != kernel.functor)
+
+        return must_be_keyset
 
     def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
         """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
