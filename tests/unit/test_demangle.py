@@ -1,0 +1,119 @@
+"""Demangling: what c++filt prints, and nothing worse than the name itself for garbage."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdbext.process import demangle as module
+from gdbext.process.demangle import demangle
+from gdbext.process.elf import ElfImage
+from gdbext.process.symbol_table import STT_FUNC
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)"),
+        (
+            "_ZZN2at4_ops2mm4callERKNS_6TensorES4_E2op",
+            "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)::op",
+        ),
+        ("_ZGVZ1fvE1x", "guard variable for f()::x"),
+        ("_ZN12_GLOBAL__N_11fEv", "(anonymous namespace)::f()"),
+        ("_Z1fv.isra.0", "f() [clone .isra.0]"),
+        ("_Z1fv.constprop.0.cold", "f() [clone .constprop.0] [clone .cold]"),
+        ("main", "main"),
+        ("i", "i"),
+        ("", ""),
+        ("_Z", "_Z"),
+        ("_ZN", "_ZN"),
+        ("_Z1fv\0_Z1gv", "_Z1fv\0_Z1gv"),
+        ("_Z\udcff", "_Z\udcff"),
+    ],
+)
+def test_known_names(name: str, text: str) -> None:
+    assert demangle(name) == text
+
+
+def test_a_name_that_is_no_text_stays() -> None:
+    assert demangle("_Z" + chr(0xD800)) == "_Z" + chr(0xD800)
+
+
+def libtorch_names() -> list[str]:
+    import importlib.util
+
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("no torch here")
+    image = ElfImage.open(str(Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_cpu.so"))
+    from gdbext.process.symbol_index import SymbolIndex
+
+    table = SymbolIndex(image).tables[0]
+    generator = random.Random(6)
+    numbers = generator.sample(range(table.count), 12000)
+    return [symbol.name for symbol in map(table.symbol, numbers) if symbol is not None and symbol.type == STT_FUNC]
+
+
+def test_equal_to_cxxfilt_on_libtorch() -> None:
+    if shutil.which("c++filt") is None:
+        pytest.skip("no binutils here")
+    found = libtorch_names()
+    assert len(found) > 4000
+    assert sum(".cold" in name or ".isra" in name or ".constprop" in name for name in found) > 20
+    done = subprocess.run(["c++filt", "-i"], input="\n".join(found), capture_output=True, text=True, check=True)
+    different = [
+        (name, wanted, demangle(name))
+        for name, wanted in zip(found, done.stdout.split("\n"))
+        if demangle(name) not in (wanted, name)  # an older libstdc++ leaves the newest constructs as they are
+    ]
+    assert different == []
+    given_up = [name for name, wanted in zip(found, done.stdout.split("\n")) if demangle(name) == name != wanted]
+    assert len(given_up) * 1000 < len(found)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text(alphabet="_ZNKSt0123456789EIPRvijcLbXTdpsrFAD.GV", max_size=60))
+def test_garbage_gives_some_text(tail: str) -> None:
+    assert isinstance(demangle("_Z" + tail), str)
+
+
+def test_very_long_names_are_left_alone() -> None:
+    for name in ("_Z" + "N1a" * 30000, "_Z1f" + "P" * 65000, "_Z1f" + "P" * 70000, "_Z70000" + "a" * 70000):
+        assert demangle(name) == name
+
+
+def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
+    monkeypatch.setattr(module, "_demangler", None)
+    monkeypatch.setattr(module, "_tried", False)
+    monkeypatch.setattr(module, "_extra_libraries", [])
+    demangle.cache_clear()
+    try:
+        assert demangle("_Z1fv") == "_Z1fv"
+        module.use_library("/nonexistent/libstdc++.so.6")
+        assert demangle("_Z1fv") == "_Z1fv"
+        with open("/proc/self/maps") as maps:
+            own = next((line.split()[-1] for line in maps if "libstdc++.so" in line), None)
+        if own is not None:
+            module.use_library(own)
+            assert demangle("_Z1fv") == "f()"
+    finally:
+        demangle.cache_clear()
+
+
+def test_ctypes_is_imported_only_when_needed() -> None:
+    code = (
+        "import sys; from gdbext.process.demangle import demangle; demangle('main'); a = 'ctypes' in sys.modules;"
+        "print(a, demangle('_Z1fv'))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "f()"]
