@@ -1,0 +1,94 @@
+"""Grouping of frames into passes through the dispatcher, by roles alone."""
+
+from __future__ import annotations
+
+from gdbext.dispatcher.passes import Pass, group
+from gdbext.dispatcher.roles import FunctionRole, Role
+
+PLAIN = FunctionRole(Role.PLAIN)
+CALL = FunctionRole(Role.OPERATOR, "call", "mm", "_ZN2at4_ops2mm4callERKNS_6TensorES4_")
+REDISPATCH = FunctionRole(Role.OPERATOR, "redispatch", "mm", "_ZN2at4_ops2mm10redispatchEv")
+HANDLE_CALL = FunctionRole(Role.HANDLE, "call")
+DISPATCHER_CALL = FunctionRole(Role.DISPATCHER, "call")
+CALL_BOXED = FunctionRole(Role.DISPATCHER, "callBoxed")
+BOXING = FunctionRole(Role.BOXING)
+LOOKUP = FunctionRole(Role.LOOKUP)
+ENTERING = FunctionRole(Role.ENTERING)
+UNBOXED = FunctionRole(Role.UNBOXED_KERNEL)
+BOXED = FunctionRole(Role.BOXED_KERNEL)
+BOXED_FROM_UNBOXED = FunctionRole(Role.BOXED_FROM_UNBOXED)
+BODY = FunctionRole(Role.BOXED_BODY)
+
+
+def passes(*innermost_first: FunctionRole, pointer: tuple[int, ...] = (), signals: tuple[int, ...] = ()) -> list[Pass]:
+    """``pointer``: the levels whose call to the next inner frame goes through a pointer."""
+    return group(innermost_first, frozenset(signals), lambda level: level in pointer)
+
+
+def test_a_release_build_leaves_one_frame_and_the_kernel() -> None:
+    (found,) = passes(PLAIN, UNBOXED, CALL, PLAIN, pointer=(2,))
+    assert (found.level, found.kernel, found.event, found.operator_struct) == (2, 1, "call", "mm")
+    assert not found.hosted
+
+
+def test_autograd_redispatches_innermost_first() -> None:
+    inner, outer = passes(BODY, BOXING, REDISPATCH, PLAIN, UNBOXED, CALL, PLAIN, pointer=(1, 5))
+    assert (inner.level, inner.event, inner.kernel, inner.header) == (2, "redispatch", 0, [2, 1])
+    assert (outer.level, outer.event, outer.kernel) == (5, "call", 4)
+
+
+def test_every_layer_of_a_debug_build_is_one_pass() -> None:
+    frames = (PLAIN, UNBOXED, BOXING, BOXING, DISPATCHER_CALL, HANDLE_CALL, PLAIN)
+    (found,) = passes(*frames, pointer=(2,))
+    assert found.header == [5, 4, 3, 2]
+    assert (found.level, found.kernel) == (4, 1)
+
+
+def test_at_ops_in_a_debug_build_is_the_same_pass_as_the_dispatcher_below_it() -> None:
+    (found,) = passes(UNBOXED, BOXING, DISPATCHER_CALL, HANDLE_CALL, CALL, PLAIN, pointer=(1,))
+    assert (found.level, found.operator_struct, found.kernel) == (2, "mm", 0)
+
+
+def test_a_kernel_that_left_by_a_tail_call_is_the_next_operators_frame() -> None:
+    inner, outer = passes(UNBOXED, CALL, CALL, PLAIN, pointer=(1, 2))
+    assert (outer.level, outer.kernel) == (2, 1)
+    assert (inner.level, inner.kernel) == (1, 0)
+
+
+def test_the_dispatcher_inlined_into_a_boxed_fallback_is_a_pass_of_its_own() -> None:
+    inner, outer = passes(PLAIN, BOXED_FROM_UNBOXED, BOXED, BOXING, CALL, pointer=(2, 3))
+    assert (inner.level, inner.hosted, inner.kernel) == (2, True, 1)
+    assert (outer.level, outer.kernel) == (4, 2)
+
+
+def test_a_direct_call_between_kernel_functions_is_no_pass() -> None:
+    (found,) = passes(PLAIN, BODY, BOXED, CALL_BOXED, PLAIN, pointer=(3,))
+    assert (found.level, found.kernel) == (3, 2)
+
+
+def test_a_hosted_boxing_layer_opens_a_pass_at_its_caller() -> None:
+    (found,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
+    assert (found.level, found.hosted, found.kernel, found.header) == (2, True, 0, [2, 1])
+
+
+def test_lookup_and_entering_are_no_kernels() -> None:
+    (looking,) = passes(LOOKUP, CALL, PLAIN)
+    assert (looking.kernel, looking.detail) == (None, Role.LOOKUP)
+    (entering,) = passes(PLAIN, ENTERING, CALL, PLAIN, pointer=(1,))
+    assert (entering.kernel, entering.detail) == (None, Role.ENTERING)
+
+
+def test_helpers_of_the_dispatcher_are_no_kernels() -> None:
+    (found,) = passes(PLAIN, PLAIN, CALL, PLAIN)
+    assert (found.kernel, found.helpers) == (None, [1])
+
+
+def test_a_kernel_without_a_telling_name_is_known_by_the_call_through_a_pointer() -> None:
+    (found,) = passes(PLAIN, CALL, PLAIN, pointer=(1,))
+    assert found.kernel == 0
+
+
+def test_a_signal_handler_is_no_part_of_the_interrupted_pass() -> None:
+    inner, outer = passes(UNBOXED, CALL, PLAIN, PLAIN, CALL, pointer=(1,), signals=(3,))
+    assert (outer.level, outer.kernel, outer.helpers) == (4, None, [3])
+    assert (inner.level, inner.kernel) == (1, 0)
