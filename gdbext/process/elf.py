@@ -140,12 +140,11 @@ class ElfImage:
     from_memory = False
     """True when this is not the file but what the target has mapped of it (see loaded_image.py)."""
 
-    def __init__(self, data: Data, path: str, identity: str = "", inode: int = 0) -> None:
+    def __init__(self, data: Data, path: str, identity: str = "") -> None:
         """Raises SymbolFileError. ``identity`` tells this file from others of the same path (size and time)."""
         self.path = path
         self.data = data
         self.identity = identity
-        self.inode = inode
         self.size = len(data)
         self.header = parse_header(data)
         self.machine = self.header.machine
@@ -172,7 +171,7 @@ class ElfImage:
         finally:
             os.close(descriptor)
         try:
-            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}", stat.st_ino)
+            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}")
         except SymbolFileError as error:
             data.close()
             raise SymbolFileError(f"{path}: {error.what}") from error
