@@ -1,0 +1,276 @@
+#!/bin/sh
+# Makes gdbext ready: finds gdb (or installs it), looks into gdb's own Python, and puts pygments and pyelftools where
+# that Python finds them. May be repeated; --uninstall takes everything back. See --help.
+set -eu
+
+ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
+DATA=${XDG_DATA_HOME:-$HOME/.local/share}/gdbext
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/gdbext
+BEGIN='# >>> gdbext >>>'
+END='# <<< gdbext <<<'
+
+usage() {
+  cat <<HELP
+usage: ./install.sh [--gdbinit] [--wheels DIR] [--dry-run]
+       ./install.sh --uninstall
+
+Makes gdbext ready for this user.
+  1. Finds gdb 10 or later with Python 3.9 or later inside; where there is none, installs it with the system's
+     package manager (apt-get, dnf, yum, zypper, apk, pacman, conda) as root or through sudo.
+  2. Asks gdb's own Python what it has. pygments and pyelftools that it lacks go into
+     $DATA/site-X.Y, and a .pth file in that Python's user
+     site makes it look there last. Your other Pythons' packages stay untouched.
+
+  --gdbinit     also adds one marked block to ~/.gdbinit, so that every gdb knows the commands
+  --wheels DIR  takes the packages from a folder of wheels (a machine without network)
+  --dry-run     says what would be done and does nothing
+  --uninstall   removes all of this, and the cache ($CACHE);
+                a gdb that was installed stays
+  --help        this text
+
+Without installing anything, "source $ROOT/gdbext/init.py" in gdb
+and $ROOT/scripts/dispatch work, too: the packages only add comfort.
+HELP
+}
+
+say() { printf '%s\n' "$*"; }
+warn() { printf 'install.sh: %s\n' "$*" >&2; }
+fail() {
+  warn "$1"
+  shift
+  for line in "$@"; do printf '  %s\n' "$line" >&2; done
+  exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# run COMMAND...: does it, or says it (--dry-run).
+run() {
+  if [ "$dry" = yes ]; then say "would run: $*"; else "$@"; fi
+}
+
+# --- gdb ---------------------------------------------------------------------------------------------------------
+
+# The command that installs gdb with what this system has, on one line, without sudo.
+gdb_install_command() {
+  if have apt-get; then say "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gdb"
+  elif have dnf; then say "dnf install -y gdb"
+  elif have yum; then say "yum install -y gdb"
+  elif have zypper; then say "zypper --non-interactive install gdb"
+  elif have apk; then say "apk add gdb"
+  elif have pacman; then say "pacman -S --noconfirm gdb"
+  elif have conda; then say "conda install -y -c conda-forge gdb"
+  fi
+}
+
+privilege() {
+  case "$1" in conda*) return 0 ;; esac
+  [ "$(id -u)" -eq 0 ] && return 0
+  have sudo || return 1
+  if [ -t 0 ]; then say sudo; else sudo -n true 2>/dev/null && say "sudo -n"; fi
+}
+
+ensure_gdb() {
+  have gdb && return
+  command=$(gdb_install_command)
+  [ -n "$command" ] || fail "gdb is missing, and no package manager that this script knows is here" \
+    "install gdb 10 or later (with Python) your system's way, then run this again"
+  prefix=$(privilege "$command") || fail "gdb is missing, and this user may not install it" "as root: $command"
+  say "installing gdb: $prefix $command"
+  # shellcheck disable=SC2086  # words of a command line
+  if ! run $prefix $command && have apt-get; then
+    run $prefix apt-get update
+    run $prefix $command
+  fi
+  [ "$dry" = yes ] || have gdb || fail "gdb is still missing after: $prefix $command"
+}
+
+# in_gdb PYTHON: runs the code inside gdb, prints what it prints; fails when gdb has no Python.
+in_gdb() {
+  gdb -nx -nw -q -batch -ex "python $1" </dev/null 2>/dev/null
+}
+
+check_gdb() {
+  version=$(in_gdb 'import sys; print("%d.%d" % sys.version_info[:2])') || version=
+  case "$version" in
+    3.[0-8]) fail "the Python inside $(command -v gdb) is $version; 3.9 or later is needed" "install a newer gdb" ;;
+    3.*) say "gdb: $(command -v gdb), Python $version inside" ;;
+    *) fail "$(command -v gdb) has no Python inside" "install your distribution's full gdb (not gdb-minimal), or conda's" ;;
+  esac
+}
+
+# --- packages ----------------------------------------------------------------------------------------------------
+
+missing_packages() {
+  in_gdb 'import importlib.util as u; print(*[p for m, p in (("pygments", "pygments"), ("elftools", "pyelftools")) if not u.find_spec(m)])'
+}
+
+# Any pip will do: the packages are pure Python, and --target makes PEP 668 ("externally managed") no concern.
+find_pip() {
+  for python in "$ROOT/.venv/bin/python" python3 python python3.13 python3.12 python3.11 python3.10; do
+    if have "$python" && "$python" -m pip --version >/dev/null 2>&1; then say "$python"; return; fi
+  done
+  return 1
+}
+
+# A Python without pip (Debian without python3-pip) may still be able to make an environment that has one.
+borrow_pip() {
+  have python3 && python3 -m venv "$1" >/dev/null 2>&1 && say "$1/bin/python"
+}
+
+ensure_packages() {
+  packages=$(missing_packages)
+  if [ -z "$packages" ]; then say "packages: pygments and pyelftools are there"; return; fi
+  site=$DATA/site-$version
+  if [ "$dry" = yes ]; then say "would install: $packages into $site"; return; fi
+  install_packages "$site" "$packages" || return 0
+  tell_gdb "$site"
+  packages=$(missing_packages)
+  if [ -z "$packages" ]; then say "packages: installed into $site"; else
+    warn "gdb's Python does not see $packages in $site (is its user site switched off, PYTHONNOUSERSITE?)"
+  fi
+}
+
+install_packages() {
+  scratch=$(mktemp -d)
+  status=0
+  python=$(find_pip) || python=$(borrow_pip "$scratch/venv") || python=
+  if [ -z "$python" ]; then
+    warn "no pip found for $2; gdbext works without. To have them: install python3-pip, run this again"
+    status=1
+  else
+    mkdir -p "$DATA"
+    # shellcheck disable=SC2086  # lists of words
+    if ! "$python" -m pip install -q --disable-pip-version-check --no-input --no-deps --only-binary=:all: \
+      --python-version "$version" --upgrade --target "$1" $index $2 </dev/null >"$scratch/log" 2>&1; then
+      tail -n 3 "$scratch/log" >&2
+      warn "$2 cannot be fetched (offline?); gdbext works without. To have them, on a machine with network:"
+      warn "  pip download --no-deps -d wheels $2;  then here: ./install.sh --wheels wheels"
+      status=1
+    fi
+  fi
+  rm -rf "$scratch"
+  return "$status"
+}
+
+# One .pth file: appended to the end of sys.path, so that it never hides a package of the distribution.
+tell_gdb() {
+  pth=$(in_gdb 'import site; print(site.getusersitepackages() if site.ENABLE_USER_SITE else "")') || pth=
+  [ -n "$pth" ] || return 0
+  mkdir -p "$pth"
+  pth=$pth/gdbext.pth
+  say "$1" >"$pth"
+  if ! grep -qxF -- "$pth" "$DATA/installed" 2>/dev/null; then say "$pth" >>"$DATA/installed"; fi
+}
+
+# --- ~/.gdbinit ----------------------------------------------------------------------------------------------------
+
+# gdb 11 and later read the first of these that exists, and no other.
+gdbinit_path() {
+  for file in "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit" "$HOME/.gdbinit"; do
+    if [ -e "$file" ]; then say "$file"; return; fi
+  done
+  say "$HOME/.gdbinit"
+}
+
+# replace FILE NEW: FILE gets NEW's contents and stays what it is (a symbolic link, its permissions).
+replace() {
+  backup=$(mktemp)
+  if [ -e "$1" ]; then cat -- "$1" >"$backup"; fi
+  if ! cat -- "$2" >"$1"; then
+    cat -- "$backup" >"$1" || fail "cannot write $1; its contents are in $backup"
+    rm -f "$backup"
+    fail "cannot write $1"
+  fi
+  rm -f "$backup"
+}
+
+add_block() {
+  file=$(gdbinit_path)
+  if [ "$dry" = yes ]; then say "would add to $file: source $ROOT/gdbext/init.py"; return; fi
+  if grep -qxF -- "source $ROOT/gdbext/init.py" "$file" 2>/dev/null && grep -qF -- "$BEGIN" "$file"; then
+    say "gdbinit: $file has the block already"
+    return
+  fi
+  remove_block "$file"
+  how=
+  if [ ! -e "$file" ]; then how=' created'; elif [ -s "$file" ] && [ "$(tail -c 1 -- "$file" | wc -l)" -eq 0 ]; then
+    how=' newline'  # the last line had none: --uninstall takes away the one that goes in front of the block
+  fi
+  new=$(mktemp)
+  if [ -e "$file" ]; then cat -- "$file" >"$new"; fi
+  if [ "$how" = ' newline' ]; then say "" >>"$new"; fi
+  { say "$BEGIN$how"; say "source $ROOT/gdbext/init.py"; say "$END"; } >>"$new"
+  replace "$file" "$new"
+  rm -f "$new"
+  say "gdbinit: added one block to $file"
+}
+
+# remove_block FILE: the file as it was before add_block, byte for byte, plus what the user has changed since.
+remove_block() {
+  [ -e "$1" ] && grep -qF -- "$BEGIN" "$1" || return 0
+  grep -qxF -- "$END" "$1" || fail "$1 has the line \"$BEGIN\" but not \"$END\"" "remove what gdbext added by hand"
+  how=$(sed -n "s/^$BEGIN *//p" "$1" | head -n 1)
+  last=$(tail -n 1 -- "$1")
+  new=$(mktemp)
+  sed "/^$BEGIN/,/^$END\$/d" "$1" >"$new"
+  if [ "$how" = newline ] && [ "$last" = "$END" ]; then
+    printf '%s' "$(cat -- "$new")" >"$new.cut"
+    mv -- "$new.cut" "$new"
+  fi
+  if [ "$how" = created ] && [ ! -s "$new" ] && [ ! -h "$1" ]; then rm -f -- "$1"; else replace "$1" "$new"; fi
+  rm -f -- "$new"
+  say "gdbinit: took the block out of $1"
+}
+
+# --- the two things it can do ---------------------------------------------------------------------------------------
+
+install_all() {
+  ensure_gdb
+  if [ "$dry" = yes ] && ! have gdb; then say "the rest depends on that gdb's Python"; return; fi
+  check_gdb
+  ensure_packages
+  if [ "$gdbinit" = yes ]; then add_block; else
+    say "in gdb, for the commands: source $ROOT/gdbext/init.py    (in every gdb: ./install.sh --gdbinit)"
+  fi
+  say "without starting gdb yourself: $ROOT/scripts/dispatch -p PID"
+}
+
+uninstall_all() {
+  for file in "$HOME/.gdbinit" "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit"; do remove_block "$file"; done
+  if [ -f "$DATA/installed" ]; then
+    while IFS= read -r file; do
+      case "$file" in */gdbext.pth) rm -f -- "$file"; remove_empty "$(dirname -- "$file")" ;; esac
+    done <"$DATA/installed"
+  fi
+  rm -rf -- "$DATA" "$CACHE"
+  say "removed: $DATA, $CACHE and what pointed there"
+}
+
+# remove_empty FOLDER: it and its empty parents, below $HOME, as tell_gdb may have made them.
+remove_empty() {
+  folder=$1
+  while [ "$folder" != "$HOME" ] && [ "${folder#"$HOME"/}" != "$folder" ] && rmdir -- "$folder" 2>/dev/null; do
+    folder=$(dirname -- "$folder")
+  done
+}
+
+gdbinit=no
+dry=no
+action=install
+index=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --gdbinit) gdbinit=yes ;;
+    --dry-run) dry=yes ;;
+    --uninstall) action=uninstall ;;
+    --wheels)
+      [ $# -gt 1 ] && [ -d "$2" ] || fail "--wheels needs a folder" "see ./install.sh --help"
+      index="--no-index --find-links $(CDPATH='' cd -- "$2" && pwd)"
+      shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+if [ "$action" = uninstall ]; then uninstall_all; else install_all; fi
