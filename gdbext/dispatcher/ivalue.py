@@ -6,6 +6,7 @@ import math
 import struct
 
 from gdbext.dispatcher.containers import StringReader, vector_span
+from gdbext.dispatcher.dtype import device_text
 from gdbext.errors import BadData
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
@@ -32,7 +33,7 @@ class ValueReader:
         self._string_at = layout.struct("c10::ivalue::ConstantString").field("str_").offset
         self._list_at = layout.struct("c10::detail::ListImpl").field("list").offset
         devices = layout.enum("c10::DeviceType")
-        self._devices = {number: name.lower() for name, number in reversed(devices.items())}
+        self._devices = {number: name for name, number in devices.items()}
 
     def tag(self, address: int) -> str:
         """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
@@ -71,10 +72,9 @@ class ValueReader:
 
     def _device(self, payload: int) -> str:
         kind, index = self._memory.read(payload, 2)
-        name = self._devices.get(kind)
-        if name is None:
+        if kind not in self._devices:
             raise BadData(f"there is no device type {kind}")
-        return name if index == 0xFF else f"{name}:{index}"
+        return device_text(self._devices, kind, index)
 
 
 def double_text(value: float) -> str:

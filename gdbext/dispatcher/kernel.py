@@ -25,14 +25,14 @@ _PYTHON_HOLDER = "PythonKernelHolder"
 
 
 class PythonFunction(Protocol):
-    """What a reader of Python objects tells about a callable: qualified name, file, first line."""
+    """What a reader of Python objects tells about a callable: qualified name, file and first line where it has one."""
 
     @property
     def qualname(self) -> str: ...
     @property
-    def file(self) -> str: ...
+    def file(self) -> str | None: ...
     @property
-    def line(self) -> int: ...
+    def line(self) -> int | None: ...
 
 
 PythonSource = Callable[[int], Optional[PythonFunction]]
@@ -181,7 +181,7 @@ class Kernels:
         source = self.python_source(callable_) if self.python_source else None
         if source is None:
             return KernelName(f"the Python object at {callable_:#x}", "python")
-        return KernelName(source.qualname, "python", (), source.file, source.line)
+        return KernelName(source.qualname, "python", (), source.file or "", source.line)
 
     def _place(self, address: int) -> str:
         function = self._symbolizer.function(address)
