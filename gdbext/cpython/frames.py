@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..errors import BadData, GdbextError, MemoryFault
+from ..errors import BadData, MemoryFault
 from .code import Code
 from .runtime import PythonRuntime, ThreadState
 
 FRAME_LIMIT = 1_000_000
 """Most Python frames of one thread that are walked."""
-_LOCALS_LIMIT = 10_000
 _CODE_UNIT = 2  # bytes: sizeof(_Py_CODEUNIT)
 _OWNED_BY_GENERATOR = 1  # enum _frameowner, pycore_frame.h (3.11-3.13)
 _OWNED_BY_C_STACK = 3  # FRAME_OWNED_BY_CSTACK, 3.12 and later
@@ -75,6 +74,7 @@ class FrameReader:
         self._runtime = runtime
         self._memory = runtime.memory
         self._codes = runtime.codes
+        self._stacks: dict[int, PythonStack] = {}
         layout = runtime.layout
         self._layout = layout
         self._minor = runtime.minor
@@ -88,8 +88,18 @@ class FrameReader:
             self._instruction_at = offset("_PyInterpreterFrame", instruction)
             self._owner_at = offset("_PyInterpreterFrame", "owner")
 
-    def stack(self, state: ThreadState, limit: int = FRAME_LIMIT) -> PythonStack:
-        """All Python frames of a thread. Raises nothing: what could not be read ends the walk with a problem."""
+    def stack(self, state: ThreadState) -> PythonStack:
+        """All Python frames of a thread, kept. What could not be read ends the walk with a problem."""
+        known = self._stacks.get(state.address)
+        if known is None:
+            known = self._stacks[state.address] = self._read_stack(state)
+        return known
+
+    def forget(self) -> None:
+        """Drop what was kept: the target has run on."""
+        self._stacks.clear()
+
+    def _read_stack(self, state: ThreadState) -> PythonStack:
         groups: list[FrameGroup] = []
         problem = None
         try:
@@ -98,7 +108,7 @@ class FrameReader:
             for group in walk:
                 groups.append(group)
                 count += len(group)
-                if count >= limit:
+                if count >= FRAME_LIMIT:
                     problem = f"truncated at {count} frames"
                     break
         except _Incomplete as error:
@@ -198,12 +208,15 @@ class FrameReader:
     def _groups_by_entry(self, top: int) -> Iterator[FrameGroup]:
         """3.13: each loop's own entry frame, owned by the C stack, ends its group."""
         pending: list[int] = []
-        for address in self._chain(top, self._previous_at):
-            if self._memory.u8(address + self._owner_at) == _OWNED_BY_C_STACK:
-                yield self._group(pending, address)
-                pending = []
-            else:
-                pending.append(address)
+        try:
+            for address in self._chain(top, self._previous_at):
+                if self._memory.u8(address + self._owner_at) == _OWNED_BY_C_STACK:
+                    yield self._group(pending, address)
+                    pending = []
+                else:
+                    pending.append(address)
+        except (BadData, MemoryFault) as error:
+            raise _Incomplete(self._group(pending, None), str(error)) from error
         if pending:
             yield self._group(pending, None)
 
@@ -233,27 +246,6 @@ class FrameReader:
         if owner != _OWNED_BY_GENERATOR and at < code.first_traceable * _CODE_UNIT:
             return None  # _PyFrame_IsIncomplete
         return PythonFrame(code.name, code.file, code.line(at), address, False, code.address)
-
-    # locals
-
-    def locals_of(self, frame: PythonFrame) -> dict[str, int]:
-        """Fast locals that are set, by name: address of the object; cells are opened. Raises MemoryFault, BadData."""
-        names = self._codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
-        struct_name, field = ("PyFrameObject", "f_localsplus")
-        if self._minor >= (3, 11):
-            struct_name, field = ("_PyInterpreterFrame", "localsplus")
-        start = frame.address + self._layout.offset(struct_name, field)
-        values = self._memory.words(start, len(names)) if names else ()
-        found = ((name, self._open_cell(value)) for name, value in zip(names, values) if value)
-        return {name: value for name, value in found if value}
-
-    def _open_cell(self, address: int) -> int:
-        try:
-            if self._runtime.objects.type_of(address).name == "cell":
-                return self._memory.u64(address + self._layout.offset("PyCellObject", "ob_ref"))
-        except GdbextError:
-            pass  # shown as it is: the caller will find out what is wrong with it
-        return address
 
 
 class _Incomplete(Exception):

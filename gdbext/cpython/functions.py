@@ -33,7 +33,7 @@ class PythonFunction:
 
     @property
     def place(self) -> str:
-        """"file:line", or "" where there is none."""
+        """ "file:line", or "" where there is none."""
         return f"{self.file}:{self.line}" if self.file is not None else ""
 
 

@@ -178,6 +178,7 @@ class PythonRuntime:
     def forget(self) -> None:
         """Drop what changes when the target runs on: thread states, GILs, names. Code objects and types stay."""
         self._states = self._known_tids = self._tids_by_ident = self._gils = self._names = None
+        self.frames.forget()
 
     @cached_property
     def frames(self) -> FrameReader:

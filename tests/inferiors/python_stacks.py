@@ -191,6 +191,7 @@ def stack_of(frame):
 
 
 def main():
+    threading.stack_size(1 << 20)  # keeps the cores small
     started = []
     for index, kind in enumerate(KINDS):
         thread = threading.Thread(target=kind, name="{}-é{}".format(kind.__name__, index), daemon=True)

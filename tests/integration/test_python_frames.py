@@ -1,0 +1,178 @@
+"""Python frames of every supported version against what the programs say of themselves, live and from cores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from python_targets import PYTHONS, PythonInferior, View
+
+from gdbext.cpython import frames
+from gdbext.cpython.slots import locals_of
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+    process = PythonInferior(request.param, "python_stacks")
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module", params=["live", "core"])
+def view(inferior: PythonInferior, request: pytest.FixtureRequest) -> Iterator[View]:
+    with inferior.look(request.param) as found:
+        yield found
+
+
+def throws(thread: dict[str, object]) -> bool:
+    return str(thread["name"]).startswith("through_throw")
+
+
+def test_version_is_exact(view: View) -> None:
+    assert view.runtime.version == view.truth["version"]
+
+
+def test_every_thread_has_its_state(view: View) -> None:
+    for thread in view.truth["threads"]:
+        assert [state.ident for state in view.states[thread["tid"]]] == [thread["ident"]]
+    assert len(view.states) == len(view.truth["threads"])
+
+
+def test_thread_names(view: View) -> None:
+    expected = {thread["ident"]: thread["name"] for thread in view.truth["threads"]}
+    assert view.runtime.thread_names() == expected
+
+
+def test_stacks_are_those_of_the_interpreter(view: View) -> None:
+    for thread in view.truth["threads"]:
+        stack = view.runtime.frames.stack(view.state(thread["tid"]))
+        found = [[frame.function, frame.file, frame.line] for frame in stack.frames]
+        assert found == thread["stack"], thread["name"]
+        if not (view.runtime.minor == (3, 9) and throws(thread)):
+            assert stack.problem is None, thread["name"]
+
+
+def test_each_evaluation_loop_has_its_frames(view: View) -> None:
+    for thread in view.truth["threads"]:
+        if view.runtime.minor == (3, 9) and throws(thread):
+            continue  # test_generator_that_passes_throw_on
+        groups = frames.groups(view.state(thread["tid"]))
+        loops = view.loops(thread["tid"])
+        assert len(groups) == len(loops), thread["name"]
+        assert all(groups), thread["name"]
+        assert frames.match(groups, loops) == groups, thread["name"]
+        assert [frame for group in groups for frame in group if frame.is_entry] == [group[-1] for group in groups]
+        if view.runtime.minor >= (3, 10):
+            for group, (low, high) in zip(groups, loops):
+                assert group.anchor is not None
+                assert low <= group.anchor < high
+
+
+def test_generator_that_passes_throw_on(view: View) -> None:
+    """The frame that throw() goes through has no loop of its own: it stands next to the one that it calls."""
+    thread = next(filter(throws, view.truth["threads"]))
+    loops = view.loops(thread["tid"])
+    matched = frames.match(frames.groups(view.state(thread["tid"])), loops)
+    assert len(matched) == len(loops)
+    names = [[frame.function for frame in group] if group else None for group in matched]
+    assert names[0][0] == "block"  # type: ignore[index]
+    inner = next(index for index, group in enumerate(names) if group and "cancelled_inner" in group)
+    if view.runtime.minor == (3, 9):
+        assert names[inner] == ["cancelled_inner", "cancelled_middle"]
+        assert names[inner + 1 :] == [None] * (len(loops) - inner - 1)
+        assert view.runtime.frames.stack(view.state(thread["tid"])).problem is not None
+    elif view.runtime.minor >= (3, 10):
+        group = names[inner]
+        assert group is not None
+        assert group[-1] == "cancelled_inner"
+        following = names[inner + 1]
+        assert following is not None
+        assert following[0] == "cancelled_middle"
+    else:
+        assert names[inner] == ["cancelled_inner"]
+        assert names[inner + 1] == ["_run"]  # 3.8 leaves cancelled_middle out of its own stack, too
+
+
+def test_native_stack_between_the_frames(view: View) -> None:
+    """What is called through C is between the right loops: the callback that ctypes calls."""
+    thread = next(each for each in view.truth["threads"] if each["name"].startswith("through_ctypes"))
+    matched = iter(frames.match(frames.groups(view.state(thread["tid"])), view.loops(thread["tid"])))
+    merged: list[str] = []
+    for frame in view.native(thread["tid"]):
+        if view.is_loop(frame):
+            merged += [each.function.rpartition(".")[2] for each in next(matched) or []]
+        elif frame.module is not None and "_ctypes" in frame.module.name:
+            merged.append("ctypes")
+    unique = [name for index, name in enumerate(merged) if not index or name != merged[index - 1]]
+    assert unique[:7] == ["block", "recurse", "callback", "ctypes", "through_ctypes", "run", "_bootstrap_inner"]
+
+
+def test_locals(view: View) -> None:
+    thread = next(each for each in view.truth["threads"] if each["name"].startswith("deep"))
+    stack = view.runtime.frames.stack(view.state(thread["tid"])).frames
+    depths = [
+        view.runtime.objects.integer(locals_of(view.runtime, frame)["depth"])
+        for frame in stack
+        if frame.function == "recurse"
+    ]
+    assert depths == list(range(301))
+    run = next(frame for frame in stack if frame.function.endswith("run"))
+    name = view.runtime.dicts.attribute(locals_of(view.runtime, run)["self"], "_name")
+    assert name is not None
+    assert view.runtime.objects.text(name) == thread["name"]
+
+
+def test_damaged_frames_end_the_walk(view: View) -> None:
+    """A chain of frames that leads nowhere, or in a circle, costs the rest of that stack only."""
+    state = view.state(view.truth["threads"][1]["tid"])
+    whole = view.runtime.frames.stack(state)
+    minor = view.runtime.minor
+    struct_name, field = ("PyFrameObject", "f_back") if minor < (3, 11) else ("_PyInterpreterFrame", "previous")
+    at = whole.frames[2].address + view.runtime.layout.offset(struct_name, field)
+    read_u64, read = view.memory.u64, view.memory.read
+    try:
+        for value in (0xDEAD0000, 8, whole.frames[0].address):
+            patched = value.to_bytes(8, "little")
+            Patched.apply(view, at, patched)
+            view.runtime.frames.forget()
+            broken = view.runtime.frames.stack(state)
+            assert broken.problem
+            assert broken.frames[:2] == whole.frames[:2]
+            assert len(broken.frames) <= len(whole.frames)
+    finally:
+        Patched.undo(view)
+        view.runtime.frames.forget()
+    assert (view.memory.u64, view.memory.read) == (read_u64, read)
+    assert view.runtime.frames.stack(state) == whole
+
+
+class Patched:
+    """Overwrites our copy of one page, never the process."""
+
+    saved: dict[int, bytes] = {}  # noqa: RUF012
+
+    @classmethod
+    def apply(cls, view: View, address: int, data: bytes) -> None:
+        number, offset = address >> 12, address & 4095
+        view.memory.u8(address)
+        page = cls.saved.setdefault(number, view.memory._pages[number])
+        view.memory._pages[number] = page[:offset] + data + page[offset + len(data) :]
+
+    @classmethod
+    def undo(cls, view: View) -> None:
+        view.memory._pages.update(cls.saved)
+        cls.saved.clear()
+
+
+def test_fast_enough(view: View) -> None:
+    """A 300-frame stack and all others of this program, from scratch, in well under a tenth of a second."""
+    with_cold_caches = []
+    for _ in range(3):
+        view.runtime.frames.forget()
+        view.runtime.codes._known.clear()
+        began = time.perf_counter()
+        for states in view.states.values():
+            view.runtime.frames.stack(states[0])
+        with_cold_caches.append(time.perf_counter() - began)
+    assert min(with_cold_caches) < 0.1

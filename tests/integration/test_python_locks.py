@@ -1,0 +1,223 @@
+"""GIL, locks, waits and objects of every supported Python against what the programs say of themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from python_targets import PYTHONS, PythonInferior, View
+
+from gdbext.cpython import gil, locks
+from gdbext.cpython.describe import describe
+from gdbext.cpython.functions import function_source
+from gdbext.cpython.waits import python_wait
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+    process = PythonInferior(request.param, "python_locks")
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module", params=["live", "core"])
+def view(inferior: PythonInferior, request: pytest.FixtureRequest) -> Iterator[View]:
+    with inferior.look(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def holder(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+    """One whose main thread sleeps in C with the GIL."""
+    process = PythonInferior(request.param, "python_locks", "gil")
+    yield process
+    process.close()
+
+
+def futex_of(view: View, tid: int) -> int:
+    """The address of the futex that a thread sleeps on: the first argument of futex(2), 202, is in rdi; it stays
+    there when a timed wait that was interrupted goes on through restart_syscall(2), 219."""
+    registers = next(each for each in view.target.threads() if each.tid == tid).registers()
+    assert registers["orig_rax"] in (202, 219)
+    return registers["rdi"]
+
+
+def test_nobody_holds_the_gil(view: View) -> None:
+    (found,) = view.runtime.gils()
+    assert not found.locked
+    assert found.holder_tid is None
+    assert found.last_holder in {states[0].address for states in view.states.values()}
+    assert found.interval == 5000
+
+
+@pytest.mark.parametrize("kind", ["live", "core"])
+def test_gil_holder_and_waiter(holder: PythonInferior, kind: str) -> None:
+    with holder.look(kind) as view:
+        (found,) = view.runtime.gils()
+        assert found.locked
+        assert found.holder_tid == view.target.pid
+        assert view.state(view.target.pid).address == found.holder
+        waited = futex_of(view, view.truth["wants_gil"])
+        assert found.role_of(waited) in ("cond", "mutex")
+        assert gil.gil_at(view.runtime, waited) == found
+        assert gil.gil_of(view.runtime, view.state(view.truth["wants_gil"])) == found
+
+
+def test_gil_ranges(view: View) -> None:
+    (found,) = view.runtime.gils()
+    sizes = [
+        end - start
+        for start, end in (found.cond_range, found.mutex_range, found.switch_cond_range, found.switch_mutex_range)
+    ]
+    assert sizes == [48, 40, 48, 40]  # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
+    assert found.role_of(found.cond_range[0]) == "cond"
+    assert found.role_of(found.switch_mutex_range[1]) is None
+    assert not gil.is_gil_address(view.runtime, found.address - 8)
+    assert not gil.is_gil_address(view.runtime, view.truth["lock"])
+
+
+def test_waits(view: View) -> None:
+    for name, expected in view.truth["waits"].items():
+        state = view.state(expected["tid"])
+        if name == "wait_for_simplequeue" and view.runtime.minor >= (3, 13):
+            continue  # waits in a parking lot, see test_simplequeue_of_313
+        found = python_wait(view.runtime, state, futex_of(view, expected["tid"]))
+        assert found is not None, name
+        assert (found.kind, found.address) == (expected["kind"], expected["address"]), name
+        assert found.lock is not None, name
+        assert found.lock.semaphore == futex_of(view, expected["tid"]), name
+        assert found.lock.locked, name
+        assert found.lock.waiters >= 1, name
+
+
+def test_waits_by_frames_alone(view: View) -> None:
+    for name in ("condition", "event", "semaphore", "queue", "barrier", "future"):
+        expected = view.truth["waits"][f"wait_for_{name}"]
+        found = python_wait(view.runtime, view.state(expected["tid"]))
+        assert found is not None
+        assert (found.kind, found.address) == (name, expected["address"])
+
+
+def test_simplequeue_of_313(view: View) -> None:
+    if view.runtime.minor < (3, 13):
+        pytest.skip("waits on a semaphore before 3.13")
+    expected = view.truth["waits"]["wait_for_simplequeue"]
+    state = view.state(expected["tid"])
+    assert python_wait(view.runtime, state, futex_of(view, expected["tid"])) is None
+    assert locks.read_lock(view.runtime, expected["address"]) is None
+
+
+def test_rlock_owner(view: View) -> None:
+    ident, tid = view.truth["holder"]["ident"], view.truth["holder"]["tid"]
+    assert locks.rlock_owner(view.runtime, view.truth["rlock"]) == (ident, 3)
+    assert view.runtime.tid_of_ident(ident) == tid
+    waiter = view.truth["waits"]["wait_for_rlock"]["tid"]
+    found = python_wait(view.runtime, view.state(waiter), futex_of(view, waiter))
+    assert found is not None
+    assert (found.owner_ident, found.owner_tid) == (ident, tid)
+    assert locks.rlock_owner(view.runtime, view.truth["free_rlock"]) is None
+    assert locks.rlock_owner(view.runtime, view.truth["lock"]) is None
+
+
+def test_taking_back_the_lock_of_a_condition(view: View) -> None:
+    tid = view.truth["waits"]["wait_to_reacquire"]["tid"]
+    found = python_wait(view.runtime, view.state(tid), futex_of(view, tid))
+    assert found is not None
+    assert found.reacquiring
+    assert found.lock is not None
+    assert found.lock.address == view.truth["handed"]
+    assert (found.owner_ident, found.owner_tid) == (view.truth["main"], view.target.pid)
+    plain = view.truth["waits"]["wait_for_condition"]["tid"]
+    other = python_wait(view.runtime, view.state(plain), futex_of(view, plain))
+    assert other is not None
+    assert not other.reacquiring
+    assert other.owner_ident is None
+
+
+def test_join(view: View) -> None:
+    found = python_wait(view.runtime, view.state(view.truth["join"]["tid"]))
+    assert found is not None
+    assert (found.kind, found.address) == ("thread", view.truth["join"]["address"])
+    assert (found.owner_ident, found.owner_tid) == (view.truth["sleeper"]["ident"], view.truth["sleeper"]["tid"])
+
+
+def test_locked(view: View) -> None:
+    assert locks.uses_semaphores(view.runtime)
+    assert locks.lock_locked(view.runtime, view.truth["lock"]) is True
+    assert locks.lock_locked(view.runtime, view.truth["free_lock"]) is False
+    assert locks.lock_locked(view.runtime, view.truth["rlock"]) is True
+    assert locks.lock_locked(view.runtime, view.truth["free_rlock"]) is False
+    assert locks.lock_locked(view.runtime, view.truth["objects"]["plain"]["address"]) is None
+    assert locks.read_lock(view.runtime, 0xDEADBEEF0) is None
+
+
+def test_unlocked_thread_waits_for_nothing(view: View) -> None:
+    assert python_wait(view.runtime, view.state(view.target.pid)) is None
+
+
+SIMPLE = (
+    "ascii", "latin", "ucs2", "ucs4", "empty", "bytes", "zero", "one", "negative", "big", "true", "none", "float",
+    "tuple", "single", "dict", "general", "ellipsis",
+)  # fmt: skip
+
+
+def test_descriptions(view: View) -> None:
+    objects = view.truth["objects"]
+    for name in SIMPLE:
+        assert describe(view.runtime, objects[name]["address"]) == objects[name]["repr"], name
+    assert describe(view.runtime, objects["list"]["address"]) == "[1, 2, 3, 4, ...]"
+    assert describe(view.runtime, objects["class"]["address"]) == "<class Plain>"
+    assert describe(view.runtime, objects["type"]["address"]) == "<class int>"
+    assert describe(view.runtime, objects["plain"]["address"]) == f"<Plain at {objects['plain']['address']:#x}>"
+    assert describe(view.runtime, objects["nested"]["address"]).startswith("[[<list at 0x")
+    assert describe(view.runtime, objects["builtin"]["address"]) == "<builtin_function_or_method len>"
+    long = describe(view.runtime, objects["long"]["address"])
+    assert re.fullmatch(r"'x+\.\.\.", long)
+    assert len(long) == 80
+    assert describe(view.runtime, 0) == "<NULL>"
+    assert describe(view.runtime, 0xDEADBEEF0) == "<unreadable 0xdeadbeef0>"
+
+
+def test_functions(view: View) -> None:
+    objects = view.truth["objects"]
+
+    def source(name: str) -> tuple[str, str, int | None, tuple[str, ...]]:
+        found = function_source(view.runtime, objects[name]["address"])
+        assert found is not None
+        return found.kind, found.qualname, found.line, found.wrappers
+
+    assert source("function") == ("function", "make_objects", objects["function"]["line"], ())
+    assert source("method")[:2] == ("function", "Plain.method")
+    assert source("method")[3] == ("method",)
+    assert source("partial")[:2] == ("function", "Plain.method")
+    assert source("partial")[3] == ("functools.partial",)
+    assert source("wrapped")[:2] == ("function", "wrapped")
+    assert source("lambda")[1] == "make_objects.<locals>.<lambda>"
+    assert source("builtin") == ("builtin", "len", None, ())
+    assert source("late")[:2] == ("instance", "Late.__call__")
+    assert source("plain") == ("object", "Plain", None, ())
+    assert source("class") == ("class", "Plain", None, ())
+    found = function_source(view.runtime, objects["function"]["address"])
+    assert found is not None
+    assert found.file is not None
+    assert found.file.endswith("python_locks.py")
+    assert function_source(view.runtime, 0xDEADBEEF0) is None
+
+
+def test_attributes(view: View) -> None:
+    objects, dicts, integer = view.truth["objects"], view.runtime.dicts, view.runtime.objects.integer
+
+    def names(name: str) -> list[str]:
+        return [view.runtime.objects.text(key) for key, _ in dicts.attributes(objects[name]["address"])]
+
+    assert names("plain") == ["first", "second"]
+    assert names("read_dict") == ["first", "second", "extra"]
+    assert names("late") == ["first", "second", *(f"attribute_{number}" for number in range(40))]
+    assert names("slotted") == []
+    for name, attribute, value in (("plain", "first", 3), ("read_dict", "extra", 8), ("late", "attribute_39", 39)):
+        found = dicts.attribute(objects[name]["address"], attribute)
+        assert found is not None
+        assert integer(found) == value
+    assert dicts.attribute(objects["plain"]["address"], "shared") is None
+    assert dicts.attribute(0xDEADBEEF0, "first") is None

@@ -1,0 +1,133 @@
+"""Real Pythons of every supported version to look at with gdbext.cpython, live and as cores, without a debugger."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import procfs
+import pytest
+from harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
+
+from gdbext.cpython.runtime import PythonRuntime, ThreadState
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.process.unwind import NativeFrame, Unwinder
+from gdbext.target.base import Target
+from gdbext.target.core_target import CoreTarget
+from gdbext.target.proc_target import ProcTarget
+
+PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian")
+"""Minor versions from pyenv (with symbols), and Debian's stripped one."""
+
+
+@dataclass
+class View:
+    """One look at one Python."""
+
+    python: str
+    kind: str
+    truth: dict[str, Any]
+    target: Target
+    memory: Memory
+    modules: ModuleTable
+    symbolizer: Symbolizer
+    runtime: PythonRuntime
+    states: dict[int, list[ThreadState]] = field(default_factory=dict)
+
+    def state(self, tid: int) -> ThreadState:
+        """The thread state of a kernel thread."""
+        return self.states[tid][0]
+
+    def native(self, tid: int) -> list[NativeFrame]:
+        """The native stack of a thread."""
+        thread = next(each for each in self.target.threads() if each.tid == tid)
+        return list(Unwinder(self.memory, self.modules).frames(thread.registers()))
+
+    def loops(self, tid: int) -> list[tuple[int, int]]:
+        """(sp, cfa) of the native frames that evaluate Python code."""
+        return [(frame.sp, frame.cfa) for frame in self.native(tid) if self.is_loop(frame)]
+
+    def is_loop(self, frame: NativeFrame) -> bool:
+        """Whether a native frame is the evaluation loop (or its cold part)."""
+        function = self.symbolizer.function(frame.lookup_pc)
+        names = function.names if function else ()
+        return any(name.partition(".")[0] == "_PyEval_EvalFrameDefault" for name in names)
+
+
+def view_of(python: str, kind: str, truth: dict[str, Any], target: Target) -> View:
+    """Everything above a target."""
+    memory = Memory(target)
+    modules = ModuleTable(target, memory)
+    symbolizer = Symbolizer(modules)
+    runtime = PythonRuntime.detect(memory, modules, symbolizer)
+    assert runtime is not None, "no CPython found"
+    return View(python, kind, truth, target, memory, modules, symbolizer, runtime, runtime.threads_by_tid())
+
+
+class PythonInferior:
+    """A running tests/inferiors/NAME.py, and its core when somebody asks for it."""
+
+    def __init__(self, python: str, name: str, *args: str) -> None:
+        self.python = python
+        self.folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
+        truth = self.folder / "truth.json"
+        try:
+            path, _ = interpreter(python)
+        except HarnessError as error:
+            shutil.rmtree(self.folder)
+            pytest.skip(str(error))
+        command = [path, "-X", "utf8", str(INFERIORS / f"{name}.py"), str(truth), *args]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline()
+        if ready != b"ready\n":
+            self.close()
+            raise HarnessError(f"{python} {name} did not get ready: {ready!r}")
+        self.truth: dict[str, Any] = json.loads(truth.read_text(encoding="utf-8"))
+        wait_until(self._asleep, "all threads are blocked", 20)
+
+    def _asleep(self) -> bool:
+        """No thread is on its way into its wait any more; ``awake`` ones of the truth never are."""
+        awake = {self.truth.get("wants_gil")}
+        tids = set(procfs.threads(self.process.pid)) - awake
+        return all(self._syscall(tid) not in ("running", "-1", "") for tid in tids)
+
+    def _syscall(self, tid: int) -> str:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{self.process.pid}/task/{tid}/syscall").read_text().split()
+            return words[0] if words else ""
+        return ""
+
+    @contextlib.contextmanager
+    def look(self, kind: str) -> Iterator[View]:
+        """The process itself ("live"), stopped meanwhile, or its core ("core")."""
+        target: Target = ProcTarget(self.process.pid) if kind == "live" else CoreTarget(str(self.core()))
+        try:
+            yield view_of(self.python, kind, self.truth, target)
+        finally:
+            target.close()
+
+    def core(self) -> Path:
+        """Its core, as gcore makes it."""
+        path = self.folder / "core"
+        if not path.exists():
+            take_core(self.process.pid, path)
+        return path
+
+    def close(self) -> None:
+        """End it and remove its files."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
