@@ -102,8 +102,6 @@ class ThreadFacts:
     """What could not be read of this thread, and why its walk ended."""
     pool: str = ""
     """The pool whose idle worker this thread is ("OpenMP", "autograd", …), "" for any other thread."""
-    python_line: str = ""
-    """The innermost Python line, ``file.py:8 (function)``, "" where there is none."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 
@@ -112,6 +110,14 @@ class ThreadFacts:
         """The thread as people call it: its Python name, else the kernel's, with the tid."""
         name = self.python_name or self.name
         return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
+
+    @property
+    def python_line(self) -> str:
+        """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
+        if not self.python:
+            return ""
+        frame = self.python[0]
+        return f"{frame.file}:{frame.line if frame.line is not None else '?'} ({frame.function})"
 
 
 @dataclass(frozen=True)

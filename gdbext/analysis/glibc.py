@@ -1,0 +1,300 @@
+"""Waits inside glibc's synchronisation objects: which object, and what it records about its owner. x86-64.
+
+Layouts: sysdeps/nptl/bits/struct_mutex.h, struct_rwlock.h, thread-shared-types.h (condvar), nptl/internaltypes.h
+(barrier, semaphore) of glibc 2.25 to 2.41. On a stripped libc only exported functions have names, so a wait is
+recognised by the exported caller, by the futex operation and by what is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.analysis.facts import Owner, Resource, Wait
+from gdbext.analysis.futex import TID_MASK, FutexWait, futex_wait
+from gdbext.analysis.look import ThreadLook
+from gdbext.process.memory import Memory
+
+_MUTEX_SIZE = 40
+_KIND_BITS = 0x3F3
+"""Type (0–3), robust, PI, PP, process-shared and elision bits of pthread_mutex_t.__data.__kind."""
+_READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
+_SIGNAL_OFFSETS = (40, 44, 32, 36)
+"""__g_signals[0] and [1] of pthread_cond_t: up to glibc 2.40, then since 2.41 (which dropped __g_refs)."""
+_NEAR = 14
+"""Frames between the kernel and the exported function of libc or ld.so that waits."""
+
+
+def locks(thread: ThreadLook) -> Wait | None:
+    """The wait of a thread for a lock proper: mutex, rwlock, the loader's or libc's own; None for any other."""
+    futex = futex_wait(thread.syscall)
+    return None if futex is None else _lock_word(thread, futex) or _rwlock(thread, futex)
+
+
+def others(thread: ThreadLook) -> Wait | None:
+    """The wait of a thread for a condition variable, semaphore, thread, barrier or once; None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None:
+        return None
+    for recognise in (_condvar, _semaphore, _join, _barrier, _once):
+        wait = recognise(thread, futex)
+        if wait is not None:
+            return wait
+    return None
+
+
+def _lock_word(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """A pthread mutex of any kind, the loader's, or one of libc's own locks, which record no owner."""
+    if not (futex.is_lock_word or futex.is_pi or futex.is_robust):
+        return None
+    mutex = _MutexWords.read(thread.process.memory, futex.address)
+    level = thread.first("mutex", "cond", within=6)
+    if mutex is not None and (level is not None or mutex.looks_owned(thread)):
+        return _mutex_wait(thread, futex, mutex)
+    for mark, kind, name in (
+        ("malloc", "libc-lock", "malloc arena"), ("stdio", "libc-lock", "stdio stream"),
+        ("loader", "loader-lock", ""), ("libc-lock", "libc-lock", ""),
+    ):  # fmt: skip
+        if thread.first(mark, within=_NEAR) is not None:
+            return Wait(
+                Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
+                handover=_is_free(thread, futex.address),
+                evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
+            )
+    if level is None and not thread.module_name(0).startswith(("libc.", "libc-", "ld-", "libpthread")):
+        return None
+    return Wait(
+        Resource("libc-lock", futex.address, thread.process.name_at(futex.address)),
+        handover=_is_free(thread, futex.address),
+        evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
+    )
+
+
+class _MutexWords:
+    """The first five words of a pthread_mutex_t."""
+
+    def __init__(self, lock: int, owner: int, users: int, kind: int) -> None:
+        self.lock = lock
+        self.owner = owner
+        self.users = users
+        self.kind = kind
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> _MutexWords | None:
+        """The mutex at an address, None where there can be none."""
+        raw = memory.try_read(address, _MUTEX_SIZE)
+        if raw is None:
+            return None
+        lock, _, owner, users, kind = (int.from_bytes(raw[at : at + 4], "little") for at in range(0, 20, 4))
+        return cls(lock, owner, users, kind) if not kind & ~_KIND_BITS else None
+
+    def looks_owned(self, thread: ThreadLook) -> bool:
+        """Locked, and its owner is a thread of this process: this is a mutex even where no name says so."""
+        owner = thread.process.owner(self.owner)
+        return bool(self.lock) and owner is not None and owner.state == "alive"
+
+    @property
+    def words(self) -> str:
+        """What kind of mutex it is."""
+        kinds = ("normal", "recursive", "error-checking", "adaptive")
+        extra = [name for bit, name in ((16, "robust"), (32, "priority-inheriting"), (128, "process-shared"))
+                 if self.kind & bit]  # fmt: skip
+        return " ".join([*extra, kinds[self.kind & 3]])
+
+
+def _mutex_wait(thread: ThreadLook, futex: FutexWait, mutex: _MutexWords) -> Wait:
+    process = thread.process
+    in_loader = thread.first("loader", within=_NEAR) is not None or _in_loader(thread, futex.address)
+    resource = Resource("loader-lock" if in_loader else "mutex", futex.address, process.name_at(futex.address))
+    tid = mutex.owner
+    if futex.is_pi or futex.is_robust:
+        tid = mutex.lock & TID_MASK
+    if not mutex.lock:
+        return Wait(resource, handover=True, evidence=(f"the lock word at {futex.address:#x} is 0: free",))
+    owner = process.owner(tid)
+    if owner is not None and owner.tid == thread.tid and not mutex.kind & 0x10 and mutex.kind & 3 == 1:
+        owner = None  # A recursive mutex lets its owner in: this cannot be its state at rest.
+    if owner is None:
+        evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
+        return Wait(resource, evidence=(evidence,))
+    evidence = f"{mutex.words} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
+    return Wait(resource, owner, "recorded", evidence=(evidence,), timed=futex.timed)
+
+
+def _in_loader(thread: ThreadLook, address: int) -> bool:
+    module = thread.process.modules.find(address)
+    return module is not None and module.name.startswith(("ld-linux", "ld-2.", "ld.so"))
+
+
+def _is_free(thread: ThreadLook, address: int) -> bool:
+    raw = thread.process.memory.try_read(address, 4)
+    return raw is not None and not any(raw)
+
+
+def _condvar(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    level = thread.first("cond", within=6)
+    if level is None or futex.is_lock_word:
+        return None
+    base = _proven_base(thread, futex.address, _SIGNAL_OFFSETS, level)
+    address = base if base is not None else futex.address - (40 if futex.address % 8 == 0 else 44)
+    how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
+    return Wait(
+        Resource("condvar", address, thread.process.name_at(address)),
+        timed=futex.timed,
+        companion=_companion(thread, address, level),
+        evidence=(f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",),
+    )
+
+
+def _companion(thread: ThreadLook, condvar: int, level: int) -> Resource | None:
+    """The mutex of a pthread_cond_wait: the only other object in its frames that is a plausible pthread_mutex_t.
+
+    It is not owned by the waiter (the wait unlocked it) but counts it as a user, so its kind and its user count
+    are what can be checked; with more than one candidate nothing is said.
+    """
+    memory = thread.process.memory
+    candidates = set()
+    for value in set(thread.values(level)):
+        if value in (0, condvar) or value % 8 or not _is_writable_data(thread, value):
+            continue
+        mutex = _MutexWords.read(memory, value)
+        if mutex is None or not 0 < mutex.users < 1 << 16 or mutex.lock > 2:
+            continue
+        if mutex.owner == thread.own_tid or (mutex.owner != 0) != (mutex.lock != 0):
+            continue
+        if mutex.owner == 0 or thread.process.owner(mutex.owner) is not None:
+            candidates.add(value)
+    if len(candidates) != 1:
+        return None
+    address = candidates.pop()
+    return Resource("mutex", address, thread.process.name_at(address))
+
+
+def _is_writable_data(thread: ThreadLook, address: int) -> bool:
+    if address < 0x10000 or address >= 1 << 47:
+        return False
+    mapping = thread.process.modules.mapping_at(address)
+    return mapping is None or not mapping.permissions or "w" in mapping.permissions
+
+
+def _proven_base(thread: ThreadLook, word: int, offsets: tuple[int, ...], level: int) -> int | None:
+    """The object that contains a word: the only candidate that the waiting frames hold a pointer to."""
+    held: set[int] = set()
+    for at in range(max(level - 2, 0), min(level + 3, len(thread.frames))):
+        held.update(thread.values(at))
+    bases = [word - offset for offset in offsets if word - offset in held and (word - offset) % 8 == 0]
+    return bases[0] if len(bases) == 1 else None
+
+
+def _rwlock(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """pthread_rwlock_t: __readers +0, __wrphase_futex +8, __writers_futex +12, __cur_writer +24."""
+    level = thread.first("rdlock", "wrlock", within=6)
+    if level is None:
+        return None
+    base = _proven_base(thread, futex.address, (8, 12, 0), level)
+    if base is None:
+        base = futex.address - (8 if futex.address % 8 == 0 else 12)
+    process = thread.process
+    raw = process.memory.try_read(base, 28)
+    if raw is None:
+        return Wait(Resource("rwlock", base))
+    readers, writer = int.from_bytes(raw[:4], "little") >> _READER_SHIFT, int.from_bytes(raw[24:28], "little")
+    resource = Resource("rwlock", base, process.name_at(base))
+    if writer:
+        owner = process.owner(writer)
+        evidence = f"rwlock {base:#x}: writer {writer} at +24"
+        return Wait(resource, owner, "recorded" if owner else "unknown", futex.timed, (evidence,))
+    if not readers:
+        return Wait(resource, handover=True, evidence=(f"rwlock {base:#x} has no writer and no readers: free",))
+    found = list(_readers(thread, base))
+    evidence = f"rwlock {base:#x} is held by {readers} reader(s), which it does not name"
+    if len(found) != readers:
+        return Wait(resource, timed=futex.timed, evidence=(evidence,))
+    seen = f"{evidence}; exactly as many other threads have its address in their frames"
+    return Wait(resource, found[0], "inferred", futex.timed, (seen,), tuple(found[1:]))
+
+
+def _readers(thread: ThreadLook, rwlock: int) -> Iterator[Owner]:
+    """Threads whose frames mention the rwlock and that do not wait for it."""
+    for other in thread.process.threads:
+        if other is thread or other.first("rdlock", "wrlock", within=6) is not None:
+            continue
+        if other.mentions(rwlock, range(min(len(other.frames), 40))):
+            yield Owner(other.tid)
+
+
+def _semaphore(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    if thread.first("semaphore", within=5) is None:
+        return None
+    name = thread.process.name_at(futex.address)
+    evidence = (f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it",)
+    return Wait(
+        Resource("semaphore", futex.address, name), timed=futex.timed, evidence=evidence,
+        handover=_has_tokens(thread, futex.address),
+    )  # fmt: skip
+
+
+def _has_tokens(thread: ThreadLook, address: int) -> bool:
+    """struct new_sem: the value is the low half of the first 64 bits (nptl, __HAVE_64B_ATOMICS)."""
+    raw = thread.process.memory.try_read(address, 4)
+    return raw is not None and any(raw)
+
+
+def _join(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """pthread_join sleeps on struct pthread.tid of the thread it waits for; the kernel clears it at its end."""
+    if thread.first("join", within=5) is None:
+        return None
+    owner = thread.process.owner(futex.value & TID_MASK)
+    other = thread.process.thread(owner.tid) if owner is not None else None
+    if owner is None or other is None or other.registers.get("fs_base", 0) + 0x2D0 != futex.address:
+        return Wait(Resource("join", futex.address, "a thread"), timed=futex.timed)
+    evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"
+    return Wait(Resource("join", futex.address, f"thread {owner.tid}"), owner, "recorded", futex.timed, (evidence,))
+
+
+def _barrier(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """struct pthread_barrier: in +0, current_round +4, count +8, shared +12, out +16."""
+    if thread.first("barrier", within=4) is None:
+        return None
+    raw = thread.process.memory.try_read(futex.address - 4, 12)
+    address, name = futex.address - 4, thread.process.name_at(futex.address - 4)
+    text = ""
+    if raw is not None:
+        entered, round_, count = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
+        if 0 < count < 1 << 20 and entered - round_ <= count:
+            text = f"{entered - round_} of {count} threads have arrived"
+    return Wait(Resource("barrier", address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
+
+
+def _once(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """pthread_once: the control word itself; who runs the initialiser is seen on another stack."""
+    level = thread.first("once", within=4)
+    if level is None and not _is_once_word(thread, futex):
+        return None
+    resource = Resource("once", futex.address, thread.process.name_at(futex.address))
+    owners = [Owner(other.tid) for other in thread.process.threads if other is not thread and _runs_once(other, futex)]
+    if len(owners) != 1:
+        return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
+    where = f"a libc frame of thread {owners[0].tid} that called out of libc"
+    evidence = f"once control {futex.address:#x} is in {where}"
+    return Wait(resource, owners[0], "inferred", evidence=(evidence,))
+
+
+def _is_once_word(thread: ThreadLook, futex: FutexWait) -> bool:
+    """__pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
+    generation above), waited for untimed in libc, directly called by code outside of libc."""
+    if futex.command != 0 or futex.timed or futex.value & 3 != 1 or futex.value > 1 << 20:
+        return False
+    levels = [level for level in range(min(4, len(thread.frames))) if _in_libc(thread, level)]
+    return len(levels) in (1, 2, 3) and thread.mentions(futex.address, levels) and thread.stack.function(1) is None
+
+
+def _runs_once(other: ThreadLook, futex: FutexWait) -> bool:
+    """A frame of libc that holds the control word and has called code outside of libc."""
+    for level in range(1, min(len(other.frames), 60)):
+        if _in_libc(other, level) and not _in_libc(other, level - 1) and other.mentions(futex.address, (level,)):
+            return True
+    return False
+
+
+def _in_libc(thread: ThreadLook, level: int) -> bool:
+    return thread.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))

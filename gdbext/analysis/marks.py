@@ -1,0 +1,128 @@
+"""What a function's name tells about waiting: one table from names to marks.
+
+C functions are matched by their whole exported name, C++ functions by the beginning of the mangled name (which is
+unambiguous, where demangled text may only be a template argument). Everything here is
+exported, or in the symbol table of every release wheel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_C_NAMES = {
+    "mutex": "pthread_mutex_lock __pthread_mutex_lock ___pthread_mutex_lock pthread_mutex_timedlock "
+             "pthread_mutex_clocklock __pthread_mutex_timedlock",
+    "cond": "pthread_cond_wait __pthread_cond_wait ___pthread_cond_wait pthread_cond_timedwait "
+            "__pthread_cond_timedwait ___pthread_cond_timedwait pthread_cond_clockwait __pthread_cond_clockwait",
+    "rdlock": "pthread_rwlock_rdlock __pthread_rwlock_rdlock ___pthread_rwlock_rdlock pthread_rwlock_timedrdlock "
+              "pthread_rwlock_clockrdlock",
+    "wrlock": "pthread_rwlock_wrlock __pthread_rwlock_wrlock ___pthread_rwlock_wrlock pthread_rwlock_timedwrlock "
+              "pthread_rwlock_clockwrlock",
+    "semaphore": "sem_wait __new_sem_wait sem_timedwait sem_clockwait __sem_clockwait ___sem_timedwait",
+    "join": "pthread_join ___pthread_join __pthread_join pthread_timedjoin_np pthread_clockjoin_np "
+            "__pthread_clockjoin_ex",
+    "barrier": "pthread_barrier_wait ___pthread_barrier_wait __pthread_barrier_wait",
+    "once": "pthread_once __pthread_once ___pthread_once",
+    "guard": "__cxa_guard_acquire",
+    "loader": "dlopen dlmopen dlclose dlsym dlvsym dladdr dladdr1 dlinfo dlerror dl_iterate_phdr _dl_open "
+              "_dl_catch_exception _dl_catch_error __tls_get_addr _dl_find_dso_for_object",
+    "stdio": "flockfile _IO_flockfile fflush fputs puts fwrite fputc putc putchar printf vprintf fprintf vfprintf "
+             "fread fgets getc fgetc getchar fclose fseek ftell _IO_fwrite _IO_puts _IO_fputs _IO_fflush _IO_getc "
+             "_IO_putc __vfprintf_chk __fprintf_chk __printf_chk perror setvbuf",
+    "malloc": "malloc free calloc realloc memalign aligned_alloc posix_memalign valloc pvalloc malloc_trim "
+              "malloc_usable_size mallinfo mallinfo2 malloc_info __libc_malloc __libc_free __libc_calloc "
+              "__libc_realloc __libc_memalign",
+    "libc-lock": "fork _Fork __libc_fork exit on_exit __cxa_atexit __cxa_finalize atexit at_quick_exit setlocale "
+                 "getenv setenv unsetenv putenv tzset localtime localtime_r mktime strftime syslog getaddrinfo random "
+                 "srandom rand __lll_lock_wait_private pthread_create pthread_setname_np abort",
+    "gil": "take_gil PyEval_RestoreThread PyEval_AcquireThread PyEval_AcquireLock PyGILState_Ensure "
+           "_PyEval_AcquireLock PyThreadState_Swap Py_NewInterpreterFromConfig",
+    "drop-gil": "_Py_HandlePending drop_gil eval_frame_handle_pending",
+    "eval": "_PyEval_EvalFrameDefault",
+    "python-lock": "PyThread_acquire_lock_timed PyThread_acquire_lock _PyMutex_LockTimed _PyParkingLot_Park",
+    "python-join": "PyThread_join_thread ThreadHandle_join",
+    "prompt": "PyOS_Readline PyOS_StdioReadline PyRun_InteractiveLoopFlags PyRun_InteractiveOneFlags "
+              "_PyRun_InteractiveLoopObject PyRun_InteractiveOneObject",
+    "python-input": "builtin_input PyFile_GetLine",
+    "sleep": "sleep usleep nanosleep __nanosleep clock_nanosleep __clock_nanosleep thrd_sleep",
+    "gomp-enter": "GOMP_parallel GOMP_parallel_start GOMP_parallel_end GOMP_parallel_sections "
+                  "GOMP_parallel_loop_static GOMP_parallel_loop_dynamic GOMP_parallel_loop_guided "
+                  "GOMP_parallel_loop_nonmonotonic_dynamic GOMP_parallel_reductions GOMP_teams_reg",
+    "gomp-barrier": "GOMP_barrier GOMP_barrier_cancel GOMP_taskwait GOMP_taskgroup_end GOMP_loop_end "
+                    "GOMP_sections_end GOMP_workshare_task_reduction_unregister",
+    "gomp-lock": "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock",
+    "kmp-enter": "__kmpc_fork_call __kmp_fork_call __kmp_join_call __kmp_GOMP_fork_call",
+    "kmp-barrier": "__kmpc_barrier __kmp_barrier __kmpc_reduce __kmpc_reduce_nowait",
+    "kmp-thread": "__kmp_launch_worker __kmp_launch_thread __kmp_launch_monitor",
+    "device": "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
+              "cudaHostAlloc cuStreamSynchronize cuCtxSynchronize cuEventSynchronize cuMemcpyDtoH_v2 "
+              "cuMemcpyHtoD_v2 hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy "
+              "zeEventHostSynchronize zeFenceHostSynchronize zeCommandQueueSynchronize",
+    "nccl": "ncclCommInitRank ncclCommInitRankConfig ncclCommInitAll ncclCommDestroy ncclCommFinalize ncclCommAbort "
+            "ncclGroupEnd ncclAllReduce ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclSend ncclRecv "
+            "ncclCommSplit",
+    "mpi": "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init",
+    "uv-run": "uv_run",
+}  # fmt: skip
+
+_CXX_NAMES = {
+    "autograd-pop": "torch::autograd::ReadyQueue::pop",
+    "autograd-thread": "torch::autograd::Engine::thread_init torch::autograd::python::PythonEngine::thread_init "
+                       "torch::autograd::Engine::reentrant_thread_init",
+    "autograd-main": "torch::autograd::Engine::thread_main",
+    "autograd-execute": "torch::autograd::Engine::execute torch::autograd::Engine::execute_with_graph_task "
+                        "torch::autograd::python::PythonEngine::execute",
+    "autograd-evaluate": "torch::autograd::Engine::evaluate_function",
+    "future": "c10::ivalue::Future::wait",
+    "std-future": "std::__atomic_futex_unsigned_base::_M_futex_wait_until",
+    "c10-pool": "c10::ThreadPool::main_loop",
+    "c10-pool-wait": "c10::ThreadPool::waitWorkComplete",
+    "gloo-loop": "gloo::transport::tcp::Loop::run",
+    "gloo-queue": "c10d::ProcessGroupGloo::runLoop",
+    "store": "c10d::TCPStore::wait c10d::TCPStore::get c10d::TCPStore::waitForWorkers c10d::TCPStore::doWait "
+             "c10d::TCPStore::doGet c10d::FileStore::wait c10d::FileStore::get c10d::HashStore::wait "
+             "c10d::HashStore::get c10d::PrefixStore::wait c10d::PrefixStore::get",
+    "store-daemon": "c10d::detail::TCPStoreMasterDaemon::run c10d::detail::LibUVStoreDaemon::run "
+                    "c10d::detail::TCPStoreWorkerDaemon::run",
+    "nccl-watchdog": "c10d::ProcessGroupNCCL::ncclCommWatchdog c10d::ProcessGroupNCCL::heartbeatMonitor "
+                     "c10d::ProcessGroupNCCL::Watchdog::run c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop "
+                     "c10d::ProcessGroupNCCL::workCleanupLoop c10d::ProcessGroupNCCL::watchdogHandler",
+    "rpc-pool": "torch::distributed::rpc::RpcAgent::retryExpiredRpcs "
+                "torch::distributed::rpc::TensorPipeAgent::pollTimeoutRpcs",
+}  # fmt: skip
+
+_COLLECTIVE = re.compile(
+    r"^_ZN4gloo\d|^_ZN4c10d(?:\d+\w*|4)Work\w*(?:4wait|11synchronize)E|^_ZN4c10d4Work4waitE"
+    r"|^_ZN4c10d16ProcessGroup(?:Gloo|NCCL)(?:\d+\w+Work)?(?:4wait|11synchronize|16monitoredBarrier)"
+)
+"""Any function of gloo, and what waits for the work of a process group."""
+
+
+def _mangled(qualified: str) -> str:
+    """The piece that the nested name has in a mangled name: ``a::bc`` is ``1a2bc``; std is always ``St``."""
+    parts = [f"{len(part)}{part}" for part in qualified.split("::") if part != "std"]
+    return ("St" if qualified.startswith("std::") else "N") + "".join(parts)
+
+
+_MARK_OF_C_NAME = {name: mark for mark, names in _C_NAMES.items() for name in names.split()}
+_MARK_OF_PIECE = {_mangled(name): mark for mark, names in _CXX_NAMES.items() for name in names.split()}
+_PIECE = re.compile("|".join(sorted(map(re.escape, _MARK_OF_PIECE), key=len, reverse=True)))
+
+
+def marks_of(names: Iterable[str]) -> frozenset[str]:
+    """The marks of one function, given all its names (mangled)."""
+    found: set[str] = set()
+    for name in names:
+        if not name.startswith("_Z"):
+            mark = _MARK_OF_C_NAME.get(name)
+            if mark is not None:
+                found.add(mark)
+            continue
+        # A name at the very start of the mangled name is the function itself; deeper it is only an argument.
+        match = _PIECE.match(name, 2) or _PIECE.match(name, 3)
+        if match is not None:
+            found.add(_MARK_OF_PIECE[match.group()])
+        if _COLLECTIVE.match(name):
+            found.add("collective")
+    return frozenset(found)

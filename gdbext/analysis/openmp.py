@@ -1,0 +1,107 @@
+"""OpenMP: idle workers, barriers, and teams whose workers do not exist.
+
+The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
+frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.analysis.facts import Owner, Resource, Wait
+from gdbext.analysis.futex import futex_wait
+from gdbext.analysis.look import ThreadLook
+
+POOL = "OpenMP"
+_GNU = ("libgomp",)
+_LLVM = ("libiomp5", "libomp")
+_LIBRARIES = _GNU + _LLVM
+_NEAR = 12
+
+
+def classify(thread: ThreadLook) -> Wait | None:
+    """The wait of a thread inside an OpenMP runtime, None for any other."""
+    level = _innermost_runtime_frame(thread)
+    if level is None:
+        return None
+    futex = futex_wait(thread.syscall)
+    address = futex.address if futex is not None else 0
+    if thread.first("gomp-lock", within=_NEAR) is not None:
+        return Wait(Resource("mutex", address, "OpenMP lock or critical section")) if futex is not None else None
+    if is_worker(thread):
+        if _only_runtime_frames(thread, level):
+            return Wait(Resource("worker-pool", address, POOL))
+        return _barrier(thread, address) if futex is not None else None
+    if futex is None:
+        return None
+    if thread.first("gomp-enter", "kmp-enter", within=_NEAR) is not None:
+        return _team(thread, address)
+    return _barrier(thread, address)
+
+
+def is_idle_worker(thread: ThreadLook) -> bool:
+    """A pool thread with nothing but the runtime on its stack: it waits, or spins, for work."""
+    level = _innermost_runtime_frame(thread)
+    return level is not None and is_worker(thread) and _only_runtime_frames(thread, level)
+
+
+def is_worker(thread: ThreadLook) -> bool:
+    """The thread was started by the runtime: the outermost frames are libc's, then the runtime's."""
+    for level in range(len(thread.frames) - 1, max(len(thread.frames) - 6, -1), -1):
+        module = thread.module_name(level)
+        if module.startswith(_LIBRARIES):
+            return True
+        if module and not module.startswith(("libc.", "libc-", "libpthread", "ld-")):
+            return False
+    return False
+
+
+def _innermost_runtime_frame(thread: ThreadLook) -> int | None:
+    """The runtime waits by itself (libgomp) or through libc (libiomp5)."""
+    for level in range(min(5, len(thread.frames))):
+        module = thread.module_name(level)
+        if module.startswith(_LIBRARIES):
+            return level
+        if not module.startswith(("libc.", "libc-", "libpthread")):
+            return None
+    return None
+
+
+def _only_runtime_frames(thread: ThreadLook, level: int) -> bool:
+    allowed = (*_LIBRARIES, "libc.", "libc-", "libpthread", "ld-")
+    return all(thread.module_name(at).startswith(allowed) for at in range(level, len(thread.frames)))
+
+
+def _team(thread: ThreadLook, address: int) -> Wait:
+    """The master waits for its team: to start, or to end the region."""
+    workers = [other for other in thread.process.threads if other is not thread and is_worker(other)]
+    resource = Resource("worker-pool", address, POOL)
+    if not workers:
+        evidence = (
+            "it is inside the OpenMP runtime's entry to a parallel region, waiting for its team",
+            f"none of the {len(thread.process.tids)} threads of this process was started by the OpenMP runtime",
+        )
+        missing = "this process has no OpenMP worker threads: they do not survive fork"
+        return Wait(resource, missing=missing, evidence=evidence)
+    return _for_team_mates(resource, workers)
+
+
+def _barrier(thread: ThreadLook, address: int) -> Wait:
+    """A barrier inside a region: the others must arrive."""
+    mates = [other for other in thread.process.threads if other is not thread and is_worker(other)]
+    return _for_team_mates(Resource("barrier", address, POOL), mates)
+
+
+def _for_team_mates(resource: Resource, workers: list[ThreadLook]) -> Wait:
+    """Those that still are inside user code have not arrived."""
+    late = list(_in_user_code(workers))
+    if not late:
+        return Wait(resource, handover=True, evidence=("all workers are in the runtime, none is late",))
+    evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
+    return Wait(resource, Owner(late[0]), "inferred", evidence=(evidence,), others=tuple(map(Owner, late[1:])))
+
+
+def _in_user_code(workers: list[ThreadLook]) -> Iterator[int]:
+    for worker in workers:
+        if _innermost_runtime_frame(worker) is None:
+            yield worker.tid

@@ -1,0 +1,111 @@
+"""Waits that PyTorch's own functions give a meaning to: pools, autograd, futures, collectives, devices.
+
+The functions are recognised by their names (marks.py); below them there is only a condition variable, a futex or a
+poll, which by itself says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gdbext.analysis.facts import Owner, Resource, Wait
+from gdbext.analysis.look import INNER, ThreadLook
+
+AUTOGRAD = "autograd"
+_POOLS = {
+    "autograd-pop": (AUTOGRAD, ("autograd-thread",)),
+    "autograd-thread": (AUTOGRAD, ()),
+    "c10-pool": ("c10 thread pool", ()),
+    "gloo-loop": ("gloo event loop", ()),
+    "gloo-queue": ("gloo work queue", ()),
+    "store-daemon": ("c10d store", ()),
+    "nccl-watchdog": ("NCCL watchdog", ()),
+    "rpc-pool": ("RPC", ()),
+}
+"""Mark of a pool's waiting function → the pool, and marks that must be there as well."""
+_MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "c10-pool-wait")
+_BETWEEN = 14
+"""Frames from the kernel up to a pool's main function while it waits for work (condvar, std::, lambda wrappers)."""
+_BUSY_MARKS = ("autograd-main", "autograd-evaluate", "eval", "collective", "store", "device")
+
+
+def pool_of(thread: ThreadLook) -> str:
+    """The pool whose idle worker this is, "" for a thread that works or is no worker."""
+    for mark, (pool, needed) in _POOLS.items():
+        level = thread.first(mark, within=_BETWEEN)
+        if level is None or any(name not in thread.inner_marks and name not in thread.outer_marks for name in needed):
+            continue
+        if not any(thread.inner_marks.get(busy, INNER) < level for busy in _BUSY_MARKS):
+            return pool
+    return ""
+
+
+def classify(thread: ThreadLook) -> Wait | None:
+    """The wait of a thread that is inside such a function and blocked, None for any other."""
+    if thread.syscall is None:
+        return None
+    address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
+    inside = _innermost(thread, *_MEANINGS)
+    if inside is None:
+        return None
+    mark, level = inside
+    if _is_covered(thread, level):
+        return None
+    name = _name_of(thread, level)
+    if mark in ("nccl", "mpi", "collective", "store"):
+        return Wait(Resource("collective", address, name), evidence=(f"frame {level}: {name}",))
+    if mark == "device":
+        return Wait(Resource("device", address, name), evidence=(f"frame {level}: {name}",))
+    if mark == "autograd-execute":
+        return _graph_task(thread, address, level)
+    if mark == "c10-pool-wait":
+        return Wait(Resource("worker-pool", address, "c10 thread pool"), evidence=(f"frame {level}: {name}",))
+    return Wait(Resource("condvar", address, "c10::ivalue::Future"), evidence=(f"frame {level}: {name}",))
+
+
+def spinning_device(thread: ThreadLook) -> Wait | None:
+    """A device synchronisation that spins instead of sleeping: the thread runs, and still only waits."""
+    level = thread.first("device", within=16)
+    if level is None or _is_covered(thread, level):
+        return None
+    name = _name_of(thread, level)
+    return Wait(Resource("device", 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+
+
+def _innermost(thread: ThreadLook, *marks: str) -> tuple[str, int] | None:
+    found = [(thread.inner_marks[mark], mark) for mark in marks if mark in thread.inner_marks]
+    if not found:
+        return None
+    level, mark = min(found)
+    return mark, level
+
+
+def _is_covered(thread: ThreadLook, level: int) -> bool:
+    """Python or an operator runs inside of that function: the wait is theirs."""
+    if thread.inner_marks.get("eval", INNER) < level or thread.inner_marks.get("autograd-evaluate", INNER) < level:
+        return True
+    return any(step.level < level for step in thread.dispatch)
+
+
+def _name_of(thread: ThreadLook, level: int) -> str:
+    function = thread.stack.function(level)
+    return function.demangled[0].split("(")[0] if function is not None else ""
+
+
+def _graph_task(thread: ThreadLook, address: int, level: int) -> Wait:
+    """Engine::execute waits for its graph task, which the engine's device threads must finish.
+
+    On the CPU alone the calling thread does the work itself; it waits only where other threads have some of it.
+    """
+    process = thread.process
+    workers = [other for other in process.threads if other is not thread and "autograd-thread" in other.outer_marks]
+    resource = Resource("queue", address, "autograd graph task")
+    evidence = (f"frame {level}: {_name_of(thread, level)} waits for its graph task",)
+    if not workers:
+        missing = "this process has no autograd engine threads: they do not survive fork"
+        return Wait(resource, missing=missing, evidence=(*evidence, "no thread has Engine::thread_init on its stack"))
+    working = [Owner(worker.tid) for worker in workers if not pool_of(worker)]
+    if not working:
+        return Wait(resource, evidence=(*evidence, "all engine threads wait for work"))
+    waiting = Wait(resource, working[0], "inferred", evidence=evidence)
+    return replace(waiting, others=tuple(working[1:]))

@@ -1,0 +1,42 @@
+"""``all-threads``: what each thread does and waits for, who holds it, and what is wrong with that."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gdbext.report import Report
+
+if TYPE_CHECKING:
+    from gdbext.session import Session
+
+NAME = "all-threads"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.add_argument("--stacks", action="store_true", help="every frame of every thread, equal stacks folded")
+    parser.add_argument("--dot", metavar="FILE", help="write the wait-for graph (and FILE.svg where graphviz is there)")
+
+
+def run(session: Session, args: argparse.Namespace) -> Report:
+    """Looks at all threads and judges."""
+    from gdbext.survey import survey
+
+    found = survey(session, frames=args.stacks)
+    report = Report(
+        command=NAME,
+        target=session.target_facts(),
+        view="threads",
+        threads=found.threads,
+        verdict=found.judgement.verdict,
+        findings=found.judgement.findings,
+        errors=(*session.torch_errors(), *session.errors()),
+        why=args.why,
+    )
+    if args.dot:
+        from gdbext.render.dot import write
+
+        report = replace(report, extra={"dot": write(args.dot, found.threads)})
+    return report

@@ -1,0 +1,90 @@
+"""The wait-for graph in graphviz' language, and as a picture where graphviz is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gdbext.analysis.facts import Resource, ThreadFacts
+from gdbext.analysis.graph import WaitGraph
+from gdbext.errors import UsageError
+from gdbext.render.style import escape
+
+
+def graph(threads: Sequence[ThreadFacts]) -> str:
+    """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
+    red = {(edge.tid, edge.owner) for cycle in WaitGraph(threads).cycles() for edge in cycle}
+    lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
+    lines.extend(_thread_line(thread) for thread in threads if not thread.pool)
+    drawn: set[str] = set()
+    for thread in threads:
+        if thread.wait is not None and not thread.pool:
+            lines.extend(_wait_lines(thread, red, drawn))
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def write(path: str, threads: Sequence[ThreadFacts]) -> dict[str, Any]:
+    """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
+    try:
+        with open(path, "w") as file:
+            file.write(graph(threads))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    picture = _draw(path)
+    return {"files": [path, picture] if picture else [path], "svg": picture}
+
+
+def _draw(path: str) -> str | None:
+    import shutil
+    import subprocess
+
+    program = shutil.which("dot")
+    if program is None:
+        return None
+    picture = f"{path.removesuffix('.dot') if hasattr(path, 'removesuffix') else path}.svg"
+    try:
+        done = subprocess.run([program, "-Tsvg", path, "-o", picture], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return picture if done.returncode == 0 else None
+
+
+def _thread_line(thread: ThreadFacts) -> str:
+    label = thread.label
+    if thread.dispatch:
+        label += f"\n{thread.dispatch[0].qualified} {thread.dispatch[0].key or ''}"
+    return f"  t{thread.tid} [shape=box, label={_quoted(label)}];"
+
+
+def _wait_lines(thread: ThreadFacts, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
+    wait = thread.wait
+    if wait is None:
+        return
+    node = _resource_id(wait.resource, thread.tid)
+    if node not in drawn:
+        drawn.add(node)
+        label = wait.resource.kind + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
+        label += f"\n{wait.resource.name}" if wait.resource.name else ""
+        yield f"  {node} [shape=ellipse, label={_quoted(label)}];"
+    color = ", color=red" if any((thread.tid, owner.tid) in red for owner in wait.owners) else ""
+    yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
+    for owner in wait.owners:
+        hot = ", color=red" if any(who_owns == owner.tid for _, who_owns in red) else ""
+        held = f'{node} -> t{owner.tid} [label="{"held by" if wait.certainty == "recorded" else "held by?"}"{hot}];'
+        if held not in drawn:
+            drawn.add(held)
+            yield f"  {held}"
+        if owner.state == "gone" and f"gone{owner.tid}" not in drawn:
+            drawn.add(f"gone{owner.tid}")
+            yield f"  t{owner.tid} [shape=box, style=dashed, label={_quoted(f'thread {owner.tid} (gone)')}];"
+
+
+def _resource_id(resource: Resource, tid: int) -> str:
+    kind = resource.kind.replace("-", "_")
+    return f"{kind}_{resource.address:x}" if resource.address else f"{kind}_of_{tid}"
+
+
+def _quoted(text: str) -> str:
+    safe = "\n".join(escape(line) for line in text.split("\n"))
+    return '"' + safe.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

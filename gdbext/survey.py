@@ -1,0 +1,142 @@
+"""One look at all threads: facts of each, its wait, what it holds, and the judgement over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.analysis import crash, recursion, verdict
+from gdbext.analysis.facts import Resource, ThreadFacts
+from gdbext.analysis.look import ProcessLook, ThreadLook
+from gdbext.analysis.waits import state_of
+from gdbext.errors import GdbextError, TargetGone
+from gdbext.session import Session
+from gdbext.surroundings import Surroundings
+from gdbext.target.base import Thread
+
+if TYPE_CHECKING:
+    from gdbext.cpython.gil import GilState
+    from gdbext.cpython.waits import PythonWait
+
+_KEYED = 200
+"""Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Everything that all-threads and dispatch-diagnose report."""
+
+    threads: tuple[ThreadFacts, ...]
+    judgement: verdict.Judgement
+
+
+def survey(session: Session, frames: bool = False) -> Survey:
+    """Looks at every thread. One that cannot be read costs itself and is named in the session's errors."""
+    pid = session.target.pid
+    process = ProcessLook(
+        session.memory, session.symbolizer, session.modules, pid,
+        frozenset(thread.tid for thread in session.target.threads()),
+        python=_Python(session), outside=None if session.target.is_core else Surroundings(pid),
+    )  # fmt: skip
+    known: list[tuple[Thread, ThreadFacts, ThreadLook]] = []
+    for thread in session.target.threads():
+        try:
+            facts = session.thread_facts(thread, native=frames)
+            look = ThreadLook(process, thread.tid, thread.registers(), session.stack(thread),
+                              thread.kernel_state, facts.python, facts.dispatch)  # fmt: skip
+        except TargetGone:
+            raise
+        except GdbextError as error:
+            session.note_error(error, f"thread {thread.tid}")
+            continue
+        process.threads.append(look)
+        known.append((thread, facts, look))
+    found = [_with_state(session, facts, look) for _, facts, look in known]
+    found = with_holds(found, process.gils)
+    return Survey(tuple(found), verdict.judge(_case(session, known, found)))
+
+
+def _with_state(session: Session, facts: ThreadFacts, look: ThreadLook) -> ThreadFacts:
+    try:
+        state = state_of(look)
+    except GdbextError as error:
+        session.note_error(error, f"wait of thread {facts.tid}")
+        return replace(facts, state="waiting" if look.syscall else "running")
+    key = hash(tuple(frame.pc for frame in look.frames[:_KEYED])) if look.frames else 0
+    return replace(facts, state=state.state, wait=state.wait, pool=state.pool, stack_key=key)
+
+
+def with_holds(threads: Sequence[ThreadFacts], gils: Sequence[GilState]) -> list[ThreadFacts]:
+    """Each thread with what it is known to hold: what others wait for, and the GIL."""
+    held: dict[int, dict[tuple[str, int], Resource]] = {}
+    for gil in gils:
+        if gil.holder_tid is not None:
+            name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
+            held.setdefault(gil.holder_tid, {})["gil", gil.address] = Resource("gil", gil.address, name)
+    for thread in threads:
+        wait = thread.wait
+        if wait is None or wait.handover or wait.resource.kind in ("join", "barrier", "worker-pool", "queue"):
+            continue
+        for owner in wait.owners:
+            held.setdefault(owner.tid, {}).setdefault((wait.resource.kind, wait.resource.address), wait.resource)
+    return [replace(thread, holds=tuple(held.get(thread.tid, {}).values())) for thread in threads]
+
+
+def _case(
+    session: Session, known: Sequence[tuple[Thread, ThreadFacts, ThreadLook]], found: Sequence[ThreadFacts]
+) -> verdict.Case:
+    crashes, recursions = {}, {}
+    for (thread, _, look), facts in zip(known, found):
+        if thread.signal is not None and crash.is_fatal(thread.signal):
+            crashes[facts.tid] = crash.describe(facts.tid, thread.signal, look.registers, session.target.maps())
+        overflown = facts.tid in crashes and crashes[facts.tid].kind == "stack-overflow"
+        levels = sorted({frame.level for frame in facts.python})
+        endless = recursion.detect(facts.dispatch, levels, overflown)
+        if endless is not None:
+            recursions[facts.tid] = endless
+    return verdict.Case(tuple(found), session.target.pid, crashes, recursions)
+
+
+class _Python:
+    """analysis.look.PythonView over the session's CPython."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def gils(self) -> Sequence[GilState]:
+        """All GILs."""
+        return self._gils
+
+    @cached_property
+    def _gils(self) -> Sequence[GilState]:
+        from gdbext.cpython.gil import read_gils
+
+        if self._session.python is None:
+            return ()
+        try:
+            return read_gils(self._session.python)
+        except GdbextError as error:
+            self._session.note_error(error, "GIL")
+            return ()
+
+    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
+        """What the thread waits for in Python's own words."""
+        from gdbext.cpython.waits import python_wait
+
+        runtime = self._session.python
+        for state in self._session.thread_states.get(tid, ()):
+            try:
+                found = python_wait(runtime, state, semaphore) if runtime is not None else None
+            except GdbextError as error:
+                self._session.note_error(error, f"Python objects of thread {tid}")
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def inside_with(self, semaphore: int) -> Sequence[int]:
+        """Not known."""
+        del semaphore
+        return ()
