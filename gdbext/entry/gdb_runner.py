@@ -73,6 +73,26 @@ def find_gdb() -> str:
     )
 
 
+def environment() -> dict[str, str]:
+    """The environment of a gdb that runs nothing but our job.
+
+    gdb's messages in English, the user's Python settings out of the way, and a place for compiled Python files:
+    few installations have those of gdb's own modules, and PYTHONDONTWRITEBYTECODE would keep ours from being made.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ours["LC_ALL"] = "C.UTF-8"
+    ours["PYTHONNOUSERSITE"] = "1"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    folder = os.path.join(cache, "gdbext", "pycache")  # noqa: PTH118
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
+    except OSError:
+        return ours
+    if os.access(folder, os.W_OK):
+        ours["PYTHONPYCACHEPREFIX"] = folder
+    return ours
+
+
 class _Job:
     """One gdb process. Its standard output is kept apart from ours; the result comes through a pipe."""
 
@@ -88,9 +108,9 @@ class _Job:
         words = [gdb, "-nx", "-q", "-batch", *QUIET, *(() if self._program else NO_SYMBOLS), "-ex", f"python {code}"]
         if self._program:
             words += ["--args", *options.program]
-            self._gdb = os.posix_spawnp(gdb, words, os.environ, file_actions=self._files())
+            self._gdb = os.posix_spawn(gdb, words, os.environ, file_actions=self._files())
         else:  # not in our process group: Ctrl+C is for us, and we pass it on
-            self._gdb = os.posix_spawnp(gdb, words, os.environ, file_actions=self._files(), setpgroup=0)
+            self._gdb = os.posix_spawn(gdb, words, environment(), file_actions=self._files(), setpgroup=0)
         os.close(theirs)
         self._status: int | None = None
 

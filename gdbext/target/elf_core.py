@@ -196,6 +196,16 @@ class ElfCore:
         self.files.sort()
 
 
+def is_core(path: str) -> bool:
+    """The file says of itself that it is an ELF core."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(18)
+    except OSError:
+        return False
+    return header[:4] == b"\x7fELF" and header[16:18] in (b"\4\0", b"\0\4")
+
+
 def _text(field: bytes) -> str:
     return os.fsdecode(field.split(b"\0", 1)[0])
 

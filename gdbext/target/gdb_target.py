@@ -14,6 +14,7 @@ from gdbext.errors import ForeignArchitecture, MemoryFault, TargetError, TargetG
 from gdbext.target import linux
 from gdbext.target.base import GENERAL_REGISTERS, MemoryMapping, Signal, Target, Thread
 from gdbext.target.core_target import CoreTarget
+from gdbext.target.elf_core import is_core
 
 REGISTERS = (*GENERAL_REGISTERS, "eflags", "orig_rax", "fs_base", "gs_base")
 """gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
@@ -23,7 +24,7 @@ _MAPPING_LINE = re.compile(
     r"^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)(?:[ \t]+([r-][w-][x-][ps]))?[ \t]*(.*)$", re.M
 )
 _AUXV_LINE = re.compile(r'^(\d+)\s.*?(0x[0-9a-f]+|\d+)(?: ".*")?$', re.M)
-_CORE_LINE = re.compile(r"^Local core dump file:\n\s*`(.*)', file type", re.M)
+_FILE_LINE = re.compile(r"^\s*`(/.*)', ", re.M)
 _NATIVE_LINE = re.compile(r"^\s*- (native|core|remote|extended-remote)\b", re.M)
 
 
@@ -328,10 +329,11 @@ def _core_path(inferior: gdb.Inferior) -> str:
     corefile = getattr(inferior, "corefile", None)  # gdb 17
     if corefile is not None:
         return str(corefile.filename)
-    found = _CORE_LINE.search(_execute("info files"))
-    if found is None:
-        raise TargetError("gdb does not tell the path of its core file", help="use: scripts/dispatch -c CORE")
-    return found.group(1)
+    # gdb translates its messages, so only the files themselves tell which one is the core and which the program.
+    for path in _FILE_LINE.findall(_execute("info files")):
+        if is_core(path):
+            return str(path)
+    raise TargetError("gdb does not tell the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def _check_architecture(inferior: gdb.Inferior) -> None:
