@@ -18,8 +18,9 @@ ORDER = (
     ("layouts",),
     ("dispatcher", "cpython"),
     ("analysis",),
-    ("session",),
     ("report",),
+    ("session", "surroundings"),
+    ("survey", "inventory"),
     ("render",),
     ("commands", "live"),
     ("entry",),
@@ -89,11 +90,13 @@ def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
     ours, theirs = module_name(relative), _existing(name.partition(".")[2], modules)
     if ours in ENTRIES or not theirs or ours == theirs:
         return ""
+    if _rank(ours) is None:
+        return f"{ours} has no place in the law"
     if theirs in ENTRIES:
         return f"imports the entry {theirs}"
     if _is_command(ours) and _is_command(theirs):
         return f"the command {ours} imports another command, {theirs}"
-    if _rank(theirs) > _rank(ours):
+    if (_rank(theirs) or 0) > (_rank(ours) or 0):
         return f"{ours} imports {theirs}, which stands above it"
     if _room(ours) != _room(theirs) and _rank(ours) == _rank(theirs):
         return f"{ours} imports {theirs}, which stands beside it"
@@ -123,14 +126,14 @@ def _room(module: str) -> str:
     return module.split(".")[0]
 
 
-def _rank(module: str) -> int:
+def _rank(module: str) -> int | None:
     room = _room(module)
     for rank, rooms in enumerate(ORDER):
         if room in rooms:
             return rank
     if room == "target":  # all but base: process/ must not know which target it reads, nor a target what is read
         return next(rank for rank, rooms in enumerate(ORDER) if "process" in rooms)
-    return len(ORDER) - 1
+    return None
 
 
 def test_the_tree_keeps_the_law() -> None:
@@ -161,6 +164,8 @@ def test_the_walk_sees_the_tree() -> None:
         ("target/base.py", "from gdbext.process.memory import Memory", "stands above"),
         ("target/core_target.py", "from gdbext.process.memory import Memory", "stands beside"),
         ("process/memory.py", "from gdbext.target.core_target import CoreTarget", "stands beside"),
+        ("unheard_of.py", "from gdbext import errors", "no place"),
+        ("commands/bt.py", "from gdbext.entry import launcher", "stands above"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
@@ -178,6 +183,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
         ("lldb_init.py", "import lldb"),
         ("target/gdb_target.py", "import gdb\nfrom gdbext.target.base import Target"),
         ("live/gdb_hooks.py", "import gdb\nfrom gdbext.render import text"),
+        ("entry/gdb_commands.py", "import gdb\nfrom gdbext.commands import registry, bt"),
         ("commands/bt.py", "from . import registry\nfrom gdbext.session import Session"),
         ("target/core_target.py", "from gdbext.target.base import Target"),
         ("dispatcher/keyset.py", "from gdbext.errors import BadData\nimport struct"),
@@ -192,7 +198,7 @@ def _small_package(folder: Path, planted: str, source: str) -> Path:
     for name in (
         "errors", "target/base", "target/core_target", "target/gdb_target", "process/memory", "layouts/registry",
         "dispatcher/keyset", "cpython/runtime", "analysis/graph", "session", "report", "render/text", "live/trace",
-        "commands/registry", "commands/bt", "commands/info", "init", "lldb_init",
+        "commands/registry", "commands/bt", "commands/info", "entry/launcher", "init", "lldb_init",
     ):  # fmt: skip
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
