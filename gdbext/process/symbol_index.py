@@ -54,6 +54,11 @@ class SymbolIndex:
         self._hash: GnuHash | None = None
         self._hash_known = False
 
+    @property
+    def in_use(self) -> bool:
+        """True once an address or a name was looked up here (``exported`` does not count: it builds nothing)."""
+        return self._addresses is not None or self._names is not None
+
     def at(self, vaddr: int) -> list[Symbol]:
         """All symbols (functions and objects) that start exactly there."""
         addresses = self._by_address()[0]

@@ -133,16 +133,17 @@ class Symbolizer:
         if module is not None:
             found = self.modules.named(module)
             return None if found is None else self._search_in(found, name)
-        used = [each for each in self.modules.modules if self._indexes.get(each.start) is not None]
-        for each in used + [other for other in self.modules.modules if other not in used]:
+        for each in self.modules.modules:
             index = self.index(each)
             symbol = None if index is None else index.exported(name)
             if symbol is not None:
                 return each, symbol
-        for each in used:
-            result = self._search_in(each, name)
-            if result is not None:
-                return result
+        for each in self.modules.modules:
+            index = self.index(each)
+            if index is not None and index.in_use:
+                result = self._search_in(each, name)
+                if result is not None:
+                    return result
         return None
 
     def _search_in(self, module: Module, name: str) -> tuple[Module, Symbol] | None:

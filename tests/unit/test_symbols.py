@@ -509,12 +509,26 @@ def test_addresses_and_names_of_this_process(symbolizer: Symbolizer) -> None:
 
 
 def test_names_that_are_nowhere_index_nothing(symbolizer: Symbolizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[object] = []
+    built: list[str] = []
     fresh = Symbolizer(symbolizer.modules, NO_CACHE)
-    monkeypatch.setattr(symbol_index, "build_names", lambda tables: built.append(tables) or pytest.fail("indexed"))
-    monkeypatch.setattr(symbol_index, "build_addresses", lambda tables: built.append(tables) or pytest.fail("indexed"))
+    original = SymbolIndex._load
+
+    def load(index: SymbolIndex, kind: str, build: object) -> object:
+        built.append(Path(index.image.path).name)
+        return original(index, kind, build)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SymbolIndex, "_load", load)
+    for number in range(3):
+        assert fresh.address_of(f"no_such_name_{number}") is None
     assert fresh.address_of("getpid") is not None
     assert built == []
+    libc = symbolizer.modules.named("libc.so.6")
+    assert libc is not None
+    fresh.function(libc.base + 0x30000)
+    assert built == [libc.name]
+    for number in range(3, 6):
+        assert fresh.address_of(f"no_such_name_{number}") is None
+    assert set(built) == {libc.name}
 
 
 def test_thread_local_symbols_have_no_absolute_address(symbolizer: Symbolizer) -> None:
