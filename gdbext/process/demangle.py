@@ -37,7 +37,8 @@ def demangle(name: str) -> str:
     """The C++ declaration that a mangled name stands for, as ``c++filt -i`` prints it.
 
     Clone suffixes appear as " [clone .isra.0]". The name itself where it is not mangled, cannot be demangled, or
-    there is no demangler on this machine. Never raises.
+    there is no demangler on this machine. Never raises. libstdc++ itself gives up on names of more than 1,024 bytes;
+    a name made for it can still expand to gigabytes, as in every debugger that uses this demangler.
     """
     if not name.startswith(_PREFIXES) or len(name) > _NAME_LIMIT:
         return name
