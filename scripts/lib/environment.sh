@@ -21,6 +21,28 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# in_progress WHAT COMMAND...: runs it; says every few seconds that it is still at work, and shows its output only when
+# it fails. Its standard input is empty.
+in_progress() {
+  local what=$1 log status=0 started=$SECONDS job
+  shift
+  say "$what"
+  log=$(mktemp)
+  "$@" </dev/null >"$log" 2>&1 &
+  job=$!
+  while kill -0 "$job" 2>/dev/null; do
+    sleep 0.2
+    if [ $((SECONDS - started)) -gt 0 ] && [ $(((SECONDS - started) % 10)) -eq 0 ]; then
+      say "  still at it ($((SECONDS - started)) s)"
+      sleep 1
+    fi
+  done
+  wait "$job" || status=$?
+  [ "$status" -eq 0 ] || tail -n 15 "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
+
 # as_root COMMAND...: runs it as root, or fails (without asking for a password) when that cannot be.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
@@ -32,21 +54,16 @@ as_root() {
   fi
 }
 
-# system_packages APT DNF APK PACMAN: installs one thing by each package manager's own names for it (lists of words).
-# Prints the manager's output only when it fails.
+# system_packages WHAT APT DNF APK PACMAN: installs one thing by each manager's own names for it (lists of words).
 system_packages() {
-  local log status=0
-  log=$(mktemp)
+  local what="installing $1"
   case "$(system_manager)" in
-    apt) apt_install "$1" ;;
-    dnf) as_root dnf -q -y install $2 ;;
-    apk) as_root apk add -q $3 ;;
-    pacman) as_root pacman -S --noconfirm --needed $4 ;;
-    *) echo "no package manager that this script knows"; false ;;
-  esac </dev/null >"$log" 2>&1 || status=1
-  [ "$status" -eq 0 ] || tail -n 15 "$log" >&2
-  rm -f "$log"
-  return "$status"
+    apt) in_progress "$what" apt_install "$2" ;;
+    dnf) in_progress "$what" as_root dnf -q -y install $3 ;;
+    apk) in_progress "$what" as_root apk add -q $4 ;;
+    pacman) in_progress "$what" as_root pacman -S --noconfirm --needed $5 ;;
+    *) say "no package manager that this script knows"; return 1 ;;
+  esac
 }
 
 # The package lists may be missing or old (a container): they are fetched only after a first failure.
@@ -61,7 +78,7 @@ system_manager() {
 }
 
 ensure_gdb() {
-  have gdb || { say "installing gdb"; system_packages gdb gdb gdb gdb; } ||
+  have gdb || system_packages gdb gdb gdb gdb gdb ||
     die "gdb is missing and cannot be installed from here" "as root: apt-get install gdb (or your system's way)"
   gdb -nx -batch -ex 'python import sys; sys.exit(0 if sys.version_info >= (3, 9) else 1)' >/dev/null 2>&1 ||
     die "this gdb has no Python 3.9 or later inside: $(command -v gdb)" \
@@ -71,8 +88,7 @@ ensure_gdb() {
 # A C++ compiler that knows C++20 and the headers of libc: test inferiors are built with it.
 ensure_compiler() {
   compiler_works && return
-  say "installing g++ and the headers of libc"
-  system_packages "g++ libc6-dev make" "gcc-c++ glibc-devel make" "g++ musl-dev make" "gcc make" || true
+  system_packages "g++ and the headers of libc" "g++ libc6-dev make" "gcc-c++ glibc-devel make" "g++ musl-dev make" "gcc make" || true
   compiler_works || die "no C++20 compiler works here" "as root: apt-get install g++ libc6-dev (or your system's way)"
 }
 
@@ -96,38 +112,40 @@ base_python() {
 ensure_venv() {
   "$PYTHON" -m pip --version >/dev/null 2>&1 && return
   local python
-  python=$(base_python) || { say "installing Python"; system_packages "python3 python3-venv" python3 python3 python; } ||
+  python=$(base_python) || system_packages Python "python3 python3-venv" python3 python3 python ||
     die "no Python from 3.10 to 3.13 found (torch $TORCH_VERSION has wheels for these; 3.11 is the tested one)" \
       "install one, or name it: GDBEXT_BASE_PYTHON=/path/to/python3.11"
   python=$(base_python) || die "no Python from 3.10 to 3.13 found"
-  say "making $VENV with $python"
-  make_venv "$python" || {
+  in_progress "making $VENV with $python" make_venv "$python" || {
     # Debian splits ensurepip off into a package of its own
     local version
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    system_packages "python$version-venv" python3-pip py3-pip python-pip && make_venv "$python"
+    system_packages "venv for $python" "python$version-venv" python3-pip py3-pip python-pip && make_venv "$python"
   } || die "cannot make a virtual environment with $python" "as root: apt-get install python3-venv"
 }
 
 make_venv() {
-  "$1" -m venv --clear "$VENV" >/dev/null 2>&1 && "$PYTHON" -m pip --version >/dev/null 2>&1
+  "$1" -m venv --clear "$VENV" && "$PYTHON" -m pip --version >/dev/null 2>&1
 }
 
 pip_install() {
-  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 "$PYTHON" -m pip install -q "$@" </dev/null
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 "$PYTHON" -m pip install -q "$@"
 }
 
 # The CPU wheel. Asked for by its local version first, so that a configured mirror or wheel folder serves it and the
 # gigabytes of the CUDA wheel never come by accident; then from PyTorch's own index; the plain version is the last resort.
+install_torch() {
+  pip_install "torch==$TORCH_VERSION+cpu" ||
+    pip_install "torch==$TORCH_VERSION+cpu" --extra-index-url https://download.pytorch.org/whl/cpu ||
+    pip_install "torch==$TORCH_VERSION"
+}
+
 ensure_torch() {
   "$PYTHON" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' && return
 import importlib.metadata, sys
 sys.exit(importlib.metadata.version("torch").split("+")[0] != sys.argv[1])
 PYTHON
-  say "installing torch $TORCH_VERSION for the CPU (200 MB; a few minutes on a slow line)"
-  pip_install "torch==$TORCH_VERSION+cpu" 2>/dev/null ||
-    pip_install "torch==$TORCH_VERSION+cpu" --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
-    pip_install "torch==$TORCH_VERSION" ||
+  in_progress "installing torch $TORCH_VERSION for the CPU (200 MB)" install_torch ||
     die "torch $TORCH_VERSION cannot be installed into $VENV" "see pip's message above"
 }
 
@@ -136,7 +154,7 @@ ensure_requirements() {
   local stamp
   stamp=$VENV/.gdbext-$(basename "$1")
   cmp -s "$1" "$stamp" && return
-  say "installing $(basename "$1") into $VENV"
-  pip_install -r "$1" || die "the packages of $1 cannot be installed into $VENV" "see pip's message above"
+  in_progress "installing $(basename "$1") into $VENV" pip_install -r "$1" ||
+    die "the packages of $1 cannot be installed into $VENV" "see pip's message above"
   cp "$1" "$stamp"
 }
