@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.layouts import generate  # noqa: E402
+from gdbext.layouts import generate, registry  # noqa: E402
 
 DATA = ROOT / "gdbext" / "layouts" / "data"
 
@@ -23,14 +23,15 @@ def main() -> int:
                         help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
     parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
                         help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR", 
+    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR",
                         help="folder for the files (default: %(default)s)")  # fmt: skip
     parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
+    parser.add_argument("--index", action="store_true", help="only make the folder's index.json again")
     options = parser.parse_args()
     jobs = [(generate.torch_document, folder) for folder in options.torch]
     jobs += [(generate.cpython_document, folder) for folder in options.cpython]
-    if not jobs:
-        parser.error("nothing to do: give --torch or --cpython")
+    if not jobs and not options.index:
+        parser.error("nothing to do: give --torch, --cpython or --index")
     status = 0
     for make, folder in jobs:
         try:
@@ -38,6 +39,7 @@ def main() -> int:
         except LayoutError as error:
             print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
             status = 1
+    generate.write(registry.make_index(options.output), options.output / registry.INDEX)
     return status
 
 

@@ -27,7 +27,8 @@ class StructReader:
     Fields of base classes are flattened into the derived class (entry "base" names the class they come from),
     members of anonymous unions and structs as well. Classes of the standard library and of ska:: are opened
     downwards with dotted names ("_M_impl._M_start"), since nothing but their leaves is of use; so are C's, up to
-    64 members (CPython's runtime holds tables of thousands of static objects). Bit-fields carry "bit_offset" (from the start of the class, in bits) and "bit_size".
+    64 members (CPython's runtime holds tables of thousands of static objects). Bit-fields carry
+    "bit_offset" (from the start of the class, in bits) and "bit_size".
     """
 
     def __init__(self, unit: Unit) -> None:

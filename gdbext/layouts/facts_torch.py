@@ -32,10 +32,12 @@ int main() {
   std::printf("{\"key_names\": [");
   for (int k = 0; k <= last; k++) { if (k) std::printf(", "); quoted(toString((DispatchKey)k)); }
   std::printf("], \"backend_names\": [");
-  for (int b = 0; b <= (int)BackendComponent::EndOfBackendKeys; b++) { if (b) std::printf(", "); quoted(toString((BackendComponent)b)); }
+  const int last_backend = (int)BackendComponent::EndOfBackendKeys;
+  for (int b = 0; b <= last_backend; b++) { if (b) std::printf(", "); quoted(toString((BackendComponent)b)); }
   std::printf("], \"offsets_and_masks\": [");
   auto table = initializeFunctionalityOffsetsAndMasks();
-  for (size_t i = 0; i < table.size(); i++) std::printf("%s[%u, %u]", i ? ", " : "", (unsigned)table[i].offset, (unsigned)table[i].mask);
+  for (size_t i = 0; i < table.size(); i++)
+    std::printf("%s[%u, %u]", i ? ", " : "", (unsigned)table[i].offset, (unsigned)table[i].mask);
   std::printf("], \"table_index\": [");
   for (int k = 0; k <= last_runtime; k++) {
     auto key = (DispatchKey)k;
@@ -45,7 +47,9 @@ int main() {
   }
   std::printf("], \"runtime_keysets\": {");
   for (int k = last_runtime + 1; k <= last; k++) {
-    std::printf("%s\"%s\": %llu", k > last_runtime + 1 ? ", " : "", toString((DispatchKey)k), (ull)getRuntimeDispatchKeySet((DispatchKey)k).raw_repr());
+    auto key = (DispatchKey)k;
+    auto bits = (ull)getRuntimeDispatchKeySet(key).raw_repr();
+    std::printf("%s\"%s\": %llu", k > last_runtime + 1 ? ", " : "", toString(key), bits);
   }
   std::printf("}, \"backend_keys\": [");
   bool first = true;
@@ -59,15 +63,16 @@ int main() {
     if (bits) { std::printf("%s\"%d\": %llu", first ? "" : ", ", k, (ull)bits); first = false; }
   }
   std::printf("}, \"autograd_of_backend\": [");
-  for (int b = 1; b <= (int)BackendComponent::EndOfBackendKeys; b++)
+  for (int b = 1; b <= last_backend; b++)
     std::printf("%s%llu", b > 1 ? ", " : "", (ull)getAutogradRelatedKeySetFromBackend((BackendComponent)b).raw_repr());
   std::printf("], \"autocast_of_backend\": [");
-  for (int b = 1; b <= (int)BackendComponent::EndOfBackendKeys; b++)
+  for (int b = 1; b <= last_backend; b++)
     std::printf("%s%llu", b > 1 ? ", " : "", (ull)getAutocastRelatedKeySetFromBackend((BackendComponent)b).raw_repr());
   std::printf("], \"scalar_types\": [");
   for (int t = 0; t < (int)ScalarType::NumOptions; t++) {
     auto type = (ScalarType)t;
-    std::printf("%s[\"%s\", %d]", t ? ", " : "", toString(type), type == ScalarType::Undefined ? 0 : (int)elementSize(type));
+    int size = type == ScalarType::Undefined ? 0 : (int)elementSize(type);
+    std::printf("%s[\"%s\", %d]", t ? ", " : "", toString(type), size);
   }
   std::printf("]}\n");
 }
@@ -100,7 +105,7 @@ def check_owner(library: Path) -> None:
     A privileged user who looks at another user's process must not execute that user's files.
     """
     try:
-        places = [os.stat(p) for p in (library, library.parent)]
+        places = [each.stat() for each in (library, library.parent)]
     except OSError as error:
         raise LayoutError(f"cannot look at {library}: {error.strerror}") from error
     if any(place.st_uid not in (0, os.geteuid()) or place.st_mode & 0o002 for place in places):

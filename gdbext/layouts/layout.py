@@ -27,6 +27,8 @@ class Layout:
         self.provenance: Mapping[str, Any] = document["provenance"]
         self.build_ids: Mapping[str, str] = document["build_ids"]
         self.absent: tuple[str, ...] = tuple(document.get("absent", ()))
+        self.evidence: tuple[str, ...] = ()
+        """What the probe found, for --why; empty when the build-id matched."""
         self._document = document
         self._structs: dict[str, Struct] = {}
 

@@ -1,0 +1,139 @@
+"""Does a layout make sense of the live dispatcher? Asked of layouts that were measured on another build.
+
+The walk reads a few dozen operators of ``c10::Dispatcher::operators_`` and holds them against what must be true of
+any dispatcher: names parse as ns::name, the list and the lookup table count the same operators, kernels lie in
+executable memory. It cannot tell whether key names are right, so only layouts of the same minor version are
+probed at all. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gdbext.errors import BadData, GdbextError
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.struct_view import StructView
+from gdbext.process.symbols import Symbolizer
+
+_LIBRARY = "libtorch_cpu.so"
+_SINGLETON = "_ZZN3c1010Dispatcher13realSingletonEvE10_singleton"
+_GUARD = "_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton"
+_REFERENCE = "_ZZN3c1010Dispatcher9singletonEvE1s"
+_NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.]+")
+_OVERLOAD = re.compile(rb"[\w.]*")
+_MAX_NAME = 512
+_MAX_OPERATORS = 1_000_000
+_WALKED = 64
+
+
+class Probe:
+    """One layout held against one target. ``evidence`` fills as ``run`` goes on."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer, layout: Layout) -> None:
+        self._memory = memory
+        self._modules = modules
+        self._symbolizer = symbolizer
+        self._layout = layout
+        self.evidence: list[str] = []
+
+    def run(self) -> str:
+        """Why the layout does not fit; "" when it does. A fault in the target is such a reason, never an exception."""
+        try:
+            dispatcher = self._dispatcher()
+            walked = kernels = 0
+            for operator in self._operators(dispatcher):
+                self._check_name(operator)
+                kernels += self._check_table(operator)
+                walked += 1
+            self._check_counts(dispatcher, walked)
+        except GdbextError as error:
+            return error.args[0] if error.args else type(error).__name__
+        if not kernels:
+            return f"none of {walked} operators has a kernel"
+        self.evidence.append(f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory")
+        return ""
+
+    def _dispatcher(self) -> StructView:
+        guard = self._symbolizer.address_of(_GUARD, _LIBRARY)
+        if guard is not None and not self._memory.u8(guard):
+            raise BadData("the dispatcher is not constructed yet")
+        address = self._symbolizer.address_of(_SINGLETON, _LIBRARY)
+        if address is None:
+            place = self._symbolizer.address_of(_REFERENCE)
+            address = self._memory.u64(place) if place is not None else 0
+        if not address:
+            raise BadData("no symbol leads to c10::Dispatcher's singleton")
+        return StructView(self._memory, address, self._layout.struct("c10::Dispatcher"))
+
+    def _operators(self, dispatcher: StructView) -> Iterator[StructView]:
+        """The first operators of the list. A std::list is a ring: next, previous, then the value."""
+        node = self._layout.struct("std::_List_node<c10::Dispatcher::OperatorDef>")
+        at = node.offset("_M_storage") + self._layout.struct("c10::Dispatcher::OperatorDef").offset("op")
+        entry = self._layout.struct("c10::impl::OperatorEntry")
+        head = previous = dispatcher.address("operators_")
+        current = self._memory.u64(head)
+        for _ in range(_WALKED):
+            if current == head:
+                return
+            if self._memory.u64(current + 8) != previous:
+                raise BadData(f"the list of operators is broken at {current:#x}")
+            yield StructView(self._memory, current + at, entry)
+            previous, current = current, self._memory.u64(current)
+
+    def _check_name(self, operator: StructView) -> None:
+        name = operator.view("name_", self._layout.struct("c10::OperatorName"))
+        text, overload = self._string(name.address("name")), self._string(name.address("overload_name"))
+        if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
+            raise BadData(f"{text[:40]!r} is no operator's name")
+
+    def _string(self, address: int) -> bytes:
+        view = StructView(self._memory, address, self._layout.struct("std::string"))
+        size = view.u64("_M_string_length")
+        if size > _MAX_NAME:
+            raise BadData(f"a name of {size} bytes")
+        return self._memory.read(view.pointer("_M_dataplus._M_p"), size)
+
+    def _check_table(self, operator: StructView) -> int:
+        """Number of kernels in the operator's table, all of them in executable memory."""
+        kernel, boxed = self._layout.struct("c10::KernelFunction"), self._layout.struct("c10::BoxedKernel")
+        functions = (
+            kernel.offset("boxed_kernel_func_") + boxed.offset("boxed_kernel_func_"),
+            kernel.offset("unboxed_kernel_func_"),
+        )
+        count = 0
+        table = operator.address("dispatchTable_")
+        for index in range(self._layout.constant("num_runtime_entries")):
+            pointers = [self._memory.u64(table + index * kernel.size + at) for at in functions]
+            if not all(self._is_code(pointer) for pointer in pointers if pointer):
+                raise BadData(f"entry {index} of a dispatch table points outside executable memory")
+            count += any(pointers)
+        return count
+
+    def _is_code(self, address: int) -> bool:
+        mapping = self._modules.mapping_at(address)
+        if mapping is not None and mapping.permissions:
+            return "x" in mapping.permissions
+        module = self._modules.find(address)  # old cores do not say what is executable
+        return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
+
+    def _check_counts(self, dispatcher: StructView, walked: int) -> None:
+        listed = self._memory.u64(dispatcher.address("operators_") + self._layout.struct("std::list").offset(
+            "_M_impl._M_node._M_size"))  # fmt: skip
+        if not 0 < listed <= _MAX_OPERATORS or walked != min(listed, _WALKED):
+            raise BadData(f"the list says {listed} operators, {walked} were walked")
+        name = "c10::Dispatcher::operatorLookupTable_"
+        if not self._layout.has_struct(name):
+            return
+        lookup = dispatcher.view("operatorLookupTable_", self._layout.struct(name))
+        foreground = lookup.u8("_foregroundDataIndex")
+        if foreground > 1:
+            raise BadData(f"the lookup table's foreground copy is number {foreground}")
+        map_struct = self._layout.struct(name + ".map")
+        mapped = StructView(self._memory, lookup.address("_data") + foreground * map_struct.size, map_struct)
+        # A registration in progress has put its operator into one of the two and not yet into the other.
+        if abs(mapped.u64("num_elements") - listed) > 1:
+            raise BadData(f"the list holds {listed} operators, the lookup table {mapped.u64('num_elements')}")
+        self.evidence.append(f"list and lookup table both count {listed} operators")

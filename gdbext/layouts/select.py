@@ -1,0 +1,149 @@
+"""Chooses the torch layout: by build-id, by version with a probe, by generating it here, or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdbext.errors import LayoutError, NotTorch
+from gdbext.layouts import registry
+from gdbext.layouts.layout import Layout
+
+if TYPE_CHECKING:
+    from gdbext.process.memory import Memory
+    from gdbext.process.module import Module, ModuleTable
+    from gdbext.process.symbols import Symbolizer
+
+NO_GENERATION = "GDBEXT_GENERATE"
+"""Environment variable: 0 forbids to run a compiler when no shipped layout fits."""
+_VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_VERSION_LIMIT = 1 << 16
+
+
+def torch_layout(modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, file: str | None = None) -> Layout:
+    """The layout for the PyTorch in the target.
+
+    In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated"
+    where that was done on this machine); a shipped one of the same release whose probe passes ("probed"); one
+    generated now from the headers beside the library; a shipped one of the same minor version whose probe
+    passes. Raises NotTorch, and LayoutError with every candidate and why it was refused.
+    """
+    module = modules.named(registry.TORCH_LIBRARY)
+    if module is None:
+        raise NotTorch("no PyTorch is loaded in this process")
+    if file is not None:
+        return _named(Path(file), module, modules, memory, symbolizer)
+    exact = registry.by_build_id(module.build_id)
+    if exact is not None:
+        return exact
+    version = torch_version(modules)
+    refused: list[str] = []
+    candidates = registry.by_version(version)
+    same = [path for path, each in candidates if registry.release(each) == registry.release(version)]
+    found = _probed(same, modules, memory, symbolizer, refused) or _generated(module, refused)
+    if found is None:
+        found = _probed([p for p, _ in candidates if p not in same], modules, memory, symbolizer, refused)
+    if found is None:
+        raise LayoutError(
+            f"no layout for PyTorch {version or 'of unknown version'} (build-id {module.build_id or 'unknown'}): "
+            + "; ".join(refused or ["none of this minor version is shipped"])
+        )
+    return found
+
+
+def torch_version(modules: ModuleTable) -> str:
+    """The version as torch.__version__ has it, "" when it cannot be known.
+
+    From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the
+    library there is the one in memory.
+    """
+    module = modules.named(registry.TORCH_LIBRARY)
+    folder = _package(module) if module is not None else None
+    if folder is None:
+        return ""
+    try:
+        with (folder / "version.py").open(errors="replace") as stream:
+            found = _VERSION.search(stream.read(_VERSION_LIMIT))
+    except OSError:
+        found = None
+    if found:
+        return found.group(1)
+    names = sorted(path.name for path in folder.parent.glob("torch-*.dist-info"))
+    return names[0][len("torch-") : -len(".dist-info")] if names else ""
+
+
+def _package(module: Module) -> Path | None:
+    """site-packages/torch of the library, as we can open it; None when the file is not the one in memory."""
+    if module.image is None or module.status != "ok":
+        return None
+    path = Path(module.image.path)
+    return path.parent.parent if path.is_absolute() and path.exists() else None
+
+
+def _named(file: Path, module: Module, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer) -> Layout:
+    layout = registry.load(file, full=True)
+    if module.build_id and layout.build_ids.get(registry.TORCH_LIBRARY) == module.build_id:
+        return layout
+    reason = _why_not(layout, modules, memory, symbolizer)
+    if reason:
+        raise LayoutError(f"{file} does not fit this process: {reason}")
+    layout.match = "probed"
+    return layout
+
+
+def _probed(
+    paths: list[Path], modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, refused: list[str]
+) -> Layout | None:
+    for path in paths:
+        try:
+            layout = registry.load(path, "probed", full=True)
+        except LayoutError as error:
+            refused.append(error.what)
+            continue
+        reason = _why_not(layout, modules, memory, symbolizer)
+        if not reason:
+            return layout
+        refused.append(f"{layout.id} does not fit ({reason})")
+    return None
+
+
+def _why_not(layout: Layout, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer) -> str:
+    from gdbext.layouts.probe import Probe
+
+    probe = Probe(memory, modules, symbolizer, layout)
+    reason = probe.run()
+    layout.evidence = tuple(probe.evidence)
+    return reason
+
+
+def _generated(module: Module, refused: list[str]) -> Layout | None:
+    """A layout measured now on the headers beside the library, kept in the cache under the library's build-id."""
+    if os.environ.get(NO_GENERATION) == "0":
+        refused.append(f"generating one is forbidden ({NO_GENERATION}=0)")
+        return None
+    package = _package(module)
+    if package is None:
+        refused.append(f"none can be generated: the file {module.path} is not the one in memory or not here")
+        return None
+    from gdbext.layouts import generate, validate
+
+    if sys.stderr.isatty():
+        print(f"gdbext: measuring the layout of {package} (once, up to a minute) ...", file=sys.stderr, flush=True)
+    try:
+        document = generate.torch_document(package)
+        validate.check_all(document, "the generated layout")
+    except LayoutError as error:
+        refused.append(f"none can be generated: {error.what}")
+        return None
+    layout = Layout(document, "generated")
+    if not module.build_id or layout.build_ids.get(registry.TORCH_LIBRARY) != module.build_id:
+        refused.append("none can be generated: the installed library is not the one in memory")
+        return None
+    try:
+        generate.write(document, registry.cache_folder() / f"{module.build_id}.json")
+    except OSError as error:
+        print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
+    return layout
