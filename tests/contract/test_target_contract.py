@@ -1,0 +1,242 @@
+"""One suite for every target: gdb and no debugger, live and core (by gcore and by the kernel), all say the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import plain_program
+import pytest
+from harness import ROOT, run
+
+from gdbext.target.base import GENERAL_REGISTERS
+from gdbext.target.core_target import CoreTarget
+from gdbext.target.proc_target import ProcTarget
+
+sys.path.append(str(Path(__file__).parent))
+import look
+
+WAYS = ["gdb-live", "gdb-core", "gdb-kernel", "none-live", "none-core", "none-kernel"]
+THREADS = 3
+PATTERN = bytes((i * 7 + i // 256) & 0xFF for i in range(3 * 4096))
+TEXT = b"read-only data that no core contains\0"
+
+
+class Seen:
+    """What one way of looking gave, beside what the program wrote of itself."""
+
+    def __init__(self, way: str, truth: dict[str, Any], answer: dict[str, Any], program: Path) -> None:
+        self.debugger, self.source = way.split("-")
+        self.truth = truth
+        self.answer = answer
+        self.program = str(program)
+
+    @property
+    def live(self) -> bool:
+        return self.source == "live"
+
+    def read(self, name: str) -> bytes:
+        assert "bytes" in self.answer["reads"][name], self.answer["reads"][name]
+        return bytes.fromhex(self.answer["reads"][name]["bytes"])
+
+    def mapping_of(self, address: int) -> dict[str, Any]:
+        found = [each for each in self.answer["maps"] if each["start"] <= address < each["end"]]
+        assert len(found) == 1, f"{address:#x} is in {found}"
+        return found[0]
+
+
+def _reads(truth: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    pattern = truth["pattern"]
+    return {
+        "pattern": (pattern, len(PATTERN)),
+        "across": (pattern + 4090, 12),
+        "one": (pattern + 1, 1),
+        "none": (pattern, 0),
+        "text": (truth["text"], len(TEXT)),
+        "code": (truth["code"], 16),
+        "null": (0, 8),
+        "first page": (8, 1),
+        "dead": (0xDEAD0000, 8),
+        "last": ((1 << 64) - 8, 8),
+        "beyond": (1 << 64, 8),
+        "wrapping": ((1 << 64) - 4, 8),
+        "negative": (-8, 8),
+        "noncanonical": (0x8000000000000000, 8),
+    }
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def plain(program: Path) -> Iterator[plain_program.Plain]:
+    with plain_program.running(program, str(THREADS)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def gcore(plain: plain_program.Plain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.take_gcore(plain.pid, tmp_path_factory.mktemp("gcore") / "plain.core")
+
+
+@pytest.fixture(scope="module")
+def crashed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    return plain_program.kernel_core(program, tmp_path_factory.mktemp("crash"))
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Path, tmp_path_factory: Any) -> Seen:
+    way = request.param
+    truth, core = plain.truth, None
+    if way.endswith("core"):
+        core = request.getfixturevalue("gcore")
+    elif way.endswith("kernel"):
+        core, truth = request.getfixturevalue("crashed")
+    paths = [str(program), "[vdso]", "relative"]
+    if way.startswith("gdb"):
+        answer = _in_gdb(tmp_path_factory.mktemp("gdb"), core, plain.pid, _reads(truth), paths)
+    else:
+        target = CoreTarget(str(core)) if core else ProcTarget(plain.pid)
+        try:
+            answer = look.answers(target, _reads(truth), paths)
+        finally:
+            target.close()
+            target.close()  # idempotent
+    assert plain.is_untouched()
+    return Seen(way, truth, answer, program)
+
+
+def _in_gdb(folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
+    request, answer = folder / "request", folder / "answer"
+    request.write_text(json.dumps({"reads": reads, "paths": paths}))
+    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]"
+    call = f"import look; look.inside_gdb({str(request)!r}, {str(answer)!r})"
+    what = ["-c", str(core)] if core else ["-p", str(pid)]
+    quiet = ["-iex", "set debuginfod enabled off"]
+    done = run(["gdb", "-nx", "-batch", *quiet, *what, "-ex", f"python {setup}", "-ex", f"python {call}"])
+    assert answer.exists(), done
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def test_it_names_itself(seen: Seen) -> None:
+    assert seen.answer["kind"] == ("live" if seen.live else "core")
+    assert seen.answer["is_core"] is not seen.live
+    assert seen.answer["debugger"] == seen.debugger
+    assert seen.answer["pid"] == seen.truth["pid"]
+    assert seen.answer["architecture"] == "x86_64"
+
+
+def test_all_threads_are_there(seen: Seen) -> None:
+    assert sorted(t["tid"] for t in seen.answer["threads"]) == sorted(t["tid"] for t in seen.truth["threads"])
+
+
+def test_threads_are_in_the_debuggers_order(seen: Seen) -> None:
+    threads = seen.answer["threads"]
+    if seen.debugger == "gdb":
+        assert [thread["number"] for thread in threads] == list(range(1, THREADS + 2))
+    else:
+        assert [thread["number"] for thread in threads] == [None] * (THREADS + 1)
+        assert [thread["tid"] for thread in threads] == sorted(thread["tid"] for thread in threads)
+
+
+def test_threads_have_their_names_where_the_kernel_is_there_to_tell(seen: Seen) -> None:
+    names = {thread["tid"]: thread["name"] for thread in seen.answer["threads"]}
+    for index, thread in enumerate(seen.truth["threads"]):
+        assert names[thread["tid"]] == (f"worker ({index})" if seen.live else None)
+
+
+def test_kernel_state_is_known_only_to_those_who_looked_before(seen: Seen) -> None:
+    expected = "S" if seen.live and seen.debugger == "none" else None
+    assert {thread["kernel_state"] for thread in seen.answer["threads"]} == {expected}
+
+
+def test_the_selected_thread(seen: Seen) -> None:
+    """The crashed one, in all other cases the main one."""
+    crashed = seen.source == "kernel"
+    assert seen.answer["selected"] == seen.truth["threads"][THREADS if crashed else 0]["tid"]
+
+
+def test_registers(seen: Seen) -> None:
+    by_tid = {thread["tid"]: thread["registers"] for thread in seen.answer["threads"]}
+    for index, thread in enumerate(seen.truth["threads"]):
+        registers = by_tid[thread["tid"]]
+        assert set(GENERAL_REGISTERS) <= set(registers)
+        assert all(0 <= value < 1 << 64 for value in registers.values())
+        assert registers["fs_base"] == thread["tls"]
+        assert abs(thread["stack"] - registers["rsp"]) < 65536
+        if seen.source == "kernel" and index == THREADS:
+            continue  # the one that crashed instead
+        magic = seen.truth["magic"] + 16 * index
+        kept = [registers[name] for name in ("rbx", "r12", "r13", "r14", "r15")]
+        assert kept == [magic + offset for offset in range(5)]
+        assert registers["orig_rax"] == 34
+        assert seen.truth["code"] <= registers["rip"] < seen.truth["code"] + 64
+
+
+def test_only_the_crashed_thread_has_a_signal(seen: Seen) -> None:
+    signals = {t["tid"]: t["signal"] for t in seen.answer["threads"] if t["signal"] is not None}
+    if seen.source != "kernel":
+        assert signals == {}
+        return
+    segv = {"number": 11, "name": "SIGSEGV", "code": 1, "address": 0xDEAD0000}
+    assert signals == {seen.truth["threads"][THREADS]["tid"]: segv}
+
+
+def test_memory_is_exact(seen: Seen) -> None:
+    assert seen.read("pattern") == PATTERN
+    assert seen.read("across") == PATTERN[4090:4102]
+    assert seen.read("one") == PATTERN[1:2]
+    assert seen.read("none") == b""
+
+
+def test_memory_that_the_core_leaves_to_files(seen: Seen) -> None:
+    assert seen.read("text") == TEXT
+    assert seen.read("code") == bytes.fromhex(seen.truth["code_bytes"])
+
+
+@pytest.mark.parametrize(
+    "name", ["null", "first page", "dead", "last", "beyond", "wrapping", "negative", "noncanonical"]
+)
+def test_what_is_not_there_is_a_fault(seen: Seen, name: str) -> None:
+    assert seen.answer["reads"][name].get("error") == "MemoryFault"
+
+
+def test_maps_are_sorted_and_apart(seen: Seen) -> None:
+    maps = seen.answer["maps"]
+    assert all(one["start"] < one["end"] for one in maps)
+    assert all(one["end"] <= other["start"] for one, other in zip(maps, maps[1:]))
+
+
+def test_maps_name_the_program(seen: Seen) -> None:
+    code = seen.mapping_of(seen.truth["code"])
+    assert (code["path"], code["permissions"], code["deleted"]) == (seen.program, "r-xp", False)
+    text = seen.mapping_of(seen.truth["text"])
+    assert (text["path"], text["permissions"]) == (seen.program, "r--p")
+    assert text["offset"] - code["offset"] == text["start"] - code["start"]
+    assert seen.mapping_of(seen.truth["pattern"])["permissions"] == "rw-p"
+
+
+def test_maps_tell_the_stack_and_the_vdso(seen: Seen) -> None:
+    stack = seen.mapping_of(seen.truth["threads"][0]["stack"])
+    assert (stack["path"], stack["permissions"]) == ("[stack]", "rw-p")
+    assert seen.mapping_of(seen.answer["auxv"]["33"])["path"] == "[vdso]"
+    assert seen.mapping_of(seen.truth["threads"][1]["stack"])["path"] == ""
+
+
+def test_auxv_and_environment(seen: Seen) -> None:
+    assert seen.answer["auxv"]["9"] == seen.truth["entry"]
+    assert seen.answer["auxv"]["6"] == 4096
+    assert seen.answer["environ"][plain_program.MARK] == "its value"
+
+
+def test_local_paths_can_be_opened(seen: Seen) -> None:
+    paths = seen.answer["paths"]
+    assert Path(paths[seen.program]).read_bytes()[:4] == b"\x7fELF"
+    assert paths["[vdso]"] == "[vdso]"
+    assert paths["relative"] == "relative"
