@@ -273,6 +273,17 @@ def groups(state: ThreadState) -> list[FrameGroup]:
     return list(state.runtime.frames.stack(state).groups)
 
 
+def thread_groups(states: Sequence[ThreadState]) -> list[FrameGroup]:
+    """The groups of one native thread that has several thread states (subinterpreters), innermost first.
+
+    Without anchors (3.8, 3.9) the states are taken in the given order, newest interpreter first.
+    """
+    found = [group for state in states for group in groups(state)]
+    if len(states) > 1 and all(group.anchor is not None for group in found):
+        found.sort(key=lambda group: group.anchor or 0)
+    return found
+
+
 def match(found: Sequence[FrameGroup], loops: Sequence[tuple[int, int]]) -> list[FrameGroup | None]:
     """The group of each native evaluation loop; None for a loop that has no Python frame (yet).
 

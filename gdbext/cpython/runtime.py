@@ -21,7 +21,7 @@ from .code import CodeCache
 from .dicts import Dicts
 from .layout import PythonLayout, layout_for
 from .objects import Objects
-from .version import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtime, version_text
+from .version import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtimes, version_text
 
 if TYPE_CHECKING:
     from .frames import FrameReader
@@ -82,12 +82,27 @@ class PythonRuntime:
         Raises PythonUnsupported for one that cannot be read (version, free-threaded build, or structures that
         are not where they should be), LayoutError when the shipped table of its version is missing.
         """
-        location = find_runtime(modules, symbolizer)
-        if location is None:
-            old = find_old_python(modules, symbolizer)
-            if old is not None:
-                raise PythonUnsupported(f"{old.path} is a CPython before 3.7")
-            return None
+        refusals: list[PythonUnsupported] = []
+        idle: PythonRuntime | None = None
+        for location in find_runtimes(modules, symbolizer):
+            try:
+                runtime = cls._at(memory, location, symbolizer)
+            except PythonUnsupported as error:
+                refusals.append(error)
+                continue
+            if runtime.thread_states():
+                return runtime
+            idle = idle or runtime
+        if refusals:
+            raise refusals[0]
+        old = find_old_python(modules, symbolizer) if idle is None else None
+        if old is not None:
+            raise PythonUnsupported(f"{old.path} is a CPython before 3.7")
+        return idle
+
+    @classmethod
+    def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
+        """The runtime there, in the first version that fits. Raises PythonUnsupported when none does."""
         found = evidence(memory, location, symbolizer)
         problems = []
         for minor in found.candidates:
@@ -112,7 +127,7 @@ class PythonRuntime:
         states = runtime.thread_states()
         hexversion = found.hexversion or runtime.sys_hexversion()
         if hexversion is None:
-            if not states or found.source == "nothing":
+            if states and found.source == "nothing":
                 raise BadData("nothing tells its version")
             return runtime
         if (hexversion >> 24, hexversion >> 16 & 0xFF) != minor:

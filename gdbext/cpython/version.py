@@ -40,13 +40,16 @@ class VersionEvidence(NamedTuple):
     source: str
 
 
-def find_runtime(modules: ModuleTable, symbolizer: Symbolizer) -> RuntimeLocation | None:
-    """The first module that defines _PyRuntime; None when there is no CPython (since 3.7) in the process."""
+def find_runtimes(modules: ModuleTable, symbolizer: Symbolizer) -> Iterator[RuntimeLocation]:
+    """Modules that define _PyRuntime, the likeliest first; nothing when there is no CPython (since 3.7).
+
+    There can be two: a program that contains CPython, and a libpython that some extension was linked with and that
+    never runs.
+    """
     for module in _candidates(modules):
         address = _address_in(module, RUNTIME, symbolizer)
         if address is not None:
-            return RuntimeLocation(module, address)
-    return None
+            yield RuntimeLocation(module, address)
 
 
 def find_old_python(modules: ModuleTable, symbolizer: Symbolizer) -> Module | None:

@@ -1,0 +1,68 @@
+"""A thread inside a subinterpreter, and a forked child. Runs on CPython 3.8 to 3.13.
+
+usage: python_interpreters.py TRUTH.json
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+try:
+    import _interpreters
+except ImportError:
+    import _xxsubinterpreters as _interpreters
+
+BLOCK_R, BLOCK_W = os.pipe()
+SOURCE = """
+import os
+def inside(depth):
+    if depth:
+        inside(depth - 1)
+    else:
+        os.write({ready}, b"x")
+        os.read({block}, 1)
+inside(3)
+"""
+
+
+def run_in_interpreter():
+    ready_r, ready_w = os.pipe()
+    number = _interpreters.create()  # here: up to 3.12 its thread state stays with the thread that creates it
+    TRUTH["number"], TRUTH["ready"] = int(number), ready_r
+    _interpreters.run_string(number, SOURCE.format(ready=ready_w, block=BLOCK_R))
+
+
+def fork_here():
+    TRUTH["child"] = os.fork()
+    if not TRUTH["child"]:
+        os.read(BLOCK_R, 1)
+        os._exit(0)
+    FORKED.set()
+    time.sleep(3600)
+
+
+TRUTH = {"main": threading.get_ident()}
+FORKED = threading.Event()
+
+
+def main():
+    threading.stack_size(1 << 20)
+    thread = threading.Thread(target=fork_here, name="forker", daemon=True)
+    thread.start()
+    FORKED.wait()  # a fork with several interpreters kills the child in 3.13.0
+    thread = threading.Thread(target=run_in_interpreter, name="guest", daemon=True)
+    thread.start()
+    while "ready" not in TRUTH:
+        time.sleep(0.01)
+    os.read(TRUTH["ready"], 1)
+    TRUTH["tid"] = thread.native_id
+    with open(sys.argv[1], "w", encoding="utf-8") as file:
+        json.dump(TRUTH, file)
+    os.write(1, b"ready\n")
+    os.read(0, 1)
+    os.write(BLOCK_W, b"xx")
+
+
+main()

@@ -1,0 +1,123 @@
+"""Subinterpreters, forked children, and Pythons that cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from python_targets import PYTHONS, PythonInferior, view_of
+
+from gdbext.cpython import frames
+from gdbext.cpython.runtime import PythonRuntime
+from gdbext.errors import PythonUnsupported
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.target.proc_target import ProcTarget
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+    process = PythonInferior(request.param, "python_interpreters")
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.truth["child"], signal.SIGKILL)
+    process.close()
+
+
+def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
+    with inferior.look("live") as view:
+        assert sorted(each.id for each in view.runtime.interpreters()) == [0, view.truth["number"]]
+        tid = view.truth["tid"]
+        states = view.states[tid]
+        assert sorted(state.interpreter.id for state in states) == [0, view.truth["number"]]
+        groups = frames.thread_groups(states)
+        loops = view.loops(tid)
+        assert len(groups) == len(loops)
+        assert frames.match(groups, loops) == groups
+        names = [frame.function.rpartition(".")[2] for group in groups for frame in group]
+        assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
+
+
+def test_each_interpreter_has_its_gil(inferior: PythonInferior) -> None:
+    with inferior.look("live") as view:
+        gils = view.runtime.gils()
+        assert gils[0].interpreter == 0
+        users = sorted(number for gil in gils for number in gil.interpreters)
+        assert users == [0, view.truth["number"]]
+        assert len(gils) == (1 if view.runtime.minor < (3, 12) else 2)
+        assert not any(gil.locked for gil in gils)
+
+
+def test_forked_child(inferior: PythonInferior) -> None:
+    """The child's only thread is a copy of the one that forked; what it knows of its native id may be stale."""
+    child = inferior.truth["child"]
+    with ProcTarget(child) as target:
+        view = view_of(inferior.python, "live", inferior.truth, target)
+        assert list(view.states) == [child]
+        stack = frames.python_frames(view.state(child))
+        assert stack[0].function == "fork_here"
+        assert view.runtime.thread_names()[view.state(child).ident] == "forker"
+        groups = frames.groups(view.state(child))
+        assert frames.match(groups, view.loops(child)) == groups
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
+def test_old_python_is_refused(version: str) -> None:
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    if not found:
+        pytest.skip(f"no Python {version} here")
+    with running([str(found[0]), "-c", "import os; os.write(1, b'x'); os.read(0, 1)"]) as pid:
+        with pytest.raises(PythonUnsupported) as caught:
+            detect(pid)
+        assert caught.value.help
+
+
+def test_a_program_without_python() -> None:
+    with running(["sh", "-c", "echo; read line"]) as pid:
+        assert detect(pid) is None
+
+
+def test_python_that_ends_is_still_read() -> None:
+    """While the interpreter shuts down its structures go one by one; what is left is shown."""
+    code = (
+        "import os, atexit, weakref\n"
+        "class Last:\n"
+        "    def __del__(self, os=os):\n"
+        "        os.write(1, b'x'); os.read(0, 1)\n"
+        "import builtins; builtins.last = Last()\n"
+    )
+    with running([sys.executable, "-c", code]) as pid:
+        runtime = detect(pid)
+        assert runtime is not None
+        assert runtime.version == sys.version.split()[0]
+
+
+def detect(pid: int) -> PythonRuntime | None:
+    with ProcTarget(pid) as target:
+        memory = Memory(target)
+        modules = ModuleTable(target, memory)
+        runtime = PythonRuntime.detect(memory, modules, Symbolizer(modules))
+        if runtime is not None:
+            for state in runtime.thread_states():
+                runtime.frames.stack(state)
+            runtime.thread_names()
+        return runtime
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[int]:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
