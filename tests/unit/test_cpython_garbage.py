@@ -1,0 +1,239 @@
+"""Readers on memory that is nothing but garbage: only typed errors, in bounded time."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gdbext.cpython import debug_offsets, frames, locks
+from gdbext.cpython.describe import describe
+from gdbext.cpython.functions import function_source
+from gdbext.cpython.layout import SUPPORTED, layout_for
+from gdbext.cpython.objects import Objects
+from gdbext.cpython.runtime import Interpreter, PythonRuntime, ThreadState
+from gdbext.cpython.slots import locals_of, stack_slots
+from gdbext.cpython.version import RuntimeLocation, evidence, version_text
+from gdbext.cpython.waits import python_wait
+from gdbext.errors import GdbextError, MemoryFault, PythonUnsupported
+from gdbext.process.memory import Memory
+from gdbext.process.module import Module
+from gdbext.process.symbols import Symbolizer
+from gdbext.target.base import MemoryMapping, Target, Thread
+
+BASE = 0x7F0000000000
+SIZE = 1 << 19
+
+
+class Bytes(Target):
+    """A target that is one block of bytes at BASE."""
+
+    kind = "core"
+    debugger = "none"
+    pid = 1
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, address: int, size: int) -> bytes:
+        at = address - BASE
+        if at < 0 or at + size > len(self.data):
+            raise MemoryFault(address, size)
+        return self.data[at : at + size]
+
+    def threads(self) -> Sequence[Thread]:
+        return []
+
+    def selected_thread(self) -> Thread | None:
+        return None
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        return []
+
+    def auxv(self) -> Mapping[int, int]:
+        return {}
+
+    def local_path(self, path: str) -> str:
+        return path
+
+
+class NoSymbols:
+    """A symbolizer for a module that exports ``symbols`` (name to address)."""
+
+    def __init__(self, symbols: Mapping[str, int]) -> None:
+        self.symbols = symbols
+
+    def index(self, _module: Any) -> Any:
+        return SimpleNamespace(
+            exported=lambda name: SimpleNamespace(vaddr=self.symbols[name]) if name in self.symbols else None
+        )
+
+
+def module(path: str) -> Module:
+    return cast(Module, SimpleNamespace(path=path, name=path.rpartition("/")[2], base=0, image=None))
+
+
+def location(path: str = "/usr/lib/libpython3.9.so.1.0") -> RuntimeLocation:
+    return RuntimeLocation(module(path), BASE)
+
+
+def symbols(**known: int) -> Symbolizer:
+    return cast(Symbolizer, NoSymbols(known))
+
+
+def garbage(seed: int) -> bytes:
+    """Words that are mostly pointers into the block itself, small numbers, and text."""
+    chance = random.Random(seed)
+
+    def word() -> int:
+        kind = chance.random()
+        if kind < 0.6:
+            return BASE + chance.randrange(0, SIZE, 8)
+        if kind < 0.8:
+            return chance.randrange(0, 64)
+        return chance.getrandbits(64)
+
+    return struct.pack(f"<{SIZE // 8}Q", *(word() for _ in range(SIZE // 8)))
+
+
+@pytest.mark.parametrize("minor", SUPPORTED)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_but_typed_errors(minor: tuple[int, int], seed: int) -> None:
+    began = time.monotonic()
+    memory = Memory(Bytes(garbage(seed)))
+    runtime = PythonRuntime(memory, location(), layout_for(minor), symbols())
+    chance = random.Random(seed)
+    for _ in range(300):
+        address = BASE + chance.randrange(0, SIZE, 8)
+        assert len(describe(runtime, address)) <= 80
+        function_source(runtime, address)
+        locks.read_lock(runtime, address)
+        state = ThreadState(address, Interpreter(address, 0), 1, None, runtime)
+        stack = runtime.frames.stack(state)
+        assert stack.problem is not None or not stack.frames
+        python_wait(runtime, state, address)
+        frame = frames.PythonFrame("f", "f.py", 1, address, True, address)
+        for reader in (locals_of, stack_slots):
+            with_errors(reader, runtime, frame)
+        for method in (
+            runtime.objects.text, runtime.objects.bytes, runtime.objects.integer, runtime.objects.tuple_items,
+            runtime.objects.list_items, lambda at: list(runtime.dicts.items(at)),
+            lambda at: list(runtime.dicts.attributes(at)),
+        ):  # fmt: skip
+            with_errors(method, address)
+    runtime.thread_names()
+    with_errors(runtime.gils)
+    with_errors(runtime.interpreters)
+    assert time.monotonic() - began < 20
+
+
+def with_errors(function: Any, *arguments: Any) -> None:
+    """Anything but a GdbextError fails the test."""
+    try:
+        function(*arguments)
+    except GdbextError:
+        return
+
+
+def memory_with(header: bytes) -> Memory:
+    return Memory(Bytes(header.ljust(4096, b"\0")))
+
+
+def test_free_threaded_build_is_refused() -> None:
+    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030D01F0, 1))
+    with pytest.raises(PythonUnsupported, match=r"free-threaded CPython 3\.13\.1"):
+        evidence(memory, location(), symbols())
+
+
+def test_later_version_is_refused() -> None:
+    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030E00A3, 0))
+    with pytest.raises(PythonUnsupported, match=r"3\.14\.0a3"):
+        evidence(memory, location(), symbols())
+    without = memory_with(struct.pack("<Q", 0) + struct.pack("<I", 0x030E00F0))
+    with pytest.raises(PythonUnsupported, match=r"3\.14\.0 is not supported"):
+        evidence(without, location(), symbols(Py_Version=BASE + 8))
+
+
+def test_published_version_wins_over_the_path() -> None:
+    memory = memory_with(struct.pack("<QI", 0, 0x030B02F0))
+    found = evidence(memory, location("/opt/python3.9"), symbols(Py_Version=BASE + 8))
+    assert (found.hexversion, found.candidates) == (0x030B02F0, ((3, 11),))
+
+
+@pytest.mark.parametrize(
+    ("path", "candidates"),
+    [
+        ("/usr/lib/libpython3.9.so.1.0", ((3, 9), (3, 8), (3, 10))),
+        ("/opt/py3.10/bin/python3.10", ((3, 10), (3, 8), (3, 9))),
+        ("/opt/conda/lib/python3.8/bin/renamed", ((3, 8), (3, 9), (3, 10))),
+        ("/app/server", ((3, 8), (3, 9), (3, 10))),
+        ("/app/python3.12", ((3, 8), (3, 9), (3, 10))),
+    ],
+)
+def test_candidates_from_the_path(path: str, candidates: tuple[tuple[int, int], ...]) -> None:
+    assert evidence(memory_with(b""), location(path), symbols()).candidates == candidates
+
+
+def test_older_version_is_refused_by_its_path() -> None:
+    with pytest.raises(PythonUnsupported, match=r"3\.7"):
+        evidence(memory_with(b""), location("/usr/lib/libpython3.7m.so.1.0"), symbols())
+
+
+def test_version_texts() -> None:
+    assert [version_text(each) for each in (0x030B07F0, 0x030D00C2, 0x03090CF0, 0x030E00A3)] == [
+        "3.11.7", "3.13.0rc2", "3.9.12", "3.14.0a3",
+    ]  # fmt: skip
+
+
+def test_absurd_debug_offsets_are_refused() -> None:
+    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030D00F0, 0) + struct.pack("<Q", 1 << 40) * 100)
+    with pytest.raises(PythonUnsupported, match="says that"):
+        debug_offsets.read(memory, BASE, (3, 13))
+    with pytest.raises(PythonUnsupported, match=r"3\.14"):
+        debug_offsets.read(memory, BASE, (3, 14))
+
+
+def test_list_of_thread_states_in_a_circle() -> None:
+    """Interpreter 0 whose only thread state is its own successor."""
+    layout = layout_for((3, 11))
+    data = bytearray(SIZE)
+    interpreter, state = BASE + 0x20000, BASE + 0x50000
+
+    def put(address: int, value: int) -> None:
+        struct.pack_into("<Q", data, address - BASE, value)
+
+    put(BASE + layout.offset("_PyRuntimeState", "interpreters.head"), interpreter)
+    put(interpreter + layout.offset("PyInterpreterState", "threads.head"), state)
+    put(state + layout.offset("PyThreadState", "interp"), interpreter)
+    put(state + layout.offset("PyThreadState", "next"), state)
+    runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout, symbols())
+    with pytest.raises(GdbextError, match="no end"):
+        runtime.thread_states()
+    put(state + layout.offset("PyThreadState", "interp"), interpreter + 8)
+    runtime = PythonRuntime(Memory(Bytes(bytes(data))), location(), layout, symbols())
+    with pytest.raises(GdbextError, match="does not belong"):
+        runtime.thread_states()
+
+
+def test_lengths_are_capped() -> None:
+    """A str of 2**39 characters is not read, only its start."""
+    layout = layout_for((3, 12))
+    data = bytearray(SIZE)
+    text, kind, name = BASE + 0x1000, BASE + 0x2000, BASE + 0x3000
+    for address, value in (
+        (text + 8, kind),
+        (text + layout.offset("PyASCIIObject", "length"), 1 << 39),
+        (text + layout.offset("PyASCIIObject", "state"), 0x60),
+        (kind + layout.offset("PyTypeObject", "tp_name"), name),
+        (kind + layout.offset("PyTypeObject", "tp_flags"), 1 << 28),
+        (name, 0x727473),
+    ):
+        struct.pack_into("<Q", data, address - BASE, value)
+    objects = Objects(Memory(Bytes(bytes(data))), layout)
+    assert objects.text(text, 10) == "\0" * 10
+    assert len(objects.text(text)) == 64 * 1024
