@@ -6,18 +6,24 @@ frame, or a stack slot. Where that is not certain there is no answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gdbext.process.x86_decode import Instruction, MemoryOperand
+from .x86_decode import Instruction, MemoryOperand
 
 CALLEE_SAVED = frozenset(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
 """Registers that a called function gives back as they were (psABI x86-64, figure 3.4); unwinding recovers them."""
+_WORD = 8
+_ENDS = ("call", "jmp", "ret", "trap")
 
 
 class Location(NamedTuple):
     """Where a value is: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
-    "constant" (``value``). Registers are as they were at the call."""
+    "constant" (``value``). Registers are as they were at the call.
+
+    "memory" held the value when the call began. The called function can change it only where the slot is a variable
+    whose address it was given; a compiler's own spill slots never change.
+    """
 
     kind: str
     register: str | None = None
@@ -25,18 +31,25 @@ class Location(NamedTuple):
     value: int | None = None
 
 
-def argument_source(code: Sequence[Instruction], register: str) -> Location | None:
+def argument_source(code: Sequence[Instruction], register: str, labels: Iterable[int] = ()) -> Location | None:
     """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
 
     Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
-    that some jump of ``code`` leads to before the source was found.
+    that some jump leads to before the source was found. Jumps inside ``code`` are known; ``labels`` are the targets
+    of all others that may lead into it: from behind the call, and from the function's cold part (``jump_targets``).
     """
-    labels = {found.target for found in code if found.kind in ("jmp", "jcc")}
-    return _Search(code, labels).find(len(code) - 1, register)
+    known = jump_targets(code)
+    known.update(labels)
+    return _Search(code, known).find(len(code) - 1, register)
+
+
+def jump_targets(code: Iterable[Instruction]) -> set[int]:
+    """Where the direct jumps of ``code`` lead."""
+    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target is not None}
 
 
 class _Search:
-    def __init__(self, code: Sequence[Instruction], labels: set[int | None]) -> None:
+    def __init__(self, code: Sequence[Instruction], labels: set[int]) -> None:
         self._code = code
         self._labels = labels
         self._call = len(code) - 1
@@ -44,7 +57,7 @@ class _Search:
     def find(self, before: int, register: str) -> Location | None:
         """Where ``register``, as it is just before instruction number ``before``, still is at the call."""
         position = before
-        while True:
+        while position >= 0:
             if register in CALLEE_SAVED:
                 kept = self._unchanged(register, position)
                 if kept is not None:
@@ -53,12 +66,15 @@ class _Search:
                 return None
             position -= 1
             found = self._code[position]
-            if found.kind in ("call", "jmp", "ret"):
+            if found.kind in _ENDS:
                 return None
             if register in found.writes:
-                return self._source(position, found)
+                return self._source(position, found, register)
+        return None
 
-    def _source(self, position: int, found: Instruction) -> Location | None:
+    def _source(self, position: int, found: Instruction, register: str) -> Location | None:
+        if found.destination != register:
+            return None  # pop writes rsp, too, and many write without naming
         if found.kind in ("zero", "mov") and found.immediate is not None:
             return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
         if found.kind == "mov" and found.source is not None:
@@ -89,17 +105,33 @@ class _Search:
         for found in self._code[position : self._call]:
             if register not in found.writes:
                 continue
-            if register == "rsp" and found.kind in ("push", "pop"):
-                added += 8 if found.kind == "push" else -8
+            if register == "rsp" and found.kind == "push":
+                added += _WORD
+            elif register == "rsp" and found.kind == "pop" and found.destination != "rsp":
+                added -= _WORD
+            elif found.kind == "add" and found.immediate is not None:
+                added -= found.immediate
             else:
                 return None
         return added
 
     def _overwritten(self, position: int, register: str | None, displacement: int) -> bool:
-        """A store to the very slot between the load and the call."""
-        for found in self._code[position + 1 : self._call]:
+        """True when something between the load and the call may store to the slot at register + displacement.
+
+        Only a store relative to the same register is known to go elsewhere. A push writes below the stack pointer,
+        where no variable can be.
+        """
+        for number in range(position + 1, self._call):
+            found = self._code[number]
+            if not found.stored:
+                continue
             memory = found.memory
-            stores = found.kind == "mov" and found.destination is None
-            if stores and memory is not None and (memory.base, memory.displacement) == (register, displacement):
+            if memory is None or memory.base is None or memory.index_register is not None:
+                return True
+            base = self.find(number, memory.base) if memory.base in CALLEE_SAVED else None
+            if base is None or base.kind != "register" or base.register != register:
+                return True
+            start = base.displacement + memory.displacement
+            if start < displacement + _WORD and displacement < start + found.stored:
                 return True
         return False
