@@ -17,9 +17,13 @@ from gdbext.target.base import Target, Thread
 
 if TYPE_CHECKING:
     from gdbext.cpython.runtime import PythonRuntime, ThreadState
+    from gdbext.dispatcher.chain import Chains
     from gdbext.dispatcher.frames import StepReader
+    from gdbext.dispatcher.keyset import KeyNames
     from gdbext.dispatcher.operator import Dispatcher, Operator
     from gdbext.dispatcher.table import Tables
+    from gdbext.dispatcher.tensor import TensorReader
+    from gdbext.dispatcher.tls import DispatchStateReader
     from gdbext.layouts.layout import Layout
 
 TORCH_LIBRARY = "libtorch_cpu.so"
@@ -98,6 +102,42 @@ class Session:
         from gdbext.dispatcher.table import Tables
 
         return Tables(self.dispatcher)
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Redispatches that are expected from a keyset. Raises as ``dispatcher`` does."""
+        from gdbext.dispatcher.chain import Chains
+
+        return Chains(self.tables)
+
+    @cached_property
+    def dispatch_keys(self) -> KeyNames:
+        """The dispatch keys of the target's torch, without its dispatcher. Raises NotTorch, LayoutError."""
+        from gdbext.dispatcher.keyset import KeyNames
+
+        return KeyNames(self.layout)
+
+    @cached_property
+    def dispatch_states(self) -> DispatchStateReader:
+        """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
+        from gdbext.dispatcher.tls import DispatchStateReader
+
+        return DispatchStateReader(
+            self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type
+        )
+
+    @cached_property
+    def tensors(self) -> TensorReader:
+        """Reads tensors. Raises NotTorch, LayoutError."""
+        from gdbext.dispatcher.tensor import TensorReader
+
+        return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
+
+    def _python_type(self, address: int) -> str | None:
+        try:
+            return self.python.objects.type_of(address).name if self.python is not None else None
+        except GdbextError:
+            return None
 
     def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
         """Where the kernel at a table index was registered and the path to it, None where that cannot be proven."""

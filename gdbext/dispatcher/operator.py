@@ -251,8 +251,11 @@ class Dispatcher:
     def find(self, pattern: str) -> list[Operator]:
         """Operators that a user's word means, sorted by name.
 
-        See ``operator_names.matcher`` for the forms. Empty when nothing matches.
+        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms. Empty when
+        nothing matches.
         """
+        if pattern in self.names:
+            return [self._operator(self.names[pattern])]
         matches = matcher(pattern)
         return [self._operator(self.names[name]) for name in sorted(self.names) if matches(name)]
 

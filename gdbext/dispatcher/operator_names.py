@@ -19,9 +19,9 @@ def split(qualified: str) -> tuple[str, str]:
 def matcher(pattern: str) -> Callable[[str], bool]:
     """A predicate over qualified names.
 
-    ``mm``: any operator with that base name, all overloads; ``aten::mm``: that name, all overloads; ``aten::mm.out``
-    or ``mm.out``: that overload (``aten::mm.default`` or ``aten::mm.``: the one without a name); ``*mm*``: a glob over
-    base names, over whole names when it holds ``::``.
+    ``mm``: any operator with that base name, all overloads; ``aten::mm``: that name, all overloads; ``mm.out`` and
+    ``aten::mm.out``: that overload (``.default``: the one without a name); ``*mm*``: a glob over base names, over whole
+    names when it holds ``::``.
     """
     word, dot, overload = pattern.partition(".")
     wanted = ("" if overload == "default" else overload) if dot else None

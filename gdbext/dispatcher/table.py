@@ -68,7 +68,7 @@ class Tables:
     """Registrations and tables of all operators of one dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._memory = dispatcher.memory
         self._strings = dispatcher.strings
         self._keys = dispatcher.keys
@@ -87,7 +87,7 @@ class Tables:
 
         Raises BadData when the map or one of its lists does not hold together, MemoryFault.
         """
-        address = self._dispatcher.kernels_map(operator.address)
+        address = self.dispatcher.kernels_map(operator.address)
         entries = map_entries(self._memory, address, self._value_size)
         check_hashed(self._memory, address, self._value_size, entries, 2)
         found: list[Registration] = []
@@ -109,17 +109,23 @@ class Tables:
         raw = self._memory.read(address, self._annotated_size)
         schema = int.from_bytes(raw[self._schema_at : self._schema_at + 8], "little")
         debug = self._strings.parse(raw, self._debug_at, address + self._debug_at)
-        kernel = self._dispatcher.kernels.parse(raw, self._kernel_at)
+        kernel = self.dispatcher.kernels.parse(raw, self._kernel_at)
         return Registration(key, value, active, kernel, debug, schema)
 
     @cached_property
     def fallbacks(self) -> tuple[Registration, ...]:
         """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
-        size, start = self._annotated_size, self._dispatcher.address + self._dispatcher.fallbacks_at
+        size, start = self._annotated_size, self.dispatcher.address + self.dispatcher.fallbacks_at
         return tuple(
             self._read(slot.name, slot.value, start + index * size, True)
             for index, slot in enumerate(self._keys.slots)
         )
+
+    def inferred_schema(self, registration: Registration) -> str | None:
+        """The schema inferred from a C++ kernel's signature, None without one. Raises BadData, MemoryFault."""
+        if not registration.inferred_schema:
+            return None
+        return self.dispatcher.schemas.read(registration.inferred_schema).text
 
     # --- the computed table ----------------------------------------------------------------------
 

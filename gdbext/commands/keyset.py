@@ -1,0 +1,91 @@
+"""``dispatch-keyset``: a DispatchKeySet, decoded, or key names turned into bits."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any
+
+from gdbext.errors import UsageError
+from gdbext.report import Report
+
+if TYPE_CHECKING:
+    from gdbext.dispatcher.keyset import KeyNames
+    from gdbext.session import Session
+
+NAME = "dispatch-keyset"
+
+_REGISTER = re.compile(r"(\*?)\$(\w+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|\d+))?")
+_POINTED = re.compile(r"\*\s*(0x[0-9a-fA-F]+|\d+)")
+_TENSOR = re.compile(r"(?:tensor:|@)(0x[0-9a-fA-F]+|\d+)")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument(
+        "value",
+        nargs="+",
+        metavar="VALUE|EXPR",
+        help="bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
+        "a register of the selected thread ($rbx, *$rsp+8), memory (*0x7f...), a tensor's key set (tensor:0x7f...)",
+    )
+
+
+def run(session: Session, args: argparse.Namespace) -> Report:
+    """Decodes the value. Raises UsageError for what is no keyset, NotTorch, LayoutError."""
+    from gdbext.dispatcher.keyset import KeyNames
+
+    keys = KeyNames(session.layout)
+    bits = _bits(session, keys, " ".join(args.value))
+    return Report(
+        command=NAME,
+        target=session.target_facts(),
+        view="keyset",
+        errors=session.errors(),
+        extra={"keyset": _document(keys, bits)},
+        why=args.why,
+    )
+
+
+def _bits(session: Session, keys: KeyNames, text: str) -> int:
+    word = text.strip()
+    tensor = _TENSOR.fullmatch(word)
+    if tensor:
+        from gdbext.dispatcher.tensor import TensorReader
+
+        reader = TensorReader(session.memory, session.layout, session.symbolizer, keys)
+        return reader.key_set(int(tensor.group(1), 0))
+    pointed = _POINTED.fullmatch(word)
+    if pointed:
+        return session.memory.u64(int(pointed.group(1), 0))
+    register = _REGISTER.fullmatch(word)
+    if register:
+        return _register(session, *register.groups())
+    return keys.parse(word)
+
+
+def _register(session: Session, star: str, name: str, sign: str | None, number: str | None) -> int:
+    """``$rbx``, ``*$rsp``, ``*$rsp+8``: a register of the selected thread, or the word that it points at."""
+    thread = session.target.selected_thread()
+    if thread is None:
+        raise UsageError("no thread is selected, so there are no registers", help="give the value itself")
+    registers = thread.registers()
+    if name not in registers:
+        raise UsageError(f"there is no register {name!r}", help=f"registers are: {', '.join(sorted(registers))}")
+    value = registers[name] + (int(number, 0) if number else 0) * (-1 if sign == "-" else 1)
+    return session.memory.u64(value & (1 << 64) - 1) if star else value & (1 << 64) - 1
+
+
+def _document(keys: KeyNames, bits: int) -> dict[str, Any]:
+    stray = keys.stray(bits)
+    functionalities, backends = keys.building_blocks(bits)
+    return {
+        "bits": f"{bits:#x}",
+        "keys": list(keys.decode(bits)),
+        "text": keys.text(bits),
+        "functionalities": list(functionalities),
+        "backends": list(backends),
+        "key": None if stray else keys.highest_key(bits),
+        "table_index": None if stray else keys.table_index(bits),
+        "stray_bits": f"{stray:#x}" if stray else None,
+    }

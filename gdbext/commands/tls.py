@@ -1,0 +1,106 @@
+"""``dispatch-tls``: the thread-local state that takes part in dispatch."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gdbext.analysis.facts import ThreadFacts
+from gdbext.errors import GdbextError, UsageError
+from gdbext.report import ErrorFact, Report
+
+if TYPE_CHECKING:
+    from gdbext.dispatcher.keyset import KeyNames
+    from gdbext.dispatcher.tls import DispatchState
+    from gdbext.session import Session
+    from gdbext.target.base import Thread
+
+NAME = "dispatch-tls"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
+    which.add_argument("--all", action="store_true", help="every thread")
+
+
+def run(session: Session, args: argparse.Namespace) -> Report:
+    """Reads the state of the chosen threads. A thread that cannot be read costs that thread."""
+    from gdbext.render import json_report
+
+    keys = session.dispatch_keys
+    facts: list[ThreadFacts] = []
+    states: list[dict[str, Any]] = []
+    errors: list[ErrorFact] = []
+    for thread in _chosen(session, args):
+        try:
+            state = session.dispatch_states.read(thread.registers().get("fs_base", 0))
+        except GdbextError as error:
+            errors.append(ErrorFact.of(error, f"thread {thread.tid}"))
+            continue
+        errors.extend(ErrorFact(problem, f"thread {thread.tid}") for problem in state.problems)
+        facts.append(_facts(session, thread))
+        states.append(_document(keys, state))
+    report = Report(NAME, session.target_facts(), "tls", threads=tuple(facts), why=args.why)
+    threads = [{**one, "tls": state} for one, state in zip(json_report.document(report)["threads"], states)]
+    return Report(
+        command=NAME,
+        target=report.target,
+        view="tls",
+        threads=report.threads,
+        errors=(*errors, *session.errors()),
+        extra={"threads": threads},
+        why=args.why,
+    )
+
+
+def _chosen(session: Session, args: argparse.Namespace) -> list[Thread]:
+    if args.all:
+        return list(session.target.threads())
+    if args.thread is not None:
+        return [session.find_thread(args.thread)]
+    selected = session.target.selected_thread()
+    if selected is None:
+        raise UsageError("no thread is selected", help="choose one with: dispatch-tls --thread TID, or use --all")
+    return [selected]
+
+
+def _facts(session: Session, thread: Thread) -> ThreadFacts:
+    return ThreadFacts(
+        tid=thread.tid,
+        name=thread.name,
+        python_name=session.python_names.get(thread.tid),
+        number=thread.number,
+        signal=thread.signal.name if thread.signal else None,
+    )
+
+
+def _document(keys: KeyNames, state: DispatchState) -> dict[str, Any]:
+    autograd = state.autograd
+    return {
+        "included": None if state.included is None else list(keys.decode(state.included)),
+        "excluded": None if state.excluded is None else list(keys.decode(state.excluded)),
+        "included_bits": None if state.included is None else f"{state.included:#x}",
+        "excluded_bits": None if state.excluded is None else f"{state.excluded:#x}",
+        "grad_mode": autograd.grad_mode if autograd else None,
+        "inference_mode": autograd.inference_mode if autograd else None,
+        "forward_ad": autograd.forward_ad if autograd else None,
+        "multithreading": autograd.multithreading if autograd else None,
+        "view_replay": autograd.view_replay if autograd else None,
+        "autocast": None
+        if state.autocast is None
+        else {one.device: {"enabled": one.enabled, "dtype": one.dtype} for one in state.autocast},
+        "autocast_cache": state.autocast_cache,
+        "autocast_nesting": state.autocast_nesting,
+        "functorch": None
+        if state.functorch is None
+        else [{"transform": layer.transform, "level": layer.level} for layer in state.functorch],
+        "python_dispatcher": state.python_dispatcher,
+        "python_modes": None
+        if state.python_modes is None
+        else [{"name": mode.name, "infra": mode.infra} for mode in state.python_modes],
+        "torch_function": state.torch_function,
+        "torch_function_modes": None if state.torch_function_modes is None else list(state.torch_function_modes),
+        "sequence_number": state.sequence_number,
+    }
