@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path
 
+from gdbext.errors import SymbolFileError
+from gdbext.process.elf import ElfImage
+
 _LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
-_NT_GNU_BUILD_ID = 3
-_MAX_HEADERS = 256
-_MAX_NOTES = 1 << 16
 
 
 def torch_version(torch: Path) -> tuple[str, str]:
@@ -29,35 +28,8 @@ def torch_version(torch: Path) -> tuple[str, str]:
 
 
 def build_id_of_file(path: Path) -> str | None:
-    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is no 64-bit ELF file."""
+    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is no ELF file that can be read."""
     try:
-        with path.open("rb") as stream:
-            header = stream.read(64)
-            if header[:5] != b"\x7fELF\x02":
-                return None
-            table = struct.unpack_from("<Q", header, 32)[0]
-            count = struct.unpack_from("<H", header, 56)[0]
-            stream.seek(table)
-            headers = stream.read(56 * min(count, _MAX_HEADERS))
-            for at in range(0, len(headers) - 55, 56):
-                kind, _flags, offset, _va, _pa, size = struct.unpack_from("<IIQQQQ", headers, at)
-                if kind == 4:
-                    stream.seek(offset)
-                    found = _build_id(stream.read(min(size, _MAX_NOTES)))
-                    if found:
-                        return found
-    except (OSError, struct.error):
+        return ElfImage.open(str(path)).build_id
+    except SymbolFileError:
         return None
-    return None
-
-
-def _build_id(notes: bytes) -> str | None:
-    at = 0
-    while at + 12 <= len(notes):
-        name_size, size, kind = struct.unpack_from("<III", notes, at)
-        name = notes[at + 12 : at + 12 + name_size]
-        start = at + 12 + (name_size + 3 & ~3)
-        if kind == _NT_GNU_BUILD_ID and name == b"GNU\0":
-            return notes[start : start + size].hex()
-        at = start + (size + 3 & ~3)
-    return None

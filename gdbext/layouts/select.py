@@ -23,8 +23,14 @@ _VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.M
 _VERSION_LIMIT = 1 << 16
 
 
-def torch_layout(modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, file: str | None = None) -> Layout:
-    """The layout for the PyTorch in the target.
+def torch_layout(
+    modules: ModuleTable,
+    memory: Memory,
+    symbolizer: Symbolizer,
+    file: str | None = None,
+    folder: Path = registry.DATA,
+) -> Layout:
+    """The layout for the PyTorch in the target, from the layout files in ``folder``.
 
     In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated"
     where that was done on this machine); a shipped one of the same release whose probe passes ("probed"); one
@@ -36,12 +42,12 @@ def torch_layout(modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, f
         raise NotTorch("no PyTorch is loaded in this process")
     if file is not None:
         return _named(Path(file), module, modules, memory, symbolizer)
-    exact = registry.by_build_id(module.build_id)
+    exact = registry.by_build_id(module.build_id, folder)
     if exact is not None:
         return exact
     version = torch_version(modules)
     refused: list[str] = []
-    candidates = registry.by_version(version)
+    candidates = registry.by_version(version, folder)
     same = [path for path, each in candidates if registry.release(each) == registry.release(version)]
     found = _probed(same, modules, memory, symbolizer, refused) or _generated(module, refused)
     if found is None:

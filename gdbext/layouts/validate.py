@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gdbext.errors import LayoutError
@@ -46,6 +46,11 @@ def check(document: Any, where: str) -> None:
     for key in _PROVENANCE:
         if not isinstance(document["provenance"].get(key), str):
             raise _bad(where, f"its provenance does not say {key!r}")
+    _check_texts(document["build_ids"].values(), "a build-id", where)
+    absent = document.get("absent", [])
+    if not isinstance(absent, list):
+        raise _bad(where, "its list of what is absent is no list")
+    _check_texts(absent, "something absent", where)
     for name, members in REQUIRED[kind].items():
         _check_struct(name, document["structs"].get(name), where)
         for member in members:
@@ -68,6 +73,12 @@ def check_all(document: Any, where: str) -> None:
             raise _bad(where, f"constant {name} is no integer")
 
 
+def _check_texts(values: Iterable[Any], what: str, where: str) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise _bad(where, f"{what} is {value!r}, not a text")
+
+
 def _check_struct(name: str, entry: Any, where: str) -> None:
     if not isinstance(entry, dict) or not isinstance(entry.get("fields"), dict):
         raise _bad(where, f"it lacks {name}")
@@ -81,6 +92,9 @@ def _check_struct(name: str, entry: Any, where: str) -> None:
             raise _bad(where, f"{name}.{field} does not lie inside {name} ({size} bytes)")
         if not isinstance(at.get("type"), str):
             raise _bad(where, f"{name}.{field} has no type")
+        first, bits = at.get("bit_offset", 0), at.get("bit_size", 0)
+        if not _integer(first) or not _integer(bits) or bits < 0 or (bits and not 0 <= first <= 8 * size - bits):
+            raise _bad(where, f"the bits of {name}.{field} do not lie inside {name}")
 
 
 def _check_table(document: Mapping[str, Any], where: str) -> None:
@@ -95,11 +109,21 @@ def _check_table(document: Mapping[str, Any], where: str) -> None:
         raise _bad(where, f"{count} runtime entries do not make a dispatch table of {table} bytes")
     keys = document["enums"].get("c10::DispatchKey")
     names = dispatch.get("key_names")
-    if not isinstance(keys, dict) or not isinstance(names, list) or len(names) != 1 + max(keys.values(), default=0):
+    if not isinstance(keys, dict) or not keys or not all(_integer(value) for value in keys.values()):
+        raise _bad(where, "it has no enumeration of dispatch keys")
+    if not isinstance(names, list) or len(names) != 1 + max(keys.values()):
         raise _bad(where, "its key names do not fit its enumeration of keys")
     offsets = dispatch.get("offsets_and_masks")
     if not isinstance(offsets, list) or len(offsets) != document["constants"].get("num_functionality_keys"):
         raise _bad(where, "its offsets and masks do not fit its number of functionalities")
+    _check_texts(names, "a key's name", where)
+    backends = dispatch.get("backend_names")
+    if not isinstance(backends, list):
+        raise _bad(where, "it has no names of backends")
+    _check_texts(backends, "a backend's name", where)
+    for pair in offsets:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(_integer(n) and 0 <= n < 65536 for n in pair):
+            raise _bad(where, f"{pair!r} is no offset and mask")
 
 
 def _integer(value: Any) -> bool:

@@ -1,0 +1,275 @@
+"""Layout files: what is shipped is sound, and what is not sound is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdbext.errors import LayoutError
+from gdbext.layouts import identity, registry, validate
+from gdbext.layouts.extract import shorten
+from gdbext.layouts.layout import Layout
+from gdbext.process.struct_view import Field, Struct, StructView
+
+FILES = sorted(registry.DATA.glob("*-*.json"))
+TORCH = registry.DATA / "torch-2.13.0+cpu-cxx11.json"
+DOCUMENT = json.loads(TORCH.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_file_is_valid(path: Path) -> None:
+    layout = registry.load(path, full=True)
+    assert layout.id == path.stem
+    assert layout.provenance["compiler"]
+
+
+def test_shipped_versions() -> None:
+    assert {p.stem for p in FILES} >= {f"cpython-3.{minor}" for minor in range(8, 14)} | {TORCH.stem}
+
+
+def test_index_is_up_to_date() -> None:
+    assert registry.index() == registry.make_index()
+
+
+def test_measured_facts_of_the_wheel() -> None:
+    """Figures that were read from the wheel's machine code, independently of its headers (shared/facts.md)."""
+    layout = registry.load(TORCH)
+    entry, kernel = layout.struct("c10::impl::OperatorEntry"), layout.struct("c10::KernelFunction")
+    assert (entry.size, entry.offset("dispatchTable_"), kernel.size) == (6048, 248, 40)
+    assert layout.constant("num_runtime_entries") == 137
+    boxed = layout.struct("c10::BoxedKernel")
+    at = kernel.offset("boxed_kernel_func_")
+    assert [at + boxed.offset("functor_"), at + boxed.offset("boxed_kernel_func_")] == [0, 8]
+    assert [kernel.offset("unboxed_kernel_func_"), kernel.offset("sym_unboxed_kernel_func_")] == [16, 24]
+
+
+def test_table_indices_follow_from_offsets_and_masks() -> None:
+    layout = registry.load(TORCH)
+    keys = layout.enum("c10::DispatchKey")
+    functionalities = layout.dispatch("offsets_and_masks")
+    backends = layout.constant("num_backends")
+    index = layout.dispatch("table_index")
+    assert sorted(i for i in index if i > 0) == list(range(1, layout.constant("num_runtime_entries")))
+    for functionality, start in (
+        ("Dense", "StartOfDenseBackends"),
+        ("Sparse", "StartOfSparseBackends"),
+        ("AutogradFunctionality", "StartOfAutogradFunctionalityBackends"),
+    ):
+        offset, mask = functionalities[keys[functionality]]
+        assert mask == layout.constant("full_backend_mask")
+        found = [index[keys[start] + 1 + backend] for backend in range(backends)]
+        assert found == list(range(offset, offset + backends))
+
+
+def test_loading_is_quick() -> None:
+    """The whole of a report has 0.15 s."""
+    registry.load(TORCH)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        registry.load(TORCH).struct("c10::impl::OperatorEntry")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.010
+
+
+def test_missing_names_say_which() -> None:
+    layout = registry.load(TORCH)
+    with pytest.raises(LayoutError, match="Nonesuch"):
+        layout.struct("c10::Nonesuch")
+    with pytest.raises(LayoutError, match="nonesuch"):
+        layout.constant("nonesuch")
+    with pytest.raises(LayoutError, match="nonesuch_"):
+        layout.struct("c10::Dispatcher").offset("nonesuch_")
+    assert not layout.has_struct("c10::Nonesuch")
+
+
+def _without(*path: str) -> dict[str, Any]:
+    changed = copy.deepcopy(DOCUMENT)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return changed
+
+
+def _with(value: object, *path: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(DOCUMENT)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return changed
+
+
+ENTRY = ("structs", "c10::impl::OperatorEntry")
+BAD = {
+    "no object": [],
+    "another schema": _with("gdbext-layout/2", "schema"),
+    "another kind": _with(["torch"], "kind"),
+    "no id": _with("", "id"),
+    "no provenance": _without("provenance", "compiler"),
+    "no structs": _without("structs"),
+    "a missing struct": _without(*ENTRY),
+    "a missing member": _without(*ENTRY, "fields", "dispatchTable_"),
+    "a size of zero": _with(0, *ENTRY, "size"),
+    "a size that is no number": _with("6048", *ENTRY, "size"),
+    "a huge size": _with(1 << 40, *ENTRY, "size"),
+    "a member outside": _with(6040, *ENTRY, "fields", "dispatchTable_", "offset"),
+    "a negative offset": _with(-8, *ENTRY, "fields", "name_", "offset"),
+    "an offset that is true": _with(True, *ENTRY, "fields", "name_", "offset"),
+    "another number of entries": _with(136, "constants", "num_runtime_entries"),
+    "key names cut short": _with(DOCUMENT["dispatch"]["key_names"][:-1], "dispatch", "key_names"),
+    "no dispatch facts": _without("dispatch"),
+    "offsets cut short": _with(DOCUMENT["dispatch"]["offsets_and_masks"][:-1], "dispatch", "offsets_and_masks"),
+    "a key without a name": _with(None, "dispatch", "key_names", 5),
+    "a backend without a name": _with(7, "dispatch", "backend_names", 1),
+    "an offset beyond any table": _with([1 << 20, 0], "dispatch", "offsets_and_masks", 3),
+    "bits outside": _with(1 << 16, *ENTRY, "fields", "name_", "bit_size"),
+    "a build-id that is no text": _with(5, "build_ids", "libc10.so"),
+    "absent things that are no list": _with(None, "absent"),
+    "no enumeration of keys": _without("enums", "c10::DispatchKey"),
+}
+
+
+@pytest.mark.parametrize("document", BAD.values(), ids=BAD.keys())
+def test_unsound_document_is_refused(document: object, tmp_path: Path) -> None:
+    path = tmp_path / "torch-bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(LayoutError, match="torch-bad") as caught:
+        registry.load(path)
+    assert caught.value.help
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00", '{"schema": "gdbext-layout/1"}'])
+def test_broken_file_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(LayoutError, match="broken"):
+        registry.load(path)
+
+
+def test_missing_and_oversized_file(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match="No such file"):
+        registry.load(tmp_path / "none.json")
+    huge = tmp_path / "huge.json"
+    with huge.open("wb") as stream:
+        stream.truncate(64 << 20)
+    with pytest.raises(LayoutError, match="larger"):
+        registry.load(huge)
+
+
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text(max_size=4), st.just([]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_damage_is_refused_or_harmless(data: st.DataObject) -> None:
+    """Whatever one value is replaced by: LayoutError, or a document whose required members still lie inside."""
+    path: list[Any] = []
+    place: Any = DOCUMENT
+    while isinstance(place, (dict, list)) and place and (not path or data.draw(st.booleans())):
+        path.append(data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place)))))
+        place = place[path[-1]]
+    document = _with(data.draw(JUNK), *path)
+    try:
+        validate.check_all(document, "damaged")
+    except LayoutError:
+        return
+    layout = Layout(document)
+    for name, members in validate.REQUIRED["torch"].items():
+        found = layout.struct(name)
+        for member in members:
+            assert 0 <= found.offset(member) <= found.offset(member) + found.field(member).size <= found.size
+
+
+def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
+    names = {"a.json": "2.13.1+cpu", "b.json": "2.13.0+cu126", "c.json": "2.12.0+cpu", "d.json": "2.13.0+cpu"}
+    (tmp_path / "index.json").write_text(json.dumps({"build_ids": {}, "torch": names}))
+    found = [path.name for path, _ in registry.by_version("2.13.0+cu126", tmp_path)]
+    assert found == ["b.json", "d.json", "a.json"]
+    assert registry.by_version("3.0.0", tmp_path) == []
+    assert registry.by_version("", tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("2.13.0+cpu", (2, 13, 0)), ("2.13.0a0+git12", (2, 13, 0)), ("2.13", (2, 13)), ("", ()), ("nightly", ())],
+)
+def test_release(text: str, numbers: tuple[int, ...]) -> None:
+    assert registry.release(text) == numbers
+
+
+def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = registry.cache_folder()
+    folder.mkdir(parents=True)
+    build_id = "ab" * 20
+    path = folder / f"{build_id}.json"
+    path.write_text(json.dumps(DOCUMENT))
+    assert registry.by_build_id(build_id) is None, "measured on another build"
+    path.write_text(json.dumps(_with({"libtorch_cpu.so": build_id}, "build_ids")))
+    found = registry.by_build_id(build_id)
+    assert found is not None
+    assert found.match == "generated"
+    path.write_text("{")
+    assert registry.by_build_id(build_id) is None, "damaged"
+    assert registry.by_build_id("../../etc/passwd") is None
+    assert registry.by_build_id(None) is None
+
+
+def test_build_id_is_readelf_s() -> None:
+    shown = subprocess.run(["readelf", "-n", "/bin/ls"], capture_output=True, text=True, check=True).stdout
+    expected = shown.partition("Build ID: ")[2].split()[0]
+    assert identity.build_id_of_file(Path("/bin/ls")) == expected
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"])
+def test_no_build_id(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert identity.build_id_of_file(path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"),
+        ("std::vector<std::pair<int, B>, std::allocator<std::pair<int, B> > >", "std::vector<std::pair<int, B>>"),
+        ("std::unique_ptr<c10::X, std::default_delete<c10::X> >", "std::unique_ptr<c10::X>"),
+        ("c10::Dispatcher", "c10::Dispatcher"),
+    ],
+)
+def test_shorten(name: str, short: str) -> None:
+    assert shorten(name) == short
+
+
+class _Bytes:
+    """As much of Memory as StructView uses."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.data[address : address + size]
+
+    def u64(self, address: int) -> int:
+        return int(struct.unpack_from("<Q", self.data, address)[0])
+
+
+def test_struct_view_reads_members_and_bit_fields() -> None:
+    inner = Struct("B", 16, {"x": Field("x", 8, 8, "long")})
+    outer = Struct("A", 32, {"b": Field("b", 8, 16, "B"), "f": Field("f", 1, 1, "bool", 11, 2)})
+    memory: Any = _Bytes(bytes([0, 0b00010000, 0, 0, 0, 0, 0, 0]) + bytes(8) + (77).to_bytes(8, "little"))
+    view = StructView(memory, 0, outer)
+    assert view.view("b", inner).u64("x") == 77
+    assert view.bits("f") == 0b10
+    assert view.address("b") == 8
