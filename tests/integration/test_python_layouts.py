@@ -1,0 +1,102 @@
+"""Every offset that gdbext.cpython uses against the debug information of CPython builds that have it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdbext.cpython import debug_offsets, unpublished
+from gdbext.cpython.layout import SUPPORTED, layout_for
+
+SOURCES = Path(debug_offsets.__file__).parent
+ASK = """
+import gdb, json, sys
+pairs = json.load(open(sys.argv[1] if len(sys.argv) > 1 else PAIRS))
+found = []
+for struct, path in pairs:
+    try:
+        kind = gdb.lookup_type(struct)
+    except gdb.error:
+        try:
+            kind = gdb.lookup_type("struct " + struct)
+        except gdb.error:
+            continue
+    kind = kind.strip_typedefs()
+    if path == "":
+        found.append([struct, path, kind.sizeof])
+        continue
+    bits = 0
+    try:
+        for name in path.split("."):
+            field = kind[name]
+            bits += field.bitpos
+            kind = field.type.strip_typedefs()
+    except KeyError:
+        continue
+    found.append([struct, path, bits // 8])
+print("FOUND" + json.dumps(found))
+"""
+
+
+def used() -> set[tuple[str, str]]:
+    """(structure, field) as they are written in the sources, and those of the two tables."""
+    pairs: set[tuple[str, str]] = set()
+    for source in SOURCES.glob("*.py"):
+        pairs.update(re.findall(r'(?:offset|find|put)\(\s*"(\w+)",\s*"([\w.]+)"', source.read_text()))
+        pairs.update((name, "") for name in re.findall(r'size\("(\w+)"\)', source.read_text()))
+    for name, (_, fields) in unpublished.UNPUBLISHED.items():
+        pairs |= {(name, field) for field in fields} | {(name, "")}
+    for name, published in debug_offsets._GROUPS_313:
+        pairs |= {(name, field) for field in published if field not in ("", "size")}
+    return pairs
+
+
+def dwarf_offsets(library: Path, pairs: set[tuple[str, str]], folder: Path) -> dict[tuple[str, str], int]:
+    """What gdb reads from the debug information; empty without any."""
+    wanted = folder / "pairs.json"
+    wanted.write_text(json.dumps(sorted(pairs)))
+    script = folder / "ask.py"
+    script.write_text(f"PAIRS = {str(wanted)!r}\n{ASK}")
+    command = ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-x", str(script), str(library)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    answer = next(line for line in output.splitlines() if line.startswith("FOUND"))
+    return {(struct, field): offset for struct, field, offset in json.loads(answer[len("FOUND") :])}
+
+
+@pytest.mark.parametrize("minor", SUPPORTED)
+def test_offsets_are_those_of_the_compiler(minor: tuple[int, int], tmp_path: Path) -> None:
+    text = "{}.{}".format(*minor)
+    libraries = sorted(Path.home().glob(f".pyenv/versions/{text}.*/lib/libpython{text}.so.1.0"))
+    if not libraries:
+        pytest.skip(f"no shared CPython {text} here")
+    pairs = used()
+    assert len(pairs) > 80
+    truth = dwarf_offsets(libraries[-1], pairs, tmp_path)
+    if len(truth) < 60:
+        pytest.skip(f"{libraries[-1]} has no debug information")
+    layout = layout_for(minor)
+    for (struct, field), offset in truth.items():
+        ours = layout.find(struct, field) if field else layout.size(struct)
+        assert ours == offset, (struct, field)
+    for struct, field in pairs - set(truth):
+        known = field and layout.find(struct, field) is not None
+        assert not known or struct == "simplequeueobject", (struct, field)
+
+
+def test_simplequeue_is_that_of_the_extension(tmp_path: Path) -> None:
+    """_queue is a shared library of its own; up to 3.12 it waits on a lock."""
+    checked = 0
+    for minor in SUPPORTED[:-1]:
+        pattern = ".pyenv/versions/{0}.{1}.*/lib/python{0}.{1}/lib-dynload/_queue.*.so".format(*minor)
+        for library in Path.home().glob(pattern):
+            fields = unpublished.UNPUBLISHED["simplequeueobject"][1]
+            truth = dwarf_offsets(library, {("simplequeueobject", field) for field in fields}, tmp_path)
+            for (struct, field), offset in truth.items():
+                assert layout_for(minor).find(struct, field) == offset
+                checked += 1
+    if not checked:
+        pytest.skip("no _queue with debug information here")
