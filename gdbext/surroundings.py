@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -34,6 +35,16 @@ class Surroundings:
             return ()
         return [pid for pid in self._children if mine in self._links_of(pid)]
 
+    def clock(self, number: int) -> float | None:
+        """The clock's time; ours is the process's as long as it is in no time namespace of its own."""
+        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) or self._has_own_time:
+            return None
+        return time.clock_gettime(number)
+
+    @cached_property
+    def _has_own_time(self) -> bool:
+        return _link_text(f"/proc/{self._pid}/ns/time") != _link_text("/proc/self/ns/time")
+
     @cached_property
     def _children(self) -> dict[int, str]:
         found: dict[int, str] = {}
@@ -48,10 +59,7 @@ class Surroundings:
     def _link(self, pid: int, fd: int) -> str:
         key = (pid, fd)
         if key not in self._links:
-            try:
-                self._links[key] = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib takes 10 ms to import
-            except OSError:
-                self._links[key] = ""
+            self._links[key] = _link_text(f"/proc/{pid}/fd/{fd}")
         return self._links[key]
 
 
@@ -62,6 +70,13 @@ def _description(pid: int) -> str:
         return ""
     state = _STATES.get(match.group(2))
     return f"{match.group(1)}, {state}" if state else match.group(1)
+
+
+def _link_text(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115 - pathlib takes 10 ms to import
+    except OSError:
+        return ""
 
 
 def _names(folder: str) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.analysis.facts import Owner, Resource, Wait
-from gdbext.analysis.futex import TID_MASK, FutexWait, futex_wait
-from gdbext.analysis.look import ThreadLook
+from gdbext.analysis.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.analysis.look import PTHREAD_TID, ThreadLook
 from gdbext.process.memory import Memory
 
 _MUTEX_SIZE = 40
@@ -223,7 +223,7 @@ def _readers(thread: ThreadLook, rwlock: int) -> Iterator[Owner]:
 
 
 def _semaphore(thread: ThreadLook, futex: FutexWait) -> Wait | None:
-    if thread.first("semaphore", within=5) is None:
+    if thread.first("semaphore", within=5) is None and not _is_semaphore(thread, futex):
         return None
     name = thread.process.name_at(futex.address)
     evidence = (f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it",)
@@ -233,6 +233,23 @@ def _semaphore(thread: ThreadLook, futex: FutexWait) -> Wait | None:
     )  # fmt: skip
 
 
+def _is_semaphore(thread: ThreadLook, futex: FutexWait) -> bool:
+    """sem_wait jumps to a local function, which has no name on a stripped libc. struct new_sem tells: value 0 in the
+    low half, at least this waiter in the high half, and the futex expects that 0, called from outside of libc."""
+    raw = thread.process.memory.try_read(futex.address, 12) if futex.address % 8 == 0 else None
+    if raw is None or futex.command != WAIT_BITSET or futex.value or not _unnamed_in_libc(thread):
+        return False
+    value, waiters, private = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
+    return value == 0 and 1 <= waiters <= 1 << 22 and private in (0, 128)
+
+
+def _unnamed_in_libc(thread: ThreadLook) -> bool:
+    """The libc frames at the top of the stack have no names, and are few."""
+    levels = [level for level in range(min(5, len(thread.frames))) if _in_libc(thread, level)]
+    inner = list(range(len(levels)))
+    return 0 < len(levels) < 4 and levels == inner and all(thread.stack.function(level) is None for level in levels)
+
+
 def _has_tokens(thread: ThreadLook, address: int) -> bool:
     """struct new_sem: the value is the low half of the first 64 bits (nptl, __HAVE_64B_ATOMICS)."""
     raw = thread.process.memory.try_read(address, 4)
@@ -240,13 +257,13 @@ def _has_tokens(thread: ThreadLook, address: int) -> bool:
 
 
 def _join(thread: ThreadLook, futex: FutexWait) -> Wait | None:
-    """pthread_join sleeps on struct pthread.tid of the thread it waits for; the kernel clears it at its end."""
-    if thread.first("join", within=5) is None:
-        return None
+    """pthread_join sleeps on struct pthread.tid of the thread it waits for; the kernel clears it at its end. The
+    word's address proves it, so that no name is needed (pthread_join jumps to a local function)."""
     owner = thread.process.owner(futex.value & TID_MASK)
     other = thread.process.thread(owner.tid) if owner is not None else None
-    if owner is None or other is None or other.registers.get("fs_base", 0) + 0x2D0 != futex.address:
-        return Wait(Resource("join", futex.address, "a thread"), timed=futex.timed)
+    if owner is None or other is None or other.registers.get("fs_base", 0) + PTHREAD_TID != futex.address:
+        named = thread.first("join", within=5) is not None
+        return Wait(Resource("join", futex.address, "a thread"), timed=futex.timed) if named else None
     evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"
     return Wait(Resource("join", futex.address, f"thread {owner.tid}"), owner, "recorded", futex.timed, (evidence,))
 

@@ -83,7 +83,10 @@ class Outside(Protocol):
         """The child processes: pid to name; empty where that is unknown."""
 
     def other_end(self, fd: int) -> Sequence[int]:
-        """Pids of the children that hold the same pipe or the other end of the socket."""
+        """Pids of the children that hold the same pipe."""
+
+    def clock(self, number: int) -> float | None:
+        """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""
 
 
 @dataclass

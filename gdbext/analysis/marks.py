@@ -46,15 +46,7 @@ _C_NAMES = {
               "_PyRun_InteractiveLoopObject PyRun_InteractiveOneObject",
     "python-input": "builtin_input PyFile_GetLine",
     "sleep": "sleep usleep nanosleep __nanosleep clock_nanosleep __clock_nanosleep thrd_sleep",
-    "gomp-enter": "GOMP_parallel GOMP_parallel_start GOMP_parallel_end GOMP_parallel_sections "
-                  "GOMP_parallel_loop_static GOMP_parallel_loop_dynamic GOMP_parallel_loop_guided "
-                  "GOMP_parallel_loop_nonmonotonic_dynamic GOMP_parallel_reductions GOMP_teams_reg",
-    "gomp-barrier": "GOMP_barrier GOMP_barrier_cancel GOMP_taskwait GOMP_taskgroup_end GOMP_loop_end "
-                    "GOMP_sections_end GOMP_workshare_task_reduction_unregister",
     "gomp-lock": "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock",
-    "kmp-enter": "__kmpc_fork_call __kmp_fork_call __kmp_join_call __kmp_GOMP_fork_call",
-    "kmp-barrier": "__kmpc_barrier __kmp_barrier __kmpc_reduce __kmpc_reduce_nowait",
-    "kmp-thread": "__kmp_launch_worker __kmp_launch_thread __kmp_launch_monitor",
     "device": "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
               "cudaHostAlloc cuStreamSynchronize cuCtxSynchronize cuEventSynchronize cuMemcpyDtoH_v2 "
               "cuMemcpyHtoD_v2 hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy "
@@ -64,6 +56,9 @@ _C_NAMES = {
             "ncclCommSplit",
     "mpi": "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init",
     "uv-run": "uv_run",
+    "blas-pool": "blas_thread_server",
+    "pthreadpool": "thread_main",
+    "pthreadpool-wait": "pthreadpool_parallelize",
 }  # fmt: skip
 
 _CXX_NAMES = {
@@ -74,7 +69,7 @@ _CXX_NAMES = {
     "autograd-execute": "torch::autograd::Engine::execute torch::autograd::Engine::execute_with_graph_task "
                         "torch::autograd::python::PythonEngine::execute",
     "autograd-evaluate": "torch::autograd::Engine::evaluate_function",
-    "future": "c10::ivalue::Future::wait",
+    "future": "c10::ivalue::Future::wait torch::jit::InterpreterState::run",
     "std-future": "std::__atomic_futex_unsigned_base::_M_futex_wait_until",
     "c10-pool": "c10::ThreadPool::main_loop",
     "c10-pool-wait": "c10::ThreadPool::waitWorkComplete",

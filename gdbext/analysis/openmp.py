@@ -17,6 +17,7 @@ _GNU = ("libgomp",)
 _LLVM = ("libiomp5", "libomp")
 _LIBRARIES = _GNU + _LLVM
 _NEAR = 12
+_MAX_TEAM = 8192
 
 
 def classify(thread: ThreadLook) -> Wait | None:
@@ -32,11 +33,7 @@ def classify(thread: ThreadLook) -> Wait | None:
         if _only_runtime_frames(thread, level):
             return Wait(Resource("worker-pool", address, POOL))
         return _barrier(thread, address) if futex is not None else None
-    if futex is None:
-        return None
-    if thread.first("gomp-enter", "kmp-enter", within=_NEAR) is not None:
-        return _team(thread, address)
-    return _barrier(thread, address)
+    return _team(thread, address) if futex is not None else None
 
 
 def is_idle_worker(thread: ThreadLook) -> bool:
@@ -73,17 +70,33 @@ def _only_runtime_frames(thread: ThreadLook, level: int) -> bool:
 
 
 def _team(thread: ThreadLook, address: int) -> Wait:
-    """The master waits for its team: to start, or to end the region."""
+    """A master waits for its team: to start, at a barrier, or to end the region. (The entry to a region often has
+    no frame: GOMP_parallel jumps to the function that waits.)"""
     workers = [other for other in thread.process.threads if other is not thread and is_worker(other)]
     resource = Resource("worker-pool", address, POOL)
-    if not workers:
-        evidence = (
-            "it is inside the OpenMP runtime's entry to a parallel region, waiting for its team",
-            f"none of the {len(thread.process.tids)} threads of this process was started by the OpenMP runtime",
-        )
-        missing = "this process has no OpenMP worker threads: they do not survive fork"
-        return Wait(resource, missing=missing, evidence=evidence)
-    return _for_team_mates(resource, workers)
+    expected = _barrier_total(thread, address)
+    if workers and (expected is None or len(workers) >= expected - 1):
+        return _for_team_mates(resource, workers)
+    evidence = [
+        "it waits inside the OpenMP runtime for the other threads of its team",
+        f"{len(workers) or 'none'} of the {len(thread.process.tids)} threads of this process was started by the "
+        "OpenMP runtime",
+    ]
+    if expected is not None:
+        evidence.append(f"the barrier at {address - 4:#x} is one of {expected} threads")
+    count = f"only {len(workers)}" if workers else "no"
+    missing = f"this process has {count} OpenMP worker threads: they do not survive fork"
+    return Wait(resource, missing=missing, evidence=tuple(evidence))
+
+
+def _barrier_total(thread: ThreadLook, generation: int) -> int | None:
+    """The threads of a gomp_barrier_t (libgomp/config/linux/bar.h): total +0, generation +4 (the futex), and in the
+    next cache line awaited +64. None where the numbers cannot be that."""
+    raw = thread.process.memory.try_read(generation - 4, 68) if thread.module_name(0).startswith(_GNU) else None
+    if raw is None:
+        return None
+    total, awaited = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[64:68], "little")
+    return total if 2 <= total <= _MAX_TEAM and 1 <= awaited <= total else None
 
 
 def _barrier(thread: ThreadLook, address: int) -> Wait:

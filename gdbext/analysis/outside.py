@@ -6,13 +6,12 @@ from gdbext.analysis.facts import Resource, Wait
 from gdbext.analysis.look import ProcessLook, ThreadLook
 from gdbext.analysis.syscalls import Syscall
 
-_BY_DESCRIPTOR = {
-    "read": "read", "readv": "read", "pread64": "read", "recvfrom": "receive", "recvmsg": "receive",
-    "recvmmsg": "receive", "accept": "accept a connection", "accept4": "accept a connection", "write": "write",
-    "writev": "write", "sendto": "send", "sendmsg": "send", "sendmmsg": "send", "sendfile": "write",
-    "connect": "connect", "splice": "splice", "fsync": "sync", "fdatasync": "sync", "flock": "lock the file",
-    "fcntl": "lock a part of the file",
-}  # fmt: skip
+_BY_DESCRIPTOR = frozenset(
+    ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",
+     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_getevents",
+     "io_uring_enter")
+)  # fmt: skip
+"""Calls whose first argument is the descriptor they wait for."""
 _EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _MAX_POLL = 64
@@ -44,9 +43,14 @@ def classify(thread: ThreadLook) -> Wait | None:
 
 def _sleep(process: ProcessLook, call: Syscall) -> Wait:
     pointer = call.arguments[0] if call.name == "nanosleep" else call.arguments[2]
-    absolute = call.name == "clock_nanosleep" and bool(call.arguments[1] & 1)  # TIMER_ABSTIME
-    seconds = None if absolute else _seconds(process, pointer)
-    return Wait(Resource("sleep", 0, f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"), timed=True)
+    seconds = _seconds(process, pointer)
+    if call.name == "clock_nanosleep" and call.arguments[1] & 1:  # TIMER_ABSTIME
+        now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
+        seconds = seconds - now if seconds is not None and now is not None else None
+        text = f"sleeps ({max(seconds, 0):.3g} s more)" if seconds is not None else "sleeps"
+    else:
+        text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
+    return Wait(Resource("sleep", 0, text), timed=True)
 
 
 def _seconds(process: ProcessLook, pointer: int) -> float | None:
@@ -75,8 +79,7 @@ def _named(pid: int, children: object) -> str:
 
 def _descriptor(process: ProcessLook, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
-    verb = _BY_DESCRIPTOR[call.name]
-    return Wait(Resource("io", 0, f"{verb} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",))
+    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",))
 
 
 def _fd(process: ProcessLook, fd: int) -> str:
@@ -130,7 +133,7 @@ def _set_bits(process: ProcessLook, pointer: int, count: int) -> set[int]:
 def _epoll(process: ProcessLook, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
-    return Wait(Resource("io", 0, f"events of {_fd(process, fd)}"), timed=timed)
+    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), timed=timed)
 
 
 def _has_timeout(call: Syscall) -> bool:

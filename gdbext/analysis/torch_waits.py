@@ -6,8 +6,6 @@ poll, which by itself says nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdbext.analysis.facts import Owner, Resource, Wait
 from gdbext.analysis.look import INNER, ThreadLook
 
@@ -21,12 +19,23 @@ _POOLS = {
     "store-daemon": ("c10d store", ()),
     "nccl-watchdog": ("NCCL watchdog", ()),
     "rpc-pool": ("RPC", ()),
+    "blas-pool": ("OpenBLAS", ()),
+    "pthreadpool": ("pthreadpool", ()),
 }
 """Mark of a pool's waiting function → the pool, and marks that must be there as well."""
-_MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "c10-pool-wait")
+_MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "c10-pool-wait",
+             "pthreadpool-wait")  # fmt: skip
 _BETWEEN = 14
 """Frames from the kernel up to a pool's main function while it waits for work (condvar, std::, lambda wrappers)."""
 _BUSY_MARKS = ("autograd-main", "autograd-evaluate", "eval", "collective", "store", "device")
+
+
+_WORKERS_FOR = {
+    "future": ("c10 thread pool", "c10-pool"),
+    "c10-pool-wait": ("c10 thread pool", "c10-pool"),
+    "pthreadpool-wait": ("pthreadpool", "pthreadpool"),
+}
+"""Mark of a function that waits for workers → their pool, and the mark of its main function."""
 
 
 def pool_of(thread: ThreadLook) -> str:
@@ -35,6 +44,8 @@ def pool_of(thread: ThreadLook) -> str:
         level = thread.first(mark, within=_BETWEEN)
         if level is None or any(name not in thread.inner_marks and name not in thread.outer_marks for name in needed):
             continue
+        if mark == "pthreadpool" and not thread.module_name(level).startswith("libtorch"):
+            continue  # "thread_main" is anybody's name
         if not any(thread.inner_marks.get(busy, INNER) < level for busy in _BUSY_MARKS):
             return pool
     return ""
@@ -58,9 +69,17 @@ def classify(thread: ThreadLook) -> Wait | None:
         return Wait(Resource("device", address, name), evidence=(f"frame {level}: {name}",))
     if mark == "autograd-execute":
         return _graph_task(thread, address, level)
-    if mark == "c10-pool-wait":
-        return Wait(Resource("worker-pool", address, "c10 thread pool"), evidence=(f"frame {level}: {name}",))
-    return Wait(Resource("condvar", address, "c10::ivalue::Future"), evidence=(f"frame {level}: {name}",))
+    pool, mark_of_worker = _WORKERS_FOR[mark]
+    resource = Resource("worker-pool", address, pool)
+    evidence = f"frame {level}: {name} waits for what the {pool} does"
+    others = [other for other in thread.process.threads if other is not thread]
+    if any(mark_of_worker in other.outer_marks for other in others):
+        working = [Owner(other.tid) for other in others if mark_of_worker in other.outer_marks and not pool_of(other)]
+        return _for_owners(resource, working, evidence)
+    if mark == "future" and any(other.first("future") is None and not pool_of(other) for other in others):
+        return Wait(Resource("condvar", address, "c10::ivalue::Future"), evidence=(evidence,))
+    missing = f"this process has no thread of the {pool}: they do not survive fork"
+    return Wait(resource, missing=missing, evidence=(evidence, "no thread has the pool's main function on its stack"))
 
 
 def spinning_device(thread: ThreadLook) -> Wait | None:
@@ -105,7 +124,11 @@ def _graph_task(thread: ThreadLook, address: int, level: int) -> Wait:
         missing = "this process has no autograd engine threads: they do not survive fork"
         return Wait(resource, missing=missing, evidence=(*evidence, "no thread has Engine::thread_init on its stack"))
     working = [Owner(worker.tid) for worker in workers if not pool_of(worker)]
+    return _for_owners(resource, working, *evidence)
+
+
+def _for_owners(resource: Resource, working: list[Owner], *evidence: str) -> Wait:
+    """A wait for workers: those that are at work must finish."""
     if not working:
-        return Wait(resource, evidence=(*evidence, "all engine threads wait for work"))
-    waiting = Wait(resource, working[0], "inferred", evidence=evidence)
-    return replace(waiting, others=tuple(working[1:]))
+        return Wait(resource, evidence=(*evidence, "all of them wait for work"))
+    return Wait(resource, working[0], "inferred", evidence=evidence, others=tuple(working[1:]))

@@ -122,12 +122,12 @@ def _deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
     for cycle in graph.cycles():
         threads = [graph.threads[edge.tid] for edge in cycle]
         parts = [f"{words.who(thread)} {_link(edge, graph)}" for thread, edge in zip(threads, cycle)]
-        guess = all(edge.wait.certainty == "recorded" for edge in cycle)
-        head = "Deadlock" if guess else "Deadlock (an owner is inferred from stacks)"
+        proven = all(edge.wait.certainty == "recorded" for edge in cycle)
+        doubt = "" if proven else " (an owner is inferred from stacks)"
         step = next((thread.dispatch[0] for thread in threads if thread.dispatch), None)
         evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
         yield Candidate(
-            Finding("deadlock", f"{head}: {'; '.join(parts)}.", tuple(e.tid for e in cycle), evidence),
+            Finding("deadlock", f"{'; '.join(parts)}{doubt}.", tuple(e.tid for e in cycle), evidence),
             step,
             tuple(edge.fact for edge in cycle),
         )

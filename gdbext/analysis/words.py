@@ -49,6 +49,8 @@ def waiting(wait: Wait) -> str:
     resource = wait.resource
     if resource.kind == "sleep":
         return resource.name or "sleeps"
+    if resource.kind == "io":
+        return f"waits in {resource.name}"
     if resource.kind == "join":
         return f"waits for the end of {resource.name or 'a thread'}"
     text = f"waits for {thing(resource)}"

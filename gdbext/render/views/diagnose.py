@@ -98,7 +98,8 @@ def _other_threads(threads: Sequence[ThreadFacts], involved: Sequence[ThreadFact
     groups = folded([thread for thread in threads if thread.tid not in seen])
     if groups:
         yield ""
-        yield style(f"The other {sum(map(len, groups))} of {len(threads)} threads", "bold")
+        count = sum(map(len, groups))
+        yield style(f"The other {count} of {len(threads)} threads" if seen else f"The {count} threads", "bold")
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
         what = f"idle {first.pool} worker{'s' if len(group) > 1 else ''}" if first.pool else state_text(first, threads)

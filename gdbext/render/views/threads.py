@@ -109,6 +109,8 @@ def state_text(thread: ThreadFacts, threads: Sequence[ThreadFacts]) -> str:
     text = words.waiting(thread.wait)
     if thread.wait.missing:
         return f"{text}, but {thread.wait.missing}"
+    if any(owner.tid == thread.tid for owner in thread.wait.owners):
+        return f"{text}, which it holds itself"
     return text + words.owner_clause(thread.wait, known)
 
 
