@@ -253,8 +253,8 @@ def _checked_header(path: str, data: mmap.mmap) -> tuple[int, int, int, bool]:
     fields = _HEADER.unpack_from(data)
     table_at, sections_at, entry_size, count, sections = fields[5], fields[6], fields[9], fields[10], fields[12]
     if count == PN_XNUM:
-        if sections_at + 48 > len(data):
-            raise BadCore(f"{path} is truncated: the number of its program headers stands beyond its end")
+        if not _HEADER.size <= sections_at <= len(data) - 64:
+            raise BadCore(f"{path} is truncated: the number of its program headers is not there")
         (count,) = struct.unpack_from("<I", data, sections_at + 44)
     return table_at, entry_size, count, sections > 1
 
