@@ -37,6 +37,7 @@ class CallSites:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._sites: dict[int, CallSite] = {}
+        self._targets: dict[int, int | None] = {}
 
     def site(self, stack: Stack, level: int) -> CallSite:
         """The call that frame ``level`` made to the next inner frame."""
@@ -47,6 +48,35 @@ class CallSites:
         if found is None:
             found = self._sites[frame.pc] = self._decode(stack, level)
         return found
+
+    def direct_target(self, stack: Stack, level: int) -> int | None:
+        """Where the direct call that frame ``level`` made leads, through a PLT stub if need be; None if not direct.
+
+        Only looks at the call instruction itself (E8 rel32), so it is cheap enough for every frame.
+        """
+        frame = stack.frames[level]
+        if level == 0 or frame.lookup_pc == frame.pc:
+            return None
+        if frame.pc not in self._targets:
+            self._targets[frame.pc] = self._read_target(frame.pc)
+        return self._targets[frame.pc]
+
+    def _read_target(self, pc: int) -> int | None:
+        code = self._memory.try_read(pc - 5, 5)
+        if code is None or code[0] != 0xE8:
+            return None
+        return self.follow_stub(pc + int.from_bytes(code[1:], "little", signed=True))
+
+    def follow_stub(self, target: int) -> int | None:
+        """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
+        stub = self._memory.try_read(target, 16)
+        for found in instructions(stub or b"", target):
+            memory = found.memory
+            if found.kind == "jmp" and memory is not None and memory.base == "rip":
+                return self._memory.try_u64(found.end + memory.displacement)
+            if found.kind != "other":
+                break
+        return target
 
     def argument(self, stack: Stack, level: int, register: str) -> int | None:
         """The value that frame ``level`` passed in ``register``, None where that cannot be told for certain."""

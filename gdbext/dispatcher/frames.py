@@ -10,7 +10,7 @@ from gdbext.dispatcher.kernel_name import is_wrapper, kernel_target, plain_name
 from gdbext.dispatcher.operator import Dispatcher, Operator
 from gdbext.dispatcher.passes import Pass, group
 from gdbext.dispatcher.recovery import Recovered, Recovery
-from gdbext.dispatcher.roles import FunctionRole, Role, classify
+from gdbext.dispatcher.roles import PLAIN, FunctionRole, Role, classify
 from gdbext.dispatcher.step import KernelFact, KeysetFact, Step
 from gdbext.errors import GdbextError
 from gdbext.process.memory import Memory
@@ -44,6 +44,7 @@ class StepReader:
         self._sites = CallSites(memory)
         self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._roles: dict[int, FunctionRole] = {}
+        self._roles_at: dict[int, FunctionRole] = {}
         self._kernels: dict[tuple[int, KernelFunction, str], KernelFact] = {}
         self._calls_callbacks: dict[int, bool] = {}
 
@@ -54,8 +55,34 @@ class StepReader:
     def steps(self, stack: Stack) -> tuple[Step, ...]:
         """The steps of a stack, innermost first."""
         signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
-        passes = group(self.roles(stack), signals, lambda level: self._sites.site(stack, level).through_pointer)
+        roles = self.roles(stack)
+        passes = group(
+            roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
+        )
         return tuple(self._step(stack, found, innermost=not position) for position, found in enumerate(passes))
+
+    def _elided(self, stack: Stack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
+        """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
+        found = {}
+        for level in range(len(stack) - 1):
+            if roles[level].role.opens or roles[level].role in (Role.LOOKUP, Role.ENTERING):
+                continue
+            target = self._sites.direct_target(stack, level + 1)
+            if target is None:
+                continue
+            opener = self._role_at(target)
+            if opener.role.opens and roles[level].mangled != opener.mangled:
+                found[level] = opener
+        return found
+
+    def _role_at(self, address: int) -> FunctionRole:
+        """The role of the function that starts at ``address``."""
+        role = self._roles_at.get(address)
+        if role is None:
+            function = self._symbolizer.function(address)
+            starts = function is not None and function.start == address
+            role = self._roles_at[address] = classify(function) if starts else PLAIN
+        return role
 
     def _role(self, stack: Stack, level: int) -> FunctionRole:
         pc = stack.frames[level].lookup_pc
@@ -171,17 +198,8 @@ class StepReader:
         wanted = self._symbolizer.address_of(STEP_CALLBACKS, "libtorch_cpu.so")
         if code is None or wanted is None:
             return False
-        targets = {found.target for found in instructions(code, function.start) if found.is_call and found.target}
-        return any(target == wanted or self._stub_leads_to(target, wanted) for target in targets)
-
-    def _stub_leads_to(self, stub: int, wanted: int) -> bool:
-        """A PLT stub jumps through a slot that holds the function's address once it is bound."""
-        code = self._memory.try_read(stub, 16)
-        for found in instructions(code or b"", stub):
-            memory = found.memory
-            if found.kind == "jmp" and memory is not None and memory.base == "rip":
-                return self._memory.try_u64(found.address + found.length + memory.displacement) == wanted
-        return False
+        calls = (found for found in instructions(code, function.start) if found.is_call and found.target)
+        return any(self._sites.follow_stub(found.target) == wanted for found in calls if found.target)
 
     def _stage(self, stack: Stack, found: Pass, innermost: bool) -> str:
         if found.kernel is not None:

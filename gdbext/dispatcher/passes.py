@@ -3,12 +3,13 @@
 A pass is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the frame
 that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
 dispatcher then opens the pass. In a build without optimisation every layer is a frame of its own, and all of them
-are still one pass.
+are still one pass. ``redispatch`` may also leave by a tail call to the kernel: then its caller's call instruction,
+which still names it, is all that is left of it (an *elided* opener).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -27,6 +28,8 @@ class Pass:
     event: str = ""
     hosted: bool = False
     """The opening frame is other code, into which the dispatcher was inlined."""
+    elided: bool = False
+    """The opening function left by a tail call; ``header`` starts with the frame that called it."""
     operator_struct: str = ""
     mangled: str = ""
     kernel: int | None = None
@@ -50,13 +53,21 @@ CallKind = Callable[[int], Optional[bool]]
 """Level of a frame → whether it calls its inner frame through a pointer (None: cannot be told)."""
 
 
-def group(roles: Sequence[FunctionRole], signals: frozenset[int], calls_pointer: CallKind) -> list[Pass]:
-    """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines."""
+def group(
+    roles: Sequence[FunctionRole],
+    signals: frozenset[int],
+    calls_pointer: CallKind,
+    elided: Mapping[int, FunctionRole] | None = None,
+) -> list[Pass]:
+    """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the openers
+    that were called where frame ``level`` now stands."""
     grouping = _Grouping(calls_pointer)
     for level in range(len(roles) - 1, -1, -1):
         if level in signals:
             grouping.interrupt(level)
         else:
+            if elided and level in elided:
+                grouping.add_elided(level, elided[level])
             grouping.add(level, roles[level])
     grouping.passes.reverse()
     return grouping.passes
@@ -84,14 +95,20 @@ class _Grouping:
         else:
             self._maybe_hosted(level, found)
 
+    def add_elided(self, level: int, found: FunctionRole) -> None:
+        """An opener was called by the frame above ``level`` and is gone."""
+        self.passes.append(
+            Pass([level + 1], found.event, False, True, found.operator_struct, found.mangled, _level=level)
+        )
+
     def _open(self, level: int, found: FunctionRole, growing: Pass | None) -> None:
-        if growing is not None and self._same_pass(growing, found):
+        if growing is not None and not growing.elided and self._same_pass(growing, found):
             growing.header.append(level)
             growing._level = level
             return
         if growing is not None:
             growing.kernel = level  # its kernel was left by a tail call to this very frame
-        self.passes.append(Pass([level], found.event, False, found.operator_struct, found.mangled, _level=level))
+        self.passes.append(Pass([level], found.event, False, False, found.operator_struct, found.mangled, _level=level))
 
     @staticmethod
     def _same_pass(growing: Pass, found: FunctionRole) -> bool:
@@ -105,7 +122,7 @@ class _Grouping:
         elif role in (Role.LOOKUP, Role.ENTERING):
             growing.detail = role
             growing.helpers.append(level)
-        elif role.is_kernel_entry or self._calls_pointer(level + 1):
+        elif role.is_kernel_entry or growing.elided or self._calls_pointer(level + 1):
             growing.kernel = level
         else:
             growing.helpers.append(level)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from gdbext.dispatcher.call_sites import ARGUMENTS, CallSites
 from gdbext.dispatcher.kernel import KernelFunction
@@ -23,6 +24,11 @@ from gdbext.process.symbols import Symbolizer
 
 MAX_FRAME_WORDS = 512
 """Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
+MAX_STACK = 1 << 26
+"""Bytes from a frame to the outermost one that a pointer into the stack may span."""
+_TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
+"""Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
+runtime key of each; autograd is the one that tensors do not have alone."""
 _SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 
 
@@ -145,12 +151,15 @@ class Recovery:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
         values = [self._sites.argument(stack, level, register) for register in ARGUMENTS]
         by_position = self._position_in_unboxed_call(stack, found, level, values[0])
-        for position in range(1, len(ARGUMENTS)):
+        if found.elided and level == found.header[0]:
+            by_position = self._position_in_redispatch(stack, level, values[0])
+        for position in range(len(ARGUMENTS)):
             value = values[position]
-            if value is None or not self._plausible(value):
+            if value is None or not self._possible(value):
                 continue
             index, kernel = operator.kernel_for(value)
-            if not self._belongs(values[position - 1], operator, kernel) and not by_position(position, kernel):
+            before = values[position - 1] if position else None
+            if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
                 continue
             if not self._runs(stack, found, kernel):
                 continue
@@ -177,6 +186,18 @@ class Recovery:
             return position == 1 or (position == 2 and first is not None and first != kernel.functor)
 
         return must_be_keyset
+
+    def _position_in_redispatch(
+        self, stack: Stack, level: int, first: int | None
+    ) -> Callable[[int, KernelFunction], bool]:
+        """Whether an argument of a call to ``at::_ops::NAME::redispatch`` must be its keyset.
+
+        It is the first one, or the second behind a pointer to where the result goes: a place on the stack above.
+        """
+        sp = stack.frames[level].sp
+        hidden = first is not None and sp <= first < sp + MAX_STACK
+        keyset_at = None if first is None else 1 if hidden else 0
+        return lambda position, _kernel: position == keyset_at
 
     def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
         """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
@@ -214,7 +235,7 @@ class Recovery:
         proven: dict[int, str] = {}
         for level in _calls_inward(found):
             for place, value in self._frame_words(stack, level):
-                if value in proven or not self._plausible(value):
+                if value in proven or not self._looks_computed(value):
                     continue
                 _, kernel = operator.kernel_for(value)
                 if kernel.valid and self._entry_runs(stack, found.kernel, kernel):
@@ -266,16 +287,41 @@ class Recovery:
             f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
         )
 
-    def _plausible(self, value: int) -> bool:
-        """A keyset that a call can have: only known bits, at least one functionality."""
+    def _possible(self, value: int) -> bool:
+        """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included)."""
         keys = self._dispatcher.keys
-        if not value or value & ~keys.known_bits or not value >> keys.num_backends:
+        if value & ~keys.known_bits:
             return False
         try:
             keys.table_index(value)
         except BadData:
             return False
         return True
+
+    def _looks_computed(self, value: int) -> bool:
+        """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
+
+        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
+        backend; what TLS includes has no backend. So there are backend bits exactly where there is such a
+        functionality.
+        """
+        if not value or not self._possible(value):
+            return False
+        keys = self._dispatcher.keys
+        if bool(value & keys.backend_mask) != bool(value & self._tensor_functionalities):
+            return False
+        if not value >> keys.num_backends:
+            return False
+        return value < 1 << 32 or self._memory.try_read(value, 1) is None
+
+    @cached_property
+    def _tensor_functionalities(self) -> int:
+        keys = self._dispatcher.keys
+        bits = 0
+        for slot in keys.slots:
+            if slot.name in _TENSOR_KEYS:
+                bits |= slot.bits & ~keys.backend_mask
+        return bits
 
     def _frame_words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
         """Callee-saved registers and stack words of a frame, with where they are."""
