@@ -50,8 +50,8 @@ def check_process(pid: int) -> None:
     """
     check_exists(pid)
     check_not_traced(pid, pid)
-    check_permitted(pid)
     check_architecture(pid)
+    check_permitted(pid)
 
 
 def check_exists(pid: int) -> None:

@@ -3,7 +3,7 @@
 //   plain_program THREADS           all threads wait in pause(2)
 //   plain_program THREADS crash     ... and the last one then reads address 0xdead0000
 //   plain_program 0 count           prints a growing number for ever: whether it goes on can be seen
-//   plain_program 0 signals         counts SIGUSR1 and prints the count
+//   plain_program 0 signals         counts SIGRTMIN (which queues) and prints the count
 //   plain_program 0 vfork           its main thread is in the uninterruptible wait of vfork
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -63,10 +63,10 @@ static void print_truth(int threads) {
     fflush(stdout);
 }
 
-static void count_signal(int number) { signals += number == SIGUSR1; }
+static void count_signal(int number) { signals += number == SIGRTMIN; }
 
 static void __attribute__((noreturn)) print_counts(int of_signals) {
-    if (of_signals) signal(SIGUSR1, count_signal);
+    if (of_signals) signal(SIGRTMIN, count_signal);
     printf("%d\n", getpid());
     for (long count = 0;; count++, usleep(10000)) {
         printf("%ld\n", of_signals ? (long)signals : count);
