@@ -178,10 +178,12 @@ class Session:
         if self.python is None:
             return {}
         try:
-            return self.python.thread_names()
+            names = self.python.thread_names()
         except GdbextError as error:
             self.note_error(error, "python thread names")
             return {}
+        states = ((tid, state) for tid, found in self.thread_states.items() for state in found)
+        return {tid: names[state.ident] for tid, state in states if state.ident in names}
 
     # --- threads ---------------------------------------------------------------------------------
 
@@ -196,7 +198,8 @@ class Session:
             if thread.number == number or thread.tid == number:
                 return thread
         known = ", ".join(str(thread.tid) for thread in threads[:8])
-        raise UsageError(f"no thread {number} in the target", help=f"tids are {known}{' …' if len(threads) > 8 else ''}")
+        more = " …" if len(threads) > 8 else ""
+        raise UsageError(f"no thread {number} in the target", help=f"tids are {known}{more}")
 
     def stack(self, thread: Thread) -> Stack:
         """The unwound stack of a thread. Raises TargetError where its registers cannot be read."""
@@ -242,20 +245,23 @@ class Session:
         )
 
     def _python_frames(self, thread: Thread, stack: Stack) -> tuple[list[FrameFact], list[str]]:
-        from gdbext.cpython.frames import match
+        """The Python frames, innermost first, each at the level of the evaluation loop that runs it."""
+        from gdbext.cpython.frames import match, thread_groups
 
-        found: list[FrameFact] = []
-        notes: list[str] = []
-        loops = self._evaluation_loops(stack)
-        for state in self.thread_states.get(thread.tid, ()) if loops else ():
-            python_stack = state.runtime.frames.stack(state)
-            if python_stack.problem:
-                notes.append(f"Python frames: {python_stack.problem}")
-            spans = [(stack.frames[level].sp, stack.frames[level].cfa) for level in loops]
-            for level, group in zip(loops, match(python_stack.groups, spans)):
-                for frame in group or ():
-                    found.append(FrameFact(level, "python", frame.function, file=frame.file, line=frame.line))
-        found.sort(key=lambda frame: frame.level)
+        states = self.thread_states.get(thread.tid, ())
+        loops = self._evaluation_loops(stack) if states else []
+        notes = []
+        for state in states if loops else ():
+            problem = state.runtime.frames.stack(state).problem
+            if problem:
+                notes.append(f"Python frames: {problem}")
+        spans = [(stack.frames[level].sp, stack.frames[level].cfa) for level in loops]
+        groups = match(thread_groups(states), spans) if loops else []
+        found = [
+            FrameFact(level, "python", frame.function, file=frame.file, line=frame.line)
+            for level, group in zip(loops, groups)
+            for frame in group or ()
+        ]
         return found, notes
 
     def _evaluation_loops(self, stack: Stack) -> list[int]:

@@ -8,6 +8,7 @@ cpython/pystate.h) or its entry frame, owned by the C stack (3.13).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -291,13 +292,19 @@ def match(found: Sequence[FrameGroup], loops: Sequence[tuple[int, int]]) -> list
     are matched by address. Without anchors (3.8, 3.9) the outermost ones belong together, unless the outermost
     groups are missing; an innermost loop without a group is one that is being entered or left.
     """
-    if any(group.anchor is not None for group in found):
-        return [next((group for group in found if _inside(group, loop)), None) for loop in loops]
+    anchored = sorted((group.anchor, position) for position, group in enumerate(found) if group.anchor is not None)
+    if anchored:
+        return [_inside(loop, anchored, found) for loop in loops]
     padding: list[FrameGroup | None] = [None] * max(len(loops) - len(found), 0)
     if found and found[-1].cut:
         return [*found, *padding][: len(loops)]
     return [*padding, *found[-len(loops) :]] if loops else []
 
 
-def _inside(group: FrameGroup, loop: tuple[int, int]) -> bool:
-    return group.anchor is not None and loop[0] <= group.anchor < loop[1]
+def _inside(
+    loop: tuple[int, int], anchored: Sequence[tuple[int, int]], found: Sequence[FrameGroup]
+) -> FrameGroup | None:
+    """The group whose anchor lies in the loop's frame; a search, since stacks can have 25,000 loops."""
+    sp, cfa = loop
+    at = bisect_left(anchored, (sp, 0))
+    return found[anchored[at][1]] if at < len(anchored) and anchored[at][0] < cfa else None

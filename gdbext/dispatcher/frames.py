@@ -59,7 +59,12 @@ class StepReader:
         passes = group(
             roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
         )
-        return tuple(self._step(stack, found, innermost=not position) for position, found in enumerate(passes))
+        steps: list[Step] = []
+        for found in passes:
+            recovered = self._recovery.recover(stack, found) if self._recovery else Recovered()
+            if recovered.operator is not None or not found.needs_proof:
+                steps.append(self._step(stack, found, recovered, innermost=not steps))
+        return tuple(steps)
 
     def _elided(self, stack: Stack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
         """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
@@ -91,8 +96,7 @@ class StepReader:
             role = self._roles[pc] = classify(stack.function(level))
         return role
 
-    def _step(self, stack: Stack, found: Pass, innermost: bool) -> Step:
-        recovered = self._recovery.recover(stack, found) if self._recovery else Recovered()
+    def _step(self, stack: Stack, found: Pass, recovered: Recovered, innermost: bool) -> Step:
         operator, overload = self._operator_name(found, recovered)
         keyset = None
         key = None

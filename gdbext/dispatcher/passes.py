@@ -28,6 +28,8 @@ class Pass:
     event: str = ""
     hosted: bool = False
     """The opening frame is other code, into which the dispatcher was inlined."""
+    needs_proof: bool = False
+    """Only the call through a pointer speaks for it: it counts when an operator is proven, and is nothing otherwise."""
     elided: bool = False
     """The opening function left by a tail call; ``header`` starts with the frame that called it."""
     operator_struct: str = ""
@@ -97,9 +99,7 @@ class _Grouping:
 
     def add_elided(self, level: int, found: FunctionRole) -> None:
         """An opener was called by the frame above ``level`` and is gone."""
-        self.passes.append(
-            Pass([level + 1], found.event, False, True, found.operator_struct, found.mangled, _level=level)
-        )
+        self.passes.append(_opened([level + 1], level, found, elided=True))
 
     def _open(self, level: int, found: FunctionRole, growing: Pass | None) -> None:
         if growing is not None and not growing.elided and self._same_pass(growing, found):
@@ -108,7 +108,7 @@ class _Grouping:
             return
         if growing is not None:
             growing.kernel = level  # its kernel was left by a tail call to this very frame
-        self.passes.append(Pass([level], found.event, False, False, found.operator_struct, found.mangled, _level=level))
+        self.passes.append(_opened([level], level, found))
 
     @staticmethod
     def _same_pass(growing: Pass, found: FunctionRole) -> bool:
@@ -134,10 +134,16 @@ class _Grouping:
         elif role is Role.LOOKUP:
             self._host(Pass([level + 1], hosted=True, detail=role, helpers=[level]))
         elif role.is_kernel_entry and self._calls_pointer(level + 1):
-            self._host(Pass([level + 1], hosted=True, kernel=level))
+            is_body = role in (Role.BOXED_BODY, Role.UNBOXED_BODY)
+            self._host(Pass([level + 1], hosted=True, needs_proof=is_body, kernel=level))
 
     def _host(self, hosted: Pass) -> None:
         current = self.passes[-1] if self.passes else None
         if current is not None and current.level == hosted.level and not current.hosted:
             return  # the dispatcher's own frame, seen again: not other code
         self.passes.append(hosted)
+
+
+def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = False) -> Pass:
+    struct, mangled = found.operator_struct, found.mangled
+    return Pass(header, found.event, elided=elided, operator_struct=struct, mangled=mangled, _level=level)

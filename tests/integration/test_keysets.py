@@ -59,7 +59,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             gdb = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         said = lambda: (folder / "log").read_text()[-2000:]  # noqa: E731
         ready = folder / "ready"
-        wait_until(lambda: ready.exists() or gdb.poll() is not None, f"the probe is ready: {said()}")
+        settled = lambda: ready.exists() or gdb.poll() is not None  # noqa: E731
+        wait_until(settled, f"the probe is ready: {said()}")
         for name in sorted(wanted):
             inferior.send(f"{name} grad")
             inferior.send(f"{name} nograd")
