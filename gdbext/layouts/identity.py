@@ -9,6 +9,7 @@ from gdbext.errors import SymbolFileError
 from gdbext.process.elf import ElfImage
 
 _LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
+_LIMIT = 1 << 16
 
 
 def torch_version(torch: Path) -> tuple[str, str]:
@@ -17,7 +18,8 @@ def torch_version(torch: Path) -> tuple[str, str]:
     torch/version.py is parsed as text; a folder without one is asked for its dist-info.
     """
     try:
-        found = dict(_LINE.findall((torch / "version.py").read_text(errors="replace")))
+        with (torch / "version.py").open(errors="replace") as stream:
+            found = dict(_LINE.findall(stream.read(_LIMIT)))
     except OSError:
         found = {}
     version = found.get("__version__", "")

@@ -2,8 +2,9 @@
 
 The walk reads a few dozen operators of ``c10::Dispatcher::operators_`` and holds them against what must be true of
 any dispatcher: names parse as ns::name, the list and the lookup table count the same operators, kernels lie in
-executable memory. It cannot tell whether key names are right, so only layouts of the same minor version are
-probed at all. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h.
+executable memory, and those that torchgen named after a dispatch key stand at the index of that key. Most key
+names cannot be proven that way, so only layouts of the same minor version are probed at all. Source:
+ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ _GUARD = "_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton"
 _REFERENCE = "_ZZN3c1010Dispatcher9singletonEvE1s"
 _NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.]+")
 _OVERLOAD = re.compile(rb"[\w.]*")
+_KEY = re.compile(r"wrapper_([A-Za-z]+[0-9]?)_")
 _MAX_NAME = 512
 _MAX_OPERATORS = 1_000_000
+_MAX_REGISTRATIONS = 4096
 _WALKED = 64
 
 
@@ -38,6 +41,11 @@ class Probe:
         self._symbolizer = symbolizer
         self._layout = layout
         self.evidence: list[str] = []
+        self.named = 0
+        indices = layout.dispatch("table_index")
+        self._indices = {
+            name: index for name, index in zip(layout.dispatch("key_names"), indices) if index > 0
+        }
 
     def run(self) -> str:
         """Why the layout does not fit; "" when it does. A fault in the target is such a reason, never an exception."""
@@ -46,6 +54,7 @@ class Probe:
             walked = kernels = 0
             for operator in self._operators(dispatcher):
                 self._check_name(operator)
+                self._check_rest(operator)
                 kernels += self._check_table(operator)
                 walked += 1
             self._check_counts(dispatcher, walked)
@@ -53,7 +62,10 @@ class Probe:
             return error.args[0] if error.args else type(error).__name__
         if not kernels:
             return f"none of {walked} operators has a kernel"
-        self.evidence.append(f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory")
+        self.evidence.append(
+            f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
+            f"{self.named} are named after the key at whose index they stand"
+        )
         return ""
 
     def _dispatcher(self) -> StructView:
@@ -89,6 +101,24 @@ class Probe:
         if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
             raise BadData(f"{text[:40]!r} is no operator's name")
 
+    def _check_rest(self, operator: StructView) -> None:
+        """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
+        extractor = operator.view("dispatchKeyExtractor_", self._layout.struct("c10::DispatchKeyExtractor"))
+        full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
+        backends = self._layout.constant("full_backend_mask")
+        keysets = self._memory.words(extractor.address("nonFallthroughKeysPerBackend_"),
+                                     self._layout.constant("num_backends"))  # fmt: skip
+        for bits in (extractor.u64("nonFallthroughKeys_"), *keysets):
+            if bits & ~full or bits & backends != backends:  # only functionalities fall through, never backends
+                raise BadData(f"{bits:#x} is no set of keys without fallthrough kernels")
+        flags = (extractor.u8("requiresBitsetPerBackend_"), operator.u8("is_observed_"))
+        if max(flags) > 1:
+            raise BadData(f"{max(flags)} stands where a truth value should")
+        kernels = operator.view("kernels_", self._layout.struct("c10::impl::OperatorEntry::kernels_.map"))
+        slots, used = kernels.u64("num_slots_minus_one") + 1, kernels.u64("num_elements")
+        if slots & slots - 1 or used > slots or used > _MAX_REGISTRATIONS:
+            raise BadData(f"{used} registrations in a table of {slots}")
+
     def _string(self, address: int) -> bytes:
         view = StructView(self._memory, address, self._layout.struct("std::string"))
         size = view.u64("_M_string_length")
@@ -97,20 +127,45 @@ class Probe:
         return self._memory.read(view.pointer("_M_dataplus._M_p"), size)
 
     def _check_table(self, operator: StructView) -> int:
-        """Number of kernels in the operator's table, all of them in executable memory."""
+        """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
         kernel, boxed = self._layout.struct("c10::KernelFunction"), self._layout.struct("c10::BoxedKernel")
-        functions = (
-            kernel.offset("boxed_kernel_func_") + boxed.offset("boxed_kernel_func_"),
-            kernel.offset("unboxed_kernel_func_"),
-        )
+        start = kernel.offset("boxed_kernel_func_")
+        functor_at, boxed_at = start + boxed.offset("functor_"), start + boxed.offset("boxed_kernel_func_")
+        unboxed_at, symbolic_at = kernel.offset("unboxed_kernel_func_"), kernel.offset("sym_unboxed_kernel_func_")
         count = 0
         table = operator.address("dispatchTable_")
         for index in range(self._layout.constant("num_runtime_entries")):
-            pointers = [self._memory.u64(table + index * kernel.size + at) for at in functions]
-            if not all(self._is_code(pointer) for pointer in pointers if pointer):
+            at = table + index * kernel.size
+            places = (functor_at, boxed_at, unboxed_at, symbolic_at)
+            functor, call, unboxed, symbolic = (self._memory.u64(at + offset) for offset in places)
+            if not all(self._is_code(pointer) for pointer in (call, unboxed, symbolic) if pointer):
                 raise BadData(f"entry {index} of a dispatch table points outside executable memory")
-            count += any(pointers)
+            if functor and not self._is_object(functor):
+                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+            if unboxed and symbolic:  # a kernel takes SymInt or int, never both (KernelFunction_impl.h)
+                raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
+            if unboxed or symbolic:
+                self._check_key(index, unboxed or symbolic)
+            count += bool(call or unboxed or symbolic)
         return count
+
+    def _is_object(self, address: int) -> bool:
+        """An object with virtual functions: its first word leads into a library's data, whose first word is code."""
+        if address % 8 or self._is_code(address):
+            return False
+        table = self._memory.try_u64(address)
+        if not table or self._is_code(table) or self._modules.find(table) is None:
+            return False
+        first = self._memory.try_u64(table)
+        return bool(first) and self._is_code(first or 0)
+
+    def _check_key(self, index: int, unboxed: int) -> None:
+        """torchgen names a kernel after its key (wrapper_CPU__mm): then it must stand at that key's index."""
+        keys = {found for name in self._symbolizer.names_at(unboxed) for found in _KEY.findall(name)}
+        expected = {self._indices[key] for key in keys if key in self._indices}
+        if expected and index not in expected:
+            raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
+        self.named += bool(expected)
 
     def _is_code(self, address: int) -> bool:
         mapping = self._modules.mapping_at(address)

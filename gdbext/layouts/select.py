@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.errors import LayoutError, NotTorch
-from gdbext.layouts import registry
+from gdbext.layouts import identity, registry
 from gdbext.layouts.layout import Layout
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 NO_GENERATION = "GDBEXT_GENERATE"
 """Environment variable: 0 forbids to run a compiler when no shipped layout fits."""
-_VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-_VERSION_LIMIT = 1 << 16
 
 
 def torch_layout(
@@ -70,15 +67,7 @@ def torch_version(modules: ModuleTable) -> str:
     folder = _package(module) if module is not None else None
     if folder is None:
         return ""
-    try:
-        with (folder / "version.py").open(errors="replace") as stream:
-            found = _VERSION.search(stream.read(_VERSION_LIMIT))
-    except OSError:
-        found = None
-    if found:
-        return found.group(1)
-    names = sorted(path.name for path in folder.parent.glob("torch-*.dist-info"))
-    return names[0][len("torch-") : -len(".dist-info")] if names else ""
+    return identity.torch_version(folder)[0]
 
 
 def _package(module: Module) -> Path | None:

@@ -1,0 +1,396 @@
+"""Layouts against the compilers, interpreters, libraries and processes that they describe."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from harness import ROOT, Inferior
+
+from gdbext.errors import LayoutError
+from gdbext.layouts import compiler, facts_torch, generate, registry, select
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.target.core_target import CoreTarget
+from gdbext.target.proc_target import ProcTarget
+
+_SPEC = importlib.util.find_spec("torch")
+TORCH = Path(_SPEC.origin).parent if _SPEC is not None and _SPEC.origin else Path("/nonexistent")
+SHIPPED = registry.DATA / "torch-2.13.0+cpu-cxx11.json"
+PYENV = Path.home() / ".pyenv/versions"
+CXX = shutil.which("g++")
+needs_compiler = pytest.mark.skipif(CXX is None, reason="no g++")
+
+CLASSES = """
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+namespace a {
+enum class Colour : uint8_t { red = 3, blue = 200 };
+struct Base { virtual ~Base(); int base_; };
+struct Other { char other_; };
+class Derived final : public Base, Other {
+  struct Hidden { double x; std::string s; };
+  uint16_t flags_ : 3; uint16_t more_ : 9; bool last_ : 1;
+  union { long as_long_; char as_chars_[8]; };
+  Hidden hidden_; std::vector<Hidden> many_; Hidden array_[3]; Colour colour_; static int shared;
+};
+template <class T> struct Box { T value; bool full; };
+}
+"""
+WANTS = compiler.Wants(
+    CLASSES,
+    {"a::Derived": "", "box": "a::Box<a::Derived::Hidden>", "std::string": "", "std::vector": "std::vector<int>",
+     "missing": "a::Missing"},
+    {"a::Colour": ""},
+    {"minus": "-7", "big": "1ull << 63", "gone": "a::gone"},
+)  # fmt: skip
+
+
+@pytest.fixture
+def measured(tmp_path: Path, request: pytest.FixtureRequest) -> compiler.Measured:
+    assert CXX is not None
+    flags = ["-std=c++17", "-fno-access-control", "-femit-class-debug-always", request.param]
+    return compiler.measure(WANTS, CXX, flags, tmp_path)
+
+
+@needs_compiler
+@pytest.mark.parametrize("measured", ["-gdwarf-4", "-gdwarf-5"], indirect=True)
+def test_offsets_are_the_compiler_s_own(measured: compiler.Measured, tmp_path: Path) -> None:
+    """offsetof, sizeof and the values of set bit-fields, printed by a program, against what was read from DWARF."""
+    derived = measured.structs["a::Derived"]
+    plain = [n for n, f in derived["fields"].items() if "bit_size" not in f and not n.startswith(("_vptr", "other_"))]
+    assert {"base_", "as_long_", "as_chars_", "hidden_", "many_", "array_", "colour_"} <= set(plain)
+    assert "shared" not in derived["fields"], "a static member has no place in the object"
+    source = tmp_path / "truth.cpp"
+    source.write_text(
+        CLASSES + "#include <cstdio>\n#include <cstring>\n#include <new>\na::Base::~Base() {}\nint main() {\n"
+        '  std::printf("{\\"size\\": %zu", sizeof(a::Derived));\n'
+        + "".join(f'  std::printf(", \\"{n}\\": %zu", offsetof(a::Derived, {n}));\n' for n in plain)
+        + "".join(
+            f"  {{ alignas(a::Derived) unsigned char raw[sizeof(a::Derived)] = {{}}; auto* d = (a::Derived*)raw;"
+            f" d->{n} = ({width}); size_t bit = 0; while (!(raw[bit / 8] >> bit % 8 & 1)) bit++;"
+            f' std::printf(", \\"{n}\\": %zu", bit); }}\n'
+            for n, width in (("flags_", 7), ("more_", 511), ("last_", 1))
+        )
+        + '  std::printf("}");\n}\n'
+    )
+    program = tmp_path / "truth"
+    subprocess.run(
+        ["g++", "-std=c++17", "-w", "-fno-access-control", str(source), "-o", str(program)], check=True
+    )
+    truth = json.loads(subprocess.run([str(program)], capture_output=True, check=True).stdout)
+    assert derived["size"] == truth.pop("size")
+    fields = derived["fields"]
+    assert {n: fields[n].get("bit_offset", fields[n]["offset"]) for n in truth} == truth
+    assert [fields[n]["bit_size"] for n in ("flags_", "more_", "last_")] == [3, 9, 1]
+    assert fields["base_"]["base"] == "a::Base"
+    assert fields["other_"]["base"] == "a::Other"
+
+
+@needs_compiler
+@pytest.mark.parametrize("measured", ["-gdwarf-5"], indirect=True)
+def test_wants_beyond_structs(measured: compiler.Measured) -> None:
+    assert measured.absent == ["missing", "gone"]
+    assert measured.enums == {"a::Colour": {"red": 3, "blue": 200}}
+    assert measured.constants == {"minus": -7, "big": -(1 << 63)}
+    assert "a::Derived::Hidden" in measured.structs, "held by value, so it comes along"
+    assert measured.structs["std::vector"]["fields"]["_M_impl._M_finish"]["offset"] == 8
+    assert measured.structs["std::string"]["size"] == 32
+
+
+@needs_compiler
+def test_headers_that_do_not_compile(tmp_path: Path) -> None:
+    assert CXX is not None
+    with pytest.raises(LayoutError, match=r"do not compile: .*nonesuch"):
+        compiler.measure(compiler.Wants("#include <nonesuch.h>", {"int": ""}), CXX, [], tmp_path)
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(LayoutError, match="no compiler") as caught:
+        generate.torch_document(TORCH)
+    assert "g++" in caught.value.help
+
+
+# --- CPython ---------------------------------------------------------------------------------------
+
+PYTHONS = sorted(p for p in PYENV.glob("3.*") if (registry.DATA / f"cpython-{p.name.rpartition('.')[0]}.json").exists())
+
+
+@needs_compiler
+@pytest.mark.parametrize("prefix", PYTHONS, ids=lambda prefix: prefix.name)
+def test_shipped_cpython_is_what_the_headers_say(prefix: Path) -> None:
+    fresh = generate.cpython_document(prefix)
+    shipped = registry.read_document(registry.DATA / f"{fresh['id']}.json")
+    for section in ("structs", "enums", "constants", "absent"):
+        assert fresh[section] == shipped[section], section
+
+
+DECLARED = {
+    "PyDictKeysObject": ("struct _dictkeysobject", ("dk_size", "dk_usable", "dk_nentries", "dk_indices")),
+    "PyDictKeyEntry": ("PyDictKeyEntry", ("me_hash", "me_key", "me_value")),
+    "PyModuleObject": ("PyModuleObject", ("md_dict", "md_name")),
+    "lockobject": ("lockobject", ("lock_lock", "in_weakreflist", "locked")),
+    "rlockobject": ("rlockobject", ("rlock_lock", "rlock_owner", "rlock_count", "in_weakreflist")),
+}
+
+
+@pytest.mark.parametrize("prefix", PYTHONS, ids=lambda prefix: prefix.name)
+def test_declared_structures_are_those_of_the_interpreter(prefix: Path) -> None:
+    """What is declared by hand, since it is private to a .c file, against the interpreter's own debug information."""
+    minor = prefix.name.rpartition(".")[0]
+    layout = registry.load(registry.DATA / f"cpython-{minor}.json")
+    binary = next((p for p in prefix.glob("lib/libpython3.*.so.1.0")), prefix / "bin" / f"python{minor}")
+    with binary.open("rb") as stream:
+        if ELFFile(stream).get_section_by_name(".debug_info") is None:
+            pytest.skip("this interpreter was built without debug information")
+    asked = [
+        (name, member, f"p (unsigned long)&(({c_name} *)0)->{member}")
+        for name, (c_name, members) in DECLARED.items()
+        for member in members
+        if member in layout.struct(name).fields
+    ]
+    arguments = [part for _, _, command in asked for part in ("-ex", command)]
+    shown = subprocess.run(
+        ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *arguments, str(binary)],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    values = [int(value) for value in re.findall(r"^\$\d+ = (\d+)$", shown.stdout, re.MULTILINE)]
+    assert len(values) == len(asked), shown.stderr[-2000:]
+    assert {f"{n}.{m}": layout.struct(n).offset(m) for n, m, _ in asked} == {
+        f"{n}.{m}": value for (n, m, _), value in zip(asked, values)
+    }
+
+
+@pytest.mark.skipif(not PYTHONS, reason="no pyenv")
+def test_generation_needs_no_pyelftools(tmp_path: Path) -> None:
+    """gdb's own Python makes the same document."""
+    output = tmp_path / "layout.json"
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
+        f"from gdbext.layouts import generate; "
+        f"generate.write(generate.cpython_document(Path({str(PYTHONS[-1])!r})), Path({str(output)!r})); "
+        f"assert not any(name.startswith('elftools') for name in sys.modules)"
+    )
+    subprocess.run(["gdb", "-nx", "-batch", "-ex", f"python {code}"], check=True, timeout=120)
+    fresh = registry.read_document(output)
+    assert fresh["structs"] == registry.read_document(registry.DATA / f"{fresh['id']}.json")["structs"]
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_shipped_torch_is_what_the_wheel_says() -> None:
+    fresh, shipped = generate.torch_document(TORCH), registry.read_document(SHIPPED)
+    assert fresh["build_ids"] == shipped["build_ids"], "another wheel is installed than the shipped layout is for"
+    for section in ("id", "structs", "enums", "constants", "dispatch", "absent"):
+        assert fresh[section] == shipped[section], section
+
+
+def test_machine_code_agrees() -> None:
+    """at::_ops::mm::call reads the DispatchKeyExtractor inside the OperatorEntry: its displacements are ours."""
+    layout = registry.load(SHIPPED)
+    library = TORCH / "lib/libtorch_cpu.so"
+    with library.open("rb") as stream:
+        symbols = ELFFile(stream).get_section_by_name(".symtab")
+        name = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
+        symbol = next(s for s in symbols.iter_symbols() if s.name == name)
+        start, size = symbol["st_value"], symbol["st_size"]
+    text = subprocess.run(
+        ["objdump", "-d", f"--start-address={start}", f"--stop-address={start + size}", str(library)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    extractor = layout.struct("c10::DispatchKeyExtractor")
+    at = layout.struct("c10::impl::OperatorEntry").offset("dispatchKeyExtractor_")
+    for member in ("nonFallthroughKeys_", "nonFallthroughKeysPerBackend_", "requiresBitsetPerBackend_"):
+        assert f"{at + extractor.offset(member):#x}(" in text, member
+
+
+def test_key_names_are_those_of_torch_python() -> None:
+    layout = registry.load(SHIPPED)
+    script = (
+        "import json, torch; c = torch._C; k = c.DispatchKey\n"
+        "print(json.dumps({n: [int(v), c._dispatch_key_name(v), c._dispatch_is_alias_key(v)]"
+        " for n, v in k.__members__.items()}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    truth = json.loads(done.stdout.splitlines()[-1])
+    assert len(truth) > 100
+    names, keys = layout.dispatch("key_names"), layout.enum("c10::DispatchKey")
+    for name, (value, text, alias) in truth.items():
+        assert names[value] == text
+        assert (text in layout.dispatch("runtime_keysets")) == alias, name
+        assert keys.get(name, value) == value
+
+
+def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    library = tmp_path / "libc10.so"
+    library.write_bytes(b"")
+    facts_torch.check_owner(library)
+    os.chown(library, 12345, 12345)
+    with pytest.raises(LayoutError, match="another user"):
+        facts_torch.check_owner(library)
+    os.chown(library, 0, 0)
+    library.chmod(0o777)
+    with pytest.raises(LayoutError, match="another user"):
+        facts_torch.check_owner(library)
+
+
+# --- choosing, on real processes --------------------------------------------------------------------
+
+
+@pytest.fixture(params=["live", "core"])
+def process(
+    inferior: Callable[..., Inferior], request: pytest.FixtureRequest
+) -> Iterator[tuple[ModuleTable, Memory, Symbolizer]]:
+    one = inferior("idle")
+    target: Any = ProcTarget(one.pid) if request.param == "live" else CoreTarget(str(one.core()))
+    try:
+        memory = Memory(target)
+        modules = ModuleTable(target, memory)
+        yield modules, memory, Symbolizer(modules)
+    finally:
+        target.close()
+
+
+Process = tuple[ModuleTable, Memory, Symbolizer]
+
+
+def other_build(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
+    """A folder of shipped layouts whose only torch is the same release, but not this build."""
+    document = registry.read_document(SHIPPED)
+    document["build_ids"] = {"libtorch_cpu.so": "00" * 20}
+    document["id"] = "torch-2.13.0+cu126-cxx11"
+    document["provenance"]["version"] = "2.13.0+cu126"
+    change(document)
+    path = folder / f"{document['id']}.json"
+    path.write_text(json.dumps(document))
+    (folder / "index.json").write_text(
+        json.dumps({"build_ids": {"00" * 20: path.name}, "torch": {path.name: document["provenance"]["version"]}})
+    )
+    return folder
+
+
+def test_exact(process: Process) -> None:
+    layout = select.torch_layout(*process)
+    assert (layout.match, layout.version) == ("exact", "2.13.0+cpu")
+    assert select.torch_version(process[0]) == "2.13.0+cpu"
+
+
+def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path) -> None:
+    layout = select.torch_layout(*process, folder=other_build(tmp_path))
+    assert layout.match == "probed"
+    assert "64 operators walked" in " ".join(layout.evidence)
+    assert int(re.findall(r"(\d+) are named after the key", " ".join(layout.evidence))[0]) > 10
+    assert re.search(r"both count [34]\d{3} operators", " ".join(layout.evidence))
+
+
+def moved(*names: str) -> Callable[[dict[str, Any]], None]:
+    """Members of one class, moved up by eight bytes."""
+
+    def change(document: dict[str, Any]) -> None:
+        for name in names:
+            document["structs"][name.rpartition("::")[0]]["fields"][name.rpartition("::")[2]]["offset"] += 8
+
+    return change
+
+
+def fewer_entries(document: dict[str, Any]) -> None:
+    """As in a release with one runtime key less: what follows the table moves up by a kernel."""
+    document["constants"]["num_runtime_entries"] -= 1
+    fields = document["structs"]["c10::impl::OperatorEntry"]["fields"]
+    fields["dispatchTable_"]["size"] -= document["structs"]["c10::KernelFunction"]["size"]
+    fields["dispatchTable_"]["offset"] -= 16
+
+
+def another_order(document: dict[str, Any]) -> None:
+    """As in a release whose backends stand in another order: only the kernels' names can tell."""
+    index, keys = document["dispatch"]["table_index"], document["enums"]["c10::DispatchKey"]
+    index[keys["CPU"]], index[keys["CUDA"]] = index[keys["CUDA"]], index[keys["CPU"]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        moved("c10::impl::OperatorEntry::name_"),
+        moved("c10::impl::OperatorEntry::dispatchTable_"),
+        moved("c10::Dispatcher::operators_"),
+        moved("c10::Dispatcher::operatorLookupTable_"),
+        moved("c10::OperatorName::overload_name"),
+        moved("c10::BoxedKernel::boxed_kernel_func_"),
+        moved("c10::KernelFunction::unboxed_kernel_func_"),
+        moved("c10::impl::OperatorEntry::dispatchKeyExtractor_"),
+        moved("c10::impl::OperatorEntry::kernels_"),
+        fewer_entries,
+        another_order,
+    ],
+    ids=["name", "table", "operators", "lookup", "overload", "boxed", "unboxed", "extractor", "kernels", "entries",
+         "order"],
+)
+def test_a_layout_that_does_not_fit_is_refused(
+    change: Callable[[dict[str, Any]], None], process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(select.NO_GENERATION, "0")
+    with pytest.raises(LayoutError, match=r"does not fit|does not lie inside") as caught:
+        select.torch_layout(*process, folder=other_build(tmp_path, change))
+    assert "forbidden (GDBEXT_GENERATE=0)" in caught.value.what
+    assert "gen_layouts.py --torch" in caught.value.help
+
+
+def test_another_minor_version_is_not_even_probed(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(select.NO_GENERATION, "0")
+
+    def older(document: dict[str, Any]) -> None:
+        document["provenance"]["version"] = "2.12.0+cpu"
+
+    with pytest.raises(LayoutError, match=r"no layout for PyTorch 2\.13\.0\+cpu"):
+        select.torch_layout(*process, folder=other_build(tmp_path, older))
+
+
+def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:
+    assert select.torch_layout(*process, file=str(SHIPPED)).match == "exact"
+    folder = other_build(tmp_path, moved("c10::impl::OperatorEntry::name_"))
+    with pytest.raises(LayoutError, match="does not fit this process"):
+        select.torch_layout(*process, file=str(next(folder.glob("torch-*.json"))))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_generated_here_and_kept(
+    inferior: Callable[..., Inferior], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing shipped the headers beside the library are measured, once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    empty = tmp_path / "data"
+    empty.mkdir()
+    (empty / "index.json").write_text('{"build_ids": {}, "torch": {}}')
+    with ProcTarget(inferior("idle").pid) as target:
+        memory = Memory(target)
+        modules = ModuleTable(target, memory)
+        symbolizer = Symbolizer(modules)
+        first = select.torch_layout(modules, memory, symbolizer, folder=empty)
+        monkeypatch.setenv("PATH", "/nonexistent")
+        again = select.torch_layout(modules, memory, symbolizer, folder=empty)
+    assert (first.match, again.match) == ("generated", "generated")
+    shipped = registry.load(SHIPPED)
+    for layout in (first, again):
+        assert layout.struct("c10::impl::OperatorEntry") == shipped.struct("c10::impl::OperatorEntry")
