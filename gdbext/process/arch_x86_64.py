@@ -71,7 +71,8 @@ def _is_indirect_call(code: bytes) -> bool:
     return len(code) == size
 
 
-_ENDBR64 = b"\xf3\x0f\x1e\xfa"
+ENDBR64 = b"\xf3\x0f\x1e\xfa"
+"""What a function, or any other target of an indirect branch, may begin with."""
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
 
 
@@ -82,7 +83,7 @@ def return_address_offset(at: bytes, before: bytes) -> int | None:
     ``ret``, and the stubs of a procedure linkage table (``jmp *GOT``, ``push $index; jmp PLT0``, PLT0 itself), all
     with or without ``endbr64`` and ``bnd``. None otherwise. The caller must check what it finds there.
     """
-    code = at[4:] if at.startswith(_ENDBR64) else at
+    code = at[4:] if at.startswith(ENDBR64) else at
     if code[:1] == b"\x55" and code[1:4] in _FRAME_SETUP:
         return 0
     if before[-1:] == b"\x55" and at[:3] in _FRAME_SETUP:

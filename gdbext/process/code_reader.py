@@ -24,6 +24,15 @@ class CodeReader:
                 return found
         return self._memory.try_read(address, size)
 
+    def after(self, address: int, size: int) -> bytes:
+        """Up to ``size`` bytes of code from ``address`` on; b"" where they cannot be had."""
+        while size:
+            found = self.read(address, size)
+            if found is not None:
+                return found
+            size //= 2
+        return b""
+
     def before(self, address: int, size: int) -> bytes:
         """Up to ``size`` bytes of code that end at ``address``; b"" where they cannot be had."""
         while size:

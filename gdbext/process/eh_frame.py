@@ -198,9 +198,9 @@ class SearchTable:
         body = read(vaddr + 4, 16) or read(vaddr + 4, 8) or b""
         self.eh_frame, position = _decode(body, 0, head[1], vaddr + 4, vaddr)
         if head[2] == _PE_OMIT or head[3] == _PE_OMIT:
-            self._count = 0
+            self.count = 0
         else:
-            self._count, position = _decode(body, position, head[2], vaddr + 4, vaddr)
+            self.count, position = _decode(body, position, head[2], vaddr + 4, vaddr)
         self._table = vaddr + 4 + position
         self._width = _FORMATS.get(self._encoding & 0x0F, (0, False))[0]
         self._scanned: list[Fde] | None = None
@@ -208,7 +208,7 @@ class SearchTable:
     @property
     def searchable(self) -> bool:
         """True when there is a table; without one the whole `.eh_frame` has to be scanned."""
-        return self._count > 0 and self._width > 0
+        return self.count > 0 and self._width > 0
 
     def find(self, vaddr: int) -> Fde | None:
         """The FDE that covers ``vaddr``, None if there is none. Raises BadData."""
@@ -223,7 +223,7 @@ class SearchTable:
 
     def _search_sdata4(self, wanted: int) -> int | None:
         read, table = self._read, self._table
-        low, high = 0, self._count
+        low, high = 0, self.count
         while low < high:
             middle = (low + high) >> 1
             entry = read(table + 8 * middle, 4)
@@ -235,9 +235,9 @@ class SearchTable:
                 high = middle
         if low == 0:
             return None
-        return self._vaddr + self._entry(low - 1)[1]
+        return self._vaddr + self.entry(low - 1)[1]
 
-    def _entry(self, index: int) -> tuple[int, int]:
+    def entry(self, index: int) -> tuple[int, int]:
         """Start and FDE of a table row, relative to the section (the 0x3B encoding)."""
         entry = self._read(self._table + 8 * index, 8)
         if entry is None:
@@ -246,7 +246,7 @@ class SearchTable:
         return start, fde
 
     def _search(self, vaddr: int) -> int | None:
-        low, high = 0, self._count
+        low, high = 0, self.count
         while low < high:
             middle = (low + high) >> 1
             if self._decoded(middle, 0) <= vaddr:

@@ -1,14 +1,18 @@
-"""Finding a caller where there is no call frame information. What is found here is likely, never proven."""
+"""Finding a caller where there is no call frame information. What is found here is likely, never proven.
+
+Each way has to end at a return address: a word that points into executable memory, right behind a call instruction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Optional
 
-from ..errors import MemoryFault
+from ..errors import BadData, MemoryFault
 from .arch_x86_64 import follows_call, return_address_offset
+from .code_flow import CodeFlow
 from .code_reader import CodeReader
-from .frame_step import MASK, Registers, preserved
+from .frame_step import MASK, Registers, compile_row, preserved
 from .memory import Memory
 from .module import ModuleTable
 
@@ -25,14 +29,20 @@ _EDGE = 16
 
 
 class Guesser:
-    """Finds callers by the word at rsp, the frame pointer, or the debugger, in this order."""
+    """Finds callers by the word at rsp, by following the code, by the frame pointer, or by the debugger."""
 
     def __init__(
-        self, memory: Memory, modules: ModuleTable, code: CodeReader, fallback: Fallback | None
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        code: CodeReader,
+        starts_function: Callable[[int], bool],
+        fallback: Fallback | None,
     ) -> None:
         self._memory = memory
         self._modules = modules
         self._code = code
+        self._flow = CodeFlow(code, starts_function)
         self._fallback = fallback
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
@@ -45,7 +55,7 @@ class Guesser:
             offset = self._edge(registers["rip"]) if is_code else 0
         guess = None if offset is None else self._at_stack_top(registers, offset)
         if guess is None and is_code:
-            guess = self._by_frame_pointer(registers)
+            guess = self._by_code(registers) or self._by_frame_pointer(registers)
         return guess or self._by_debugger(registers)
 
     def _edge(self, pc: int) -> int | None:
@@ -60,6 +70,25 @@ class Guesser:
         callers = preserved(registers)
         callers.update(rip=pc, rsp=cfa)
         return cfa, callers, "return-address"
+
+    def _by_code(self, registers: Registers) -> Guess | None:
+        """By the ways to return that the code at pc has; they must agree where they make sense at all."""
+        found: list[tuple[int, Registers]] = []
+        for row in self._flow.rows(registers["rip"], registers):
+            try:
+                cfa, callers = compile_row(row).caller(registers, self._memory.read)
+            except (BadData, MemoryFault, KeyError):
+                continue
+            if cfa > registers["rsp"] and self._return_address(cfa - 8) is not None:
+                found.append((cfa, callers))
+        if not found or any(cfa != found[0][0] for cfa, _ in found):
+            return None
+        agreed = {
+            name: value
+            for name, value in found[0][1].items()
+            if all(callers.get(name) == value for _, callers in found)
+        }
+        return found[0][0], agreed, "code"
 
     def _by_frame_pointer(self, registers: Registers) -> Guess | None:
         frame = registers.get("rbp", 0)

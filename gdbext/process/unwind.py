@@ -37,6 +37,7 @@ class NativeFrame:
     - ``cfi``: call frame information of the inner frame;
     - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
     - ``return-address``: the word that a call has just pushed (a call to nowhere, code at a function's edge);
+    - ``code``: code without CFI was followed to its return: next to certain, but not proven;
     - ``frame-pointer``: rbp, in code without CFI: likely, not proven;
     - ``debugger``: the fallback.
 
@@ -93,7 +94,7 @@ class Unwinder:
         self._memory = memory
         self._modules = modules
         self._code = CodeReader(memory, modules)
-        self._guesser = Guesser(memory, modules, self._code, fallback)
+        self._guesser = Guesser(memory, modules, self._code, self._starts_function, fallback)
         self._tables: dict[int, tuple[FrameTable | None, str]] = {}
         self._after_call: dict[int, _Place] = {}
         self._exact: dict[int, _Place] = {}
@@ -186,6 +187,18 @@ class Unwinder:
             except BadData as error:
                 return None, f"damaged CFI at {pc:#x}: {error.what}"
         return None, problem or f"no CFI at {pc:#x} ({module.name})"
+
+    def _starts_function(self, address: int) -> bool:
+        """True where call frame information begins a function."""
+        module = self._modules.find(address)
+        table = self._table(module)[0] if module is not None else None
+        if module is None or table is None:
+            return False
+        try:
+            fde = table.find(module.vaddr(address))
+        except BadData:
+            return False
+        return fde is not None and fde.start == module.vaddr(address)
 
     def _table(self, module: Module) -> tuple[FrameTable | None, str]:
         found = self._tables.get(module.start)
