@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.analysis import crash, recursion, verdict
-from gdbext.analysis.facts import Resource, ThreadFacts
+from gdbext.analysis.facts import Finding, Resource, ThreadFacts
 from gdbext.analysis.look import ProcessLook, ThreadLook
 from gdbext.analysis.waits import state_of
 from gdbext.errors import GdbextError, TargetGone
@@ -55,7 +55,9 @@ def survey(session: Session, frames: bool = False) -> Survey:
         known.append((thread, facts, look))
     found = [_with_state(session, facts, look) for _, facts, look in known]
     found = with_holds(found, process.gils)
-    return Survey(tuple(found), verdict.judge(_case(session, known, found)))
+    judgement = verdict.judge(_case(session, known, found))
+    notes = tuple(_missing_kernels(session, process, found))
+    return Survey(tuple(found), replace(judgement, findings=judgement.findings + notes))
 
 
 def _with_state(session: Session, facts: ThreadFacts, look: ThreadLook) -> ThreadFacts:
@@ -97,6 +99,34 @@ def _case(
         if endless is not None:
             recursions[facts.tid] = endless
     return verdict.Case(tuple(found), session.target.pid, crashes, recursions)
+
+
+def _missing_kernels(session: Session, process: ProcessLook, found: Sequence[ThreadFacts]) -> Iterator[Finding]:
+    """Threads stopped where the dispatcher complains of a missing kernel: what is registered instead."""
+    for thread in found:
+        look = process.thread(thread.tid)
+        level = look.first("no-kernel") if look is not None else None
+        step = next((step for step in thread.dispatch if level is not None and step.level >= level), None)
+        if step is None or step.op is None:
+            continue
+        for_key = f" for {step.key}" if step.key else ""
+        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
+        keys = _registered(session, step.op, step.overload)
+        yield Finding("note", f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
+
+
+def _registered(session: Session, op: str, overload: str) -> list[str]:
+    """The keys that have a kernel of the operator."""
+    from gdbext.dispatcher.table import Tables
+
+    try:
+        dispatcher = session.dispatcher
+        for operator in dispatcher.find(op):
+            if operator.overload == overload:
+                return [each.key for each in Tables(dispatcher).registrations(operator) if each.active]
+    except GdbextError as error:
+        session.note_error(error, f"registrations of {op}")
+    return []
 
 
 class _Python:

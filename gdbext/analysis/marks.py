@@ -83,6 +83,7 @@ _CXX_NAMES = {
     "nccl-watchdog": "c10d::ProcessGroupNCCL::ncclCommWatchdog c10d::ProcessGroupNCCL::heartbeatMonitor "
                      "c10d::ProcessGroupNCCL::Watchdog::run c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop "
                      "c10d::ProcessGroupNCCL::workCleanupLoop c10d::ProcessGroupNCCL::watchdogHandler",
+    "no-kernel": "c10::impl::OperatorEntry::reportError at::impl::metaFallback",
     "rpc-pool": "torch::distributed::rpc::RpcAgent::retryExpiredRpcs "
                 "torch::distributed::rpc::TensorPipeAgent::pollTimeoutRpcs",
 }  # fmt: skip
@@ -97,12 +98,21 @@ _COLLECTIVE = re.compile(
 def _mangled(qualified: str) -> str:
     """The piece that the nested name has in a mangled name: ``a::bc`` is ``1a2bc``; std is always ``St``."""
     parts = [f"{len(part)}{part}" for part in qualified.split("::") if part != "std"]
-    return ("St" if qualified.startswith("std::") else "N") + "".join(parts)
+    return ("NSt" if qualified.startswith("std::") else "N") + "".join(parts)
 
 
 _MARK_OF_C_NAME = {name: mark for mark, names in _C_NAMES.items() for name in names.split()}
 _MARK_OF_PIECE = {_mangled(name): mark for mark, names in _CXX_NAMES.items() for name in names.split()}
+_INTERNAL = re.compile(r"L(?=\d)")
+_LONGEST = 200
+"""Characters of a mangled name that are looked at."""
 _PIECE = re.compile("|".join(sorted(map(re.escape, _MARK_OF_PIECE), key=len, reverse=True)))
+
+
+def _plain(name: str) -> str:
+    """A mangled name from its N on, without the marks of const methods (K) and internal linkage (L)."""
+    start = f"N{name[4:_LONGEST]}" if name.startswith("_ZNK") else name[2:_LONGEST]
+    return _INTERNAL.sub("", start)
 
 
 def marks_of(names: Iterable[str]) -> frozenset[str]:
@@ -115,7 +125,7 @@ def marks_of(names: Iterable[str]) -> frozenset[str]:
                 found.add(mark)
             continue
         # A name at the very start of the mangled name is the function itself; deeper it is only an argument.
-        match = _PIECE.match(name, 2) or _PIECE.match(name, 3)
+        match = _PIECE.match(_plain(name))
         if match is not None:
             found.add(_MARK_OF_PIECE[match.group()])
         if _COLLECTIVE.match(name):

@@ -111,17 +111,18 @@ def external_waiters(threads: Sequence[ThreadFacts], pid: int) -> Iterator[Threa
 def busy_threads(threads: Sequence[ThreadFacts], graph: WaitGraph, pid: int) -> Iterator[ThreadFacts]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
     inside = [thread for thread in threads if thread.dispatch]
+    runs = any(thread.state == "running" for thread in threads)
     running = [thread for thread in inside if thread.state == "running"]
-    waiting = [thread for thread in inside if thread.state == "waiting" and _goes_on(thread, graph, threads)]
+    waiting = [thread for thread in inside if thread.state == "waiting" and _goes_on(thread, graph, runs)]
     for group in (running, waiting):
         yield from sorted(group, key=lambda thread: (thread.tid != pid, thread.tid))
 
 
-def _goes_on(thread: ThreadFacts, graph: WaitGraph, threads: Sequence[ThreadFacts]) -> bool:
+def _goes_on(thread: ThreadFacts, graph: WaitGraph, runs: bool) -> bool:
     reason = graph.chain(thread.tid).reason
     if reason in ("running", "handover"):
         return True
-    return reason == "unknown" and any(other.state == "running" for other in threads)
+    return reason == "unknown" and runs
 
 
 def uncertainties(threads: Sequence[ThreadFacts], graph: WaitGraph) -> Iterator[tuple[str, tuple[int, ...]]]:
