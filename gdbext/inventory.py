@@ -78,7 +78,7 @@ def _libc_version(module: Module) -> str | None:
     section = image.sections.get(".rodata") if image is not None else None
     if image is None or section is None:
         return None
-    found = _LIBC_VERSION.search(image.read(section.vaddr, section.size) or b"")
+    found = _LIBC_VERSION.search(image.read(section.address, section.size) or b"")
     return found.group(1).decode() if found else None
 
 
