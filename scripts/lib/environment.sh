@@ -116,12 +116,14 @@ ensure_venv() {
     die "no Python from 3.10 to 3.13 found (torch $TORCH_VERSION has wheels for these; 3.11 is the tested one)" \
       "install one, or name it: GDBEXT_BASE_PYTHON=/path/to/python3.11"
   python=$(base_python) || die "no Python from 3.10 to 3.13 found"
-  in_progress "making $VENV with $python" make_venv "$python" || {
-    # Debian splits ensurepip off into a package of its own
+  if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+    # Debian splits it off into a package of its own
     local version
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    system_packages "venv for $python" "python$version-venv" python3-pip py3-pip python-pip && make_venv "$python"
-  } || die "cannot make a virtual environment with $python" "as root: apt-get install python3-venv"
+    system_packages "venv for Python $version" "python$version-venv" python3-pip py3-pip python-pip || true
+  fi
+  in_progress "making $VENV with $python" make_venv "$python" ||
+    die "cannot make a virtual environment with $python" "as root: apt-get install python3-venv"
 }
 
 make_venv() {
