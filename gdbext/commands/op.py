@@ -49,7 +49,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     errors: list[ErrorFact] = []
     for operator in operators:
         try:
-            documents.append(_document(session, operator, args.key, findings, errors))
+            documents.append(_document(session, operator, args, findings, errors))
         except GdbextError as error:
             errors.append(ErrorFact.of(error, f"operator at {operator.address:#x}"))
     return Report(
@@ -78,10 +78,11 @@ def _registering(dispatcher: Dispatcher) -> list[Finding]:
 
 
 def _document(
-    session: Session, operator: Operator, key: str | None, findings: list[Finding], errors: list[ErrorFact]
+    session: Session, operator: Operator, args: argparse.Namespace, findings: list[Finding], errors: list[ErrorFact]
 ) -> dict[str, Any]:
-    from gdbext.dispatcher.document import bare_cell_document, cell_document, registration_document
+    from gdbext.dispatcher.document import bare_cell_document, registration_document, table_document
 
+    key: str | None = args.key
     document: dict[str, Any] = {"op": operator.name, "overload": operator.overload, "address": f"{operator.address:#x}"}
     document.update(_schema(operator, errors))
     try:
@@ -99,8 +100,10 @@ def _document(
     if key is not None:
         registrations = [one for one in registrations if _concerns(one, key, cells)]
         cells = [cell for cell in cells if key in (cell.key, cell.source)]
-    document["registrations"] = [registration_document(operator, one, session.tables) for one in registrations]
-    document["table"] = [cell_document(operator, cell) for cell in cells]
+    document["registrations"] = [
+        registration_document(operator, one, session.tables, args.why) for one in registrations
+    ]
+    document["table"] = table_document(operator, cells, args.why)
     return document
 
 

@@ -17,8 +17,11 @@ def keyset_document(keys: KeyNames, bits: int) -> dict[str, Any]:
     return {"bits": f"{bits:#x}", "keys": list(keys.decode(bits))}
 
 
-def kernel_document(kernels: Kernels, kernel: KernelFunction, name: KernelName) -> dict[str, Any]:
-    """What a kernel is and can do. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
+def kernel_document(kernels: Kernels, kernel: KernelFunction, name: KernelName, why: bool = False) -> dict[str, Any]:
+    """What a kernel is and can do; with ``why`` also the other names of its code.
+
+    ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead.
+    """
     document: dict[str, Any] = {
         "function": name.function or None,
         "valid": kernel.valid,
@@ -29,19 +32,32 @@ def kernel_document(kernels: Kernels, kernel: KernelFunction, name: KernelName) 
     }
     if name.kind == "python":
         document["python"] = {"file": name.file or None, "line": name.line}
-    if name.aliases:
+    if why and name.aliases:
         document["aliases"] = list(name.aliases)
     return document
 
 
-def cell_document(operator: Operator, cell: Cell) -> dict[str, Any]:
-    """One entry of a dispatch table."""
+def table_document(operator: Operator, cells: Sequence[Cell], why: bool = False) -> list[dict[str, Any]]:
+    """Entries of a dispatch table. What equal entries have in common is made once: there are half a million in all."""
+    shared: dict[tuple[Any, ...], dict[str, Any]] = {}
+    documents = []
+    for cell in cells:
+        same = (cell.kernel, cell.expected, cell.path, cell.source, cell.debug)
+        common = shared.get(same)
+        if common is None:
+            common, general = _entry(operator, cell, why)
+            if general:
+                shared[same] = common
+        documents.append({"key": cell.key, "index": cell.slot, **common})
+    return documents
+
+
+def _entry(operator: Operator, cell: Cell, why: bool) -> tuple[dict[str, Any], bool]:
+    """An entry without its key, and whether it is the same for every key (folded code is named by the key)."""
     kernels = operator.dispatcher.kernels
     name = kernels.name(cell.kernel, cell.key, operator.name)
     document = {
-        "key": cell.key,
-        "index": cell.slot,
-        **kernel_document(kernels, cell.kernel, name),
+        **kernel_document(kernels, cell.kernel, name, why),
         "debug": cell.debug or None,
         "reason": cell.reason,
         "path": cell.path,
@@ -50,7 +66,7 @@ def cell_document(operator: Operator, cell: Cell) -> dict[str, Any]:
     if not cell.consistent:
         expected = kernels.name(cell.expected, cell.key, operator.name)
         document["expected"] = kernel_document(kernels, cell.expected, expected)
-    return document
+    return document, cell.consistent and not name.aliases
 
 
 def bare_cell_document(operator: Operator, slot: int) -> dict[str, Any]:
@@ -69,7 +85,9 @@ def bare_cell_document(operator: Operator, slot: int) -> dict[str, Any]:
     }
 
 
-def registration_document(operator: Operator, registration: Registration, tables: Tables) -> dict[str, Any]:
+def registration_document(
+    operator: Operator, registration: Registration, tables: Tables, why: bool = False
+) -> dict[str, Any]:
     """One registered kernel."""
     kernels = operator.dispatcher.kernels
     name = kernels.name(registration.kernel, registration.key, operator.name)
@@ -77,7 +95,7 @@ def registration_document(operator: Operator, registration: Registration, tables
         "key": registration.key,
         "alias": registration.key in operator.dispatcher.keys.alias_keys,
         "active": registration.active,
-        **kernel_document(kernels, registration.kernel, name),
+        **kernel_document(kernels, registration.kernel, name, why),
         "debug": registration.debug,
         "inferred_schema": tables.inferred_schema(registration),
     }

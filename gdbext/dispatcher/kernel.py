@@ -89,7 +89,7 @@ class Kernels:
         self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
         self.fallthrough_address = symbolizer.address_of(FALLTHROUGH_SYMBOL, "libtorch_cpu.so") or 0
         self.ambiguous_address = symbolizer.address_of(AMBIGUOUS_SYMBOL, "libtorch_cpu.so") or 0
-        self._functions: dict[tuple[int, int], KernelName] = {}
+        self._names: dict[KernelFunction, KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
 
     # --- reading ---------------------------------------------------------------------------------
@@ -117,6 +117,17 @@ class Kernels:
 
         Never raises: what cannot be read or named is of kind "unknown".
         """
+        known = self._names.get(kernel)
+        if known is None:
+            known = self._names[kernel] = self._read_name(kernel)
+        if known.aliases and (key or operator):
+            functions = (known.function, *known.aliases)
+            best = most_telling(functions, key, operator)
+            if best != known.function:
+                return KernelName(best, known.kind, tuple(name for name in functions if name != best))
+        return known
+
+    def _read_name(self, kernel: KernelFunction) -> KernelName:
         if not kernel.valid:
             return KernelName("", "missing")
         if kernel.boxed == self.fallthrough_address:
@@ -131,8 +142,7 @@ class Kernels:
         functions = self._functions_at(entry, kernel.functor)
         if not functions:
             return KernelName(self._place(entry), "unknown")
-        best = most_telling(functions, key, operator)
-        return KernelName(best, "c++", tuple(name for name in functions if name != best))
+        return KernelName(functions[0], "c++", functions[1:])
 
     def _functions_at(self, entry: int, functor: int) -> tuple[str, ...]:
         found = self._candidates.get((entry, 0))
@@ -166,16 +176,10 @@ class Kernels:
 
         Its first member is ``c10::SafePyObject func_``. The pointer counts only when it is a Python function.
         """
-        cached = self._functions.get((kernel.boxed, kernel.functor))
-        if cached is None:
-            if not any(_PYTHON_HOLDER in name for name in self._symbolizer.names_at(kernel.boxed)):
-                return None
-            cached = self._functions[(kernel.boxed, kernel.functor)] = self._read_python(kernel.functor)
-        return cached
-
-    def _read_python(self, functor: int) -> KernelName:
+        if not any(_PYTHON_HOLDER in name for name in self._symbolizer.names_at(kernel.boxed)):
+            return None
         try:
-            callable_ = self._memory.u64(functor + self._python_function)
+            callable_ = self._memory.u64(kernel.functor + self._python_function)
         except MemoryFault:
             return KernelName("a Python function that cannot be read", "python")
         source = self.python_source(callable_) if self.python_source else None

@@ -10,6 +10,7 @@ Wrappers: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h and impl/ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _POINTER = "c10::CompileTimeFunctionPointer<"
@@ -22,6 +23,8 @@ _BOXED_FUNCTOR = "c10::BoxedKernel::makeFromFunctor<"
 _WRAPPERS = (_UNBOXED, _BOXED_FROM_UNBOXED, _BOXED_FUNCTION, _BOXED_FUNCTOR)
 
 _OPEN, _CLOSE = "<({[", ">)}]"
+_PUNCTUATION = re.compile(r"operator[<>=-]+|->|[<({\[>)}\],]")
+"""Brackets and commas, and the operators and arrows whose angle brackets are none."""
 
 FUNCTION_POINTER = "(function pointer)"
 """What ``kernel_target`` gives for a wrapper around a pointer that only the functor object holds."""
@@ -72,25 +75,20 @@ def template_arguments(text: str, start: int) -> list[str]:
     Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is no bracket.
     """
     arguments: list[str] = []
-    depth, first, at = 0, start, start
-    while at < len(text):
-        if text.startswith("operator", at) and text[at + 8 : at + 9] in ("<", ">", "-"):
-            at += 8 + len(text[at + 8 :]) - len(text[at + 8 :].lstrip("<>-="))
-            continue
-        letter = text[at]
-        if letter in _OPEN:
+    depth, first = 0, start
+    for match in _PUNCTUATION.finditer(text, start):
+        mark = match.group()
+        if mark in _OPEN:
             depth += 1
-        elif letter == ">" and text[at - 1] == "-":
-            pass
-        elif letter in _CLOSE:
+        elif mark == ",":
             if depth == 0:
-                arguments.append(text[first:at].strip())
+                arguments.append(text[first : match.start()].strip())
+                first = match.end()
+        elif mark in _CLOSE:
+            if depth == 0:
+                arguments.append(text[first : match.start()].strip())
                 return arguments
             depth -= 1
-        elif letter == "," and depth == 0:
-            arguments.append(text[first:at].strip())
-            first = at + 1
-        at += 1
     return []
 
 

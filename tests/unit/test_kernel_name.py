@@ -1,0 +1,148 @@
+"""Functions behind wrappers, operators behind words, defaults in schemas: text in, text out."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.dispatcher.ivalue import double_text, quoted
+from gdbext.dispatcher.kernel_name import (
+    FUNCTION_POINTER,
+    kernel_target,
+    most_telling,
+    plain_name,
+    template_arguments,
+)
+from gdbext.dispatcher.operator_names import matcher, unknown_operator
+from gdbext.errors import UsageError
+
+STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
+BOXED = f"(c10::OperatorKernel*, c10::OperatorHandle const&, c10::DispatchKeySet, {STACK})"
+SIGNATURE = "at::Tensor (at::Tensor const&, at::Tensor const&)"
+LIST = "c10::guts::typelist::typelist<at::Tensor const&, at::Tensor const&>"
+
+
+def static(function: str) -> str:
+    pointer = f"c10::CompileTimeFunctionPointer<{SIGNATURE}, &{function}>"
+    return f"c10::impl::detail::WrapFunctionIntoFunctor_<{pointer}, at::Tensor, {LIST} >"
+
+
+def runtime(function_type: str) -> str:
+    return f"c10::impl::detail::WrapFunctionIntoRuntimeFunctor_<{function_type}, at::Tensor, {LIST} >"
+
+
+def unboxed(functor: str) -> str:
+    return f"c10::impl::wrap_kernel_functor_unboxed_<{functor}, {SIGNATURE}>::call(c10::OperatorKernel*, at::Tensor)"
+
+
+LAMBDA = "TORCH_LIBRARY_init_x(torch::Library&)::{lambda(at::Tensor const&, long)#1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        (unboxed(static("at::(anonymous namespace)::wrapper_CPU_mm")), "at::(anonymous namespace)::wrapper_CPU_mm"),
+        (unboxed(static("a::plumbing<b (*)(c, d), &e::rule>")), "a::plumbing<b (*)(c, d), &e::rule>"),
+        (unboxed(runtime("at::Tensor (*)(at::Tensor const&)")), FUNCTION_POINTER),
+        (unboxed(runtime(LAMBDA)), LAMBDA),
+        (unboxed("ops::MyKernel"), "ops::MyKernel"),
+        (
+            f"c10::impl::make_boxed_from_unboxed_functor<{static('f::g')}, false>::call{BOXED}",
+            "f::g",
+        ),
+        (f"void c10::BoxedKernel::make_boxed_function<&at::negation>{BOXED}", "at::negation"),
+        (
+            f"void c10::BoxedKernel::make_boxed_function<&(anonymous namespace)::pythonFallback>{BOXED}",
+            "(anonymous namespace)::pythonFallback",
+        ),
+        (
+            "void c10::BoxedKernel::make_boxed_function<&(void at::functorch::rule<1, 0, -1>"
+            f"(c10::OperatorHandle const&, {STACK}))>{BOXED}",
+            "at::functorch::rule<1, 0, -1>",
+        ),
+        (
+            "c10::BoxedKernel::makeFromFunctor<torch::impl::dispatch::PythonKernelHolder>(std::unique_ptr<x, "
+            f"std::default_delete<x> >)::{{lambda{BOXED}#1}}::_FUN{BOXED}",
+            "torch::impl::dispatch::PythonKernelHolder",
+        ),
+        ("at::native::mm(at::Tensor const&)", None),
+        ("c10::BoxedKernel::make_boxed_function<&unfinished", None),
+    ],
+)  # fmt: skip
+def test_the_function_behind_a_wrapper(name: str, function: str | None) -> None:
+    assert kernel_target(name) == function
+
+
+def test_arguments_nest_in_every_bracket() -> None:
+    text = "X<a<b, c>, d(e, f), {g, h}, i[j, k], operator<, operator->, l->m, n>rest"
+    expected = ["a<b, c>", "d(e, f)", "{g, h}", "i[j, k]", "operator<", "operator->", "l->m", "n"]
+    assert template_arguments(text, 2) == expected
+    assert template_arguments("a, b", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("at::Tensor f::g<int, long>(int, long)", "f::g<int, long>"),
+        ("f::g(int) const", "f::g"),
+        ("f", "f"),
+        ("(anonymous namespace)::f(int)", "(anonymous namespace)::f"),
+        ("void (anonymous namespace)::f(std::vector<int> (*)(long))", "(anonymous namespace)::f"),
+        ("x::operator()(int)", "x::operator()"),
+        ("x::operator bool()", "x::operator bool"),
+    ],
+)
+def test_a_signature_without_types(signature: str, name: str) -> None:
+    assert plain_name(signature) == name
+
+
+def test_folded_code_is_named_by_key_and_operator() -> None:
+    names = ("n::wrapper_SparseCPU__mm", "n::wrapper_CPU__mm", "n::wrapper_CPU__addmm")
+    assert most_telling(names, "CPU", "aten::mm") == "n::wrapper_CPU__mm"
+    assert most_telling(names, "SparseCPU", "aten::mm") == "n::wrapper_SparseCPU__mm"
+    assert most_telling(names, "", "aten::addmm") == "n::wrapper_CPU__addmm"
+    assert most_telling(names) == names[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("mm", ["aten::mm", "aten::mm.out", "other::mm"]),
+        ("aten::mm", ["aten::mm", "aten::mm.out"]),
+        ("mm.out", ["aten::mm.out"]),
+        ("aten::mm.default", ["aten::mm"]),
+        ("*mm*", ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]),
+        ("aten::*mm", ["aten::addmm", "aten::mm", "aten::mm.out"]),
+        ("*mm.out", ["aten::mm.out"]),
+        ("m", []),
+        ("MM", []),
+    ],
+)
+def test_what_a_word_means(pattern: str, matched: list[str]) -> None:
+    names = ["aten::addmm", "aten::mm", "aten::mm.out", "other::mm"]
+    assert list(filter(matcher(pattern), names)) == matched
+
+
+@pytest.mark.parametrize(
+    ("word", "close"),
+    [("aten::mmm", "aten::mm"), ("adddmm", "aten::addmm"), ("aten::mm.outt", "aten::mm.out"), ("zzz", "dispatch-op")],
+)
+def test_closest_operators_are_offered(word: str, close: str) -> None:
+    error = unknown_operator(word, {"aten::mm", "aten::mm.out", "aten::addmm", "aten::bmm"})
+    assert isinstance(error, UsageError)
+    assert close in error.help
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1."), (-0.0, "-0."), (0.0, "0."), (1e-5, "1.0000000000000001e-05"), (0.125, "0.125"),
+        (1e10, "10000000000"), (1 / 3, "0.33333333333333331"), (float("inf"), "inf"), (float("nan"), "nan"),
+        (-2.0, "-2."), (1e300, "1.0000000000000001e+300"),
+    ],
+)  # fmt: skip
+def test_numbers_as_the_jit_prints_them(value: float, text: str) -> None:
+    assert double_text(value) == text
+
+
+def test_strings_are_quoted_as_the_jit_does() -> None:
+    assert quoted("a\"b'c\\d\n\x01é") == '"a\\"b\\\'c\\\\d\\n\\001\\303\\251"'
