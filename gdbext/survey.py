@@ -167,6 +167,17 @@ class _Python:
         return None
 
     def inside_with(self, semaphore: int) -> Sequence[int]:
-        """Not known."""
-        del semaphore
-        return ()
+        """Tids of the threads inside ``with lock:`` of the lock with that semaphore."""
+        return self._inside.get(semaphore, ())
+
+    @cached_property
+    def _inside(self) -> dict[int, list[int]]:
+        from gdbext.cpython.with_blocks import held_locks
+
+        runtime = self._session.python
+        found: dict[int, list[int]] = {}
+        for tid, states in self._session.thread_states.items() if runtime is not None else ():
+            for state in states:
+                for lock in held_locks(runtime, state) if runtime is not None else ():
+                    found.setdefault(lock.semaphore, []).append(tid)
+        return found

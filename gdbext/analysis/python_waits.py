@@ -111,9 +111,9 @@ def _plain_lock(thread: ThreadLook, futex: FutexWait, address: int, name: str, f
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
     python = thread.process.python
-    holders = [tid for tid in python.inside_with(futex.address) if tid != thread.tid] if python is not None else []
-    waiting = [tid for tid in holders if _waits_for(thread, tid, futex.address)]
-    holders = [tid for tid in holders if tid not in waiting]
+    inside = set(python.inside_with(futex.address)) if python is not None else set()
+    holders = [tid for tid in inside - {thread.tid} if not _waits_for(thread, tid, futex.address)]
+    holders = holders or [tid for tid in inside if tid == thread.tid]
     if len(holders) != 1:
         return Wait(resource, timed=futex.timed, evidence=(evidence,))
     seen = f"thread {holders[0]} is inside a with statement of this lock"

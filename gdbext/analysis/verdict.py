@@ -106,8 +106,9 @@ def _recursions(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
         thread = graph.threads[tid]
         crash = case.crashes.get(tid)
         overflow = f"; it ended in {crash.sentence}" if crash else ""
-        names = words.listed([_named(step) for step in recursion.group], limit=4)
-        text = f"{thread.label} is in a runaway recursion: {names} repeated {recursion.depth} times{overflow}."
+        names = list(dict.fromkeys(_named(step) for step in reversed(recursion.group)))
+        path = words.listed(names, limit=4) if len(names) < 2 else " → ".join([*names[:6], "…"])
+        text = f"{thread.label} is in a runaway recursion: {path} repeated {recursion.depth} times{overflow}."
         evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat "
                                    f"with period {len(recursion.group)}")  # fmt: skip
         yield Candidate(Finding("runaway-recursion", text, (tid,), evidence), recursion.innermost)
@@ -115,7 +116,7 @@ def _recursions(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
 
 def _named(step: Step) -> str:
     keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
-    return f"{step.event} of {step.qualified}{keyset}"
+    return f"{step.qualified}{keyset}"
 
 
 def _deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
@@ -143,7 +144,8 @@ def _link(edge: Edge, graph: WaitGraph) -> str:
 def _self_deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
     for edge in graph.self_loops():
         thread = graph.threads[edge.tid]
-        text = f"{words.who(thread)} waits for {words.thing(edge.wait.resource)}, which it holds itself."
+        holds = "holds" if edge.wait.certainty == "recorded" else "seems to hold"
+        text = f"{words.who(thread)} waits for {words.thing(edge.wait.resource)}, which it {holds} itself."
         yield Candidate(
             Finding("self-deadlock", text, (edge.tid,), edge.wait.evidence), words.innermost(thread), (edge.fact,)
         )
