@@ -123,6 +123,9 @@ def _generated(module: Module, refused: list[str]) -> Layout | None:
     if package is None:
         refused.append(f"none can be generated: the file {module.path} is not the one in memory or not here")
         return None
+    if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
+        refused.append("none can be generated for a process in another root (a container): do it in there")
+        return None
     from gdbext.layouts import generate, validate
 
     if sys.stderr.isatty():
@@ -130,8 +133,8 @@ def _generated(module: Module, refused: list[str]) -> Layout | None:
     try:
         document = generate.torch_document(package)
         validate.check_all(document, "the generated layout")
-    except LayoutError as error:
-        refused.append(f"none can be generated: {error.what}")
+    except (LayoutError, OSError) as error:
+        refused.append(f"none can be generated: {error}")
         return None
     layout = Layout(document, "generated")
     if not module.build_id or layout.build_ids.get(registry.TORCH_LIBRARY) != module.build_id:

@@ -373,6 +373,19 @@ def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:
         select.torch_layout(*process, file=str(next(folder.glob("torch-*.json"))))
 
 
+def test_a_container_s_library_is_not_run(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found through /proc/PID/root: whoever rules the container would run code with our rights."""
+    module = process[0].named("libtorch_cpu.so")
+    assert module is not None
+    assert module.image is not None
+    monkeypatch.setattr(module.image, "path", f"/proc/{os.getpid()}/root{module.image.path}")
+    monkeypatch.setattr(generate, "torch_document", lambda *_: pytest.fail("it was about to be generated"))
+    with pytest.raises(LayoutError, match="container"):
+        select.torch_layout(*process, folder=other_build(tmp_path, moved("c10::impl::OperatorEntry::name_")))
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_generated_here_and_kept(
