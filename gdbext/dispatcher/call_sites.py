@@ -6,6 +6,8 @@ stack slot. That is the point where the value is passed, so what is read there i
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 from gdbext.errors import GdbextError
@@ -86,6 +88,9 @@ class CallSites:
     def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
         if location.kind == "constant":
             return location.value
+        if location.kind == "and":
+            values = [self._evaluate(part, stack, level) for part in location.parts]
+            return None if None in values else reduce(and_, (value for value in values if value is not None))
         base = stack.frames[level].registers.get(location.register or "")
         if base is None:
             return None

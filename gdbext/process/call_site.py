@@ -19,7 +19,8 @@ _ENDS = ("call", "jmp", "ret", "trap")
 
 class Location(NamedTuple):
     """Where a value is: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
-    "constant" (``value``). Registers are as they were at the call.
+    "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
+    Registers are as they were at the call.
 
     "memory" held the value when the call began. The called function can change it only where the slot is a variable
     whose address it was given; a compiler's own spill slots never change.
@@ -29,6 +30,7 @@ class Location(NamedTuple):
     register: str | None = None
     displacement: int = 0
     value: int | None = None
+    parts: tuple[Location, ...] = ()
 
 
 def argument_source(code: Sequence[Instruction], register: str, labels: Iterable[int] = ()) -> Location | None:
@@ -75,9 +77,16 @@ class _Search:
     def _source(self, position: int, found: Instruction, register: str) -> Location | None:
         if found.destination != register:
             return None  # pop writes rsp, too, and many write without naming
-        if found.kind in ("zero", "mov") and found.immediate is not None:
+        if found.kind == "and":
+            parts = (self.find(position, register), self._operand(position, found))
+            return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
+        return self._operand(position, found)
+
+    def _operand(self, position: int, found: Instruction) -> Location | None:
+        """The place of what an instruction takes from its source, memory or immediate operand."""
+        if found.kind in ("zero", "mov", "and") and found.immediate is not None:
             return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
-        if found.kind == "mov" and found.source is not None:
+        if found.kind in ("mov", "and") and found.source is not None:
             return self.find(position, found.source)
         if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
             return None
@@ -95,7 +104,7 @@ class _Search:
         displacement = base.displacement + memory.displacement
         if found.kind == "lea":
             return Location("register", base.register, displacement)
-        if found.kind != "mov" or self._overwritten(position, base.register, displacement):
+        if found.kind not in ("mov", "and") or self._overwritten(position, base.register, displacement):
             return None
         return Location("memory", base.register, displacement)
 

@@ -36,11 +36,12 @@ _ALL = frozenset(REGISTERS)
 
 
 class Instruction(NamedTuple):
-    """One instruction. ``kind`` is "mov", "lea", "zero", "add", "push", "pop", "leave", "call", "jmp", "jcc", "ret",
-    "trap" (ud2, hlt, int3: what follows is not reached from here) or "other".
+    """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "push", "pop", "leave", "call", "jmp", "jcc",
+    "ret", "trap" (ud2, hlt, int3: what follows is not reached from here) or "other".
 
     "mov" and "lea" are 64 bits wide and have a ``destination`` register (None: it stores to memory) and a ``source``
-    register, a ``memory`` operand or an ``immediate``; "add" adds ``immediate`` to ``destination`` (``sub`` too).
+    register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``; "add" adds
+    ``immediate`` to ``destination`` (``sub`` too).
     ``target`` is where a direct call or jump goes, None when it goes through a register or memory. ``writes`` are the
     general registers it may change, flags aside; ``stored`` is how many bytes at ``memory`` it may change at most (a
     push not counted), whatever its kind; ``memory`` is None where the operand is relative to a segment.
@@ -295,6 +296,12 @@ def _with_modrm(
         kind, destination = "lea", reg
     elif opcode == 0xC7:
         kind, destination = "mov", rm
+    elif opcode == 0x23:
+        kind, destination, source = "and", reg, rm
+    elif opcode == 0x21 and rm is not None:
+        kind, destination, source = "and", rm, reg
+    elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 == 4:
+        kind, destination = "and", rm
     elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 in (0, 5) and immediate is not None:
         kind, destination, immediate = "add", rm, immediate if modrm.reg & 7 == 0 else -immediate
     return Instruction(here, length, kind, destination, source, modrm.memory, immediate, None, *found)

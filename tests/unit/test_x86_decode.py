@@ -82,6 +82,28 @@ def test_addresses_and_constants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
+        "mov %rbx,%rdi; movabs $0x1fffffefffffffff,%rax; and %rax,%rdi; call *%rax",
+        "movabs $0x1fffffefffffffff,%rdi; and %rbx,%rdi; call *%rax",
+    ],
+)
+def test_a_masked_keyset_is_followed(tmp_path: Path, source: str) -> None:
+    found = source_of(tmp_path, "rdi", source)
+    assert found is not None
+    mask, register = Location("constant", value=0x1FFFFFEFFFFFFFFF), Location("register", "rbx")
+    assert (found.kind, set(found.parts)) == ("and", {mask, register})
+
+
+def test_a_mask_may_come_from_memory_or_the_instruction(tmp_path: Path) -> None:
+    slot, register = Location("memory", "rsp", 16), Location("register", "r12")
+    found = source_of(tmp_path, "rdi", "mov %r12,%rdi; and 16(%rsp),%rdi; call *%rax")
+    assert found == Location("and", parts=(register, slot))
+    found = source_of(tmp_path, "rdi", "mov %r12,%rdi; and $-2,%rdi; call *%rax")
+    assert found == Location("and", parts=(register, Location("constant", value=2**64 - 2)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "mov %rbx,%rdx; mov $1,%rbx; call *%rax",  # the register was reused
         "mov 8(%rsp),%rdx; mov %rcx,8(%rsp); call *%rax",  # the slot was overwritten
         "mov %rax,%rdx; call *%rax",  # a caller-saved register of unknown origin
@@ -89,7 +111,8 @@ def test_addresses_and_constants(tmp_path: Path) -> None:
         "jmp 1f; mov %rbx,%rdx; 1: call *%rax",  # another path leads to the call
         "je 1f; mov %rbx,%rdx; 1: nop; call *%rax",
         "mov (%rbx,%rcx,8),%rdx; call *%rax",  # an index that is gone
-        "and %rbx,%rdx; call *%rax",  # arithmetic
+        "or %rbx,%rdx; call *%rax",  # arithmetic
+        "and %rbx,%rdx; call *%rax",  # half of it unknown
         "mul %rbx; call *%rcx",  # an implicit destination
     ],
 )
