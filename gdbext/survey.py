@@ -151,6 +151,14 @@ class _Python:
             self._session.note_error(error, "GIL")
             return ()
 
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+        return self._tids_of_states.get(address)
+
+    @cached_property
+    def _tids_of_states(self) -> dict[int, int]:
+        return {state.address: tid for tid, states in self._session.thread_states.items() for state in states}
+
     def wait(self, tid: int, semaphore: int) -> PythonWait | None:
         """What the thread waits for in Python's own words."""
         from gdbext.cpython.waits import python_wait

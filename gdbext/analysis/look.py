@@ -66,6 +66,9 @@ class PythonView(Protocol):
     def gils(self) -> Sequence[GilState]:
         """All GILs; empty where they cannot be read."""
 
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+
     def wait(self, tid: int, semaphore: int) -> PythonWait | None:
         """What a thread that sleeps on ``semaphore`` waits for in Python's own words."""
 

@@ -65,6 +65,9 @@ def wait_of(thread: ThreadLook) -> Wait | None:
 def _outside_of_the_kernel(thread: ThreadLook) -> State:
     if openmp.is_idle_worker(thread):
         return State("idle", Wait(Resource("worker-pool", 0, f"{openmp.POOL} (spinning)")), openmp.POOL)
+    gil = gil_waits.between_waits(thread)
+    if gil is not None:
+        return State("waiting", gil, "")
     device = torch_waits.spinning_device(thread)
     if device is not None:
         return State("waiting", device, "")
