@@ -1,0 +1,34 @@
+"""No false alarm: a hundred looks at healthy processes of many kinds, each at another moment."""
+
+from __future__ import annotations
+
+import pytest
+
+KINDS = ("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers")
+LOOKS = 10
+"""Looks at each kind; with ten kinds a hundred."""
+HEALTHY = {"busy", "idle", "waiting-external"}
+ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_healthy_processes(kind, inferior):
+    target = inferior("healthy", kind)
+    for number in range(LOOKS):
+        debugger = "gdb" if number % 5 == 4 else "none"
+        report = target.dispatch("dispatch-diagnose", debugger=debugger).document
+        verdict = report["verdict"]
+        assert verdict["kind"] in HEALTHY, verdict["summary"]
+        assert not [each for each in report["findings"] if each["kind"] in ALARMS], report["findings"]
+        assert (verdict["kind"] != "waiting-external") or kind in ("dataloader", "gloo"), verdict["summary"]
+
+
+@pytest.mark.parametrize("name", ["idle", "busy", "pools", "nested-normal", "functorch"])
+def test_normal_nesting_and_pools(name, look, inferior):
+    target = inferior(name)
+    report = look(target, "all-threads")
+    kinds = {finding["kind"] for finding in report["findings"]}
+    assert not kinds & {"runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers"}
+    if name in ("idle", "busy", "pools"):
+        assert not kinds
