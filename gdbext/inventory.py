@@ -83,8 +83,13 @@ def _libc_version(module: Module) -> str | None:
 
 
 def _listed(module: Module) -> bool:
-    named = any(module.name == name or (".so" not in name and module.name.startswith(name)) for name in LIBRARIES)
+    named = any(module.name == name or module.name.startswith(_versioned(name)) for name in LIBRARIES)
     return named or module.status not in ("ok", "memory")
+
+
+def _versioned(name: str) -> str:
+    """What a library's name may go on from: Debian's is libtorch_cpu.so.1.13.0, a wheel's libgomp-a34b3233.so.1."""
+    return f"{name}." if ".so" in name else name
 
 
 def _module(module: Module) -> dict[str, Any]:

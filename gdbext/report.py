@@ -32,11 +32,12 @@ class ErrorFact:
     what: str
     where: str = ""
     help: str = ""
+    why: str = ""
 
     @classmethod
     def of(cls, error: GdbextError, where: str = "") -> ErrorFact:
         """The error, as a line of the report."""
-        return cls(error.what, where, error.help)
+        return cls(error.what, where, error.help, error.why)
 
 
 @dataclass(frozen=True)

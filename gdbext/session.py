@@ -51,11 +51,22 @@ class Session:
     @cached_property
     def layout(self) -> Layout:
         """The torch layout. Raises NotTorch, LayoutError."""
+        found = self._layout_or_error
+        if isinstance(found, GdbextError):
+            raise found
+        return found
+
+    @cached_property
+    def _layout_or_error(self) -> Layout | GdbextError:
+        """Asked for once: before it is refused, a compiler may have run for a minute."""
         from gdbext.layouts.select import torch_layout
 
         if not self.has_torch:
-            raise NotTorch("no PyTorch is loaded in this process")
-        return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file)
+            return NotTorch("no PyTorch is loaded in this process")
+        try:
+            return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file)
+        except GdbextError as error:
+            return error
 
     @property
     def has_torch(self) -> bool:
@@ -315,7 +326,7 @@ class Session:
             from gdbext.layouts.select import torch_version
 
             version = torch_version(self.modules) or "unknown"
-            if not isinstance(self._dispatcher_or_error, GdbextError):
+            if not isinstance(self._layout_or_error, GdbextError):
                 layout, match = self.layout.id, self.layout.match
         return TargetFacts(
             kind=self.target.kind,

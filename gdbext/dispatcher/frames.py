@@ -23,6 +23,12 @@ STEP_CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
 MAX_HOST = 1 << 15
 """Bytes of a function with the dispatcher inlined that are searched for that call."""
 
+MAX_LAYERS = 4
+"""Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
+
+DIRECT_CALL = 5
+"""Bytes of x86-64's only direct call, E8 rel32; every other call goes through a pointer."""
+
 Registration = Callable[[Operator, int], "tuple[str, str] | None"]
 """Operator and table index → (where the kernel was registered, path by which the entry was chosen)."""
 
@@ -214,7 +220,20 @@ class StepReader:
             return "lookup"
         if self._role(stack, found.header[-1]).role.is_layer:
             return "invoking"
+        if found.helpers and stack.function(found.helpers[0]) is None:
+            return self._unnamed_stage(stack, found.helpers[0])
         return "lookup" if self._handle_is_ready(found) or not innermost else "entering"
+
+    def _unnamed_stage(self, stack: Stack, level: int) -> str:
+        """In a stripped library: all that the lookup calls is exported, so nameless functions are layers, and what
+        a layer calls through a pointer is the kernel."""
+        for layer in range(level, max(level - MAX_LAYERS, 0), -1):
+            if stack.function(layer) is not None:
+                break
+            code = self._memory.try_read(stack.frames[layer].pc - DIRECT_CALL, DIRECT_CALL)
+            if code is not None and self._sites.direct_target(stack, layer) is None:
+                return "in-kernel"
+        return "invoking"
 
     def _handle_is_ready(self, found: Pass) -> bool:
         """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""

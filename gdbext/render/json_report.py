@@ -26,7 +26,7 @@ def document(report: Report) -> dict[str, Any]:
             {"kind": f.kind, "summary": f.summary, "threads": list(f.threads), "evidence": list(f.evidence)}
             for f in report.findings
         ],
-        "errors": [{"what": e.what, "where": e.where, "help": e.help} for e in report.errors],
+        "errors": [{"what": e.what, "where": e.where, "help": e.help, "why": e.why} for e in report.errors],
         **report.extra,
     }
 

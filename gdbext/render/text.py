@@ -25,5 +25,7 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
     for error in report.errors:
         where = f"{escape(error.where)}: " if error.where else ""
         yield f"  {where}{escape(error.what)}"
+        if error.why:
+            yield f"    why: {escape(error.why)}"
         if error.help:
             yield f"    try: {escape(error.help)}"
