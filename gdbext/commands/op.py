@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gdbext.analysis.facts import Finding
@@ -47,11 +50,12 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     documents: list[dict[str, Any]] = []
     findings: list[Finding] = list(_registering(dispatcher))
     errors: list[ErrorFact] = []
-    for operator in operators:
-        try:
-            documents.append(_document(session, operator, args, findings, errors))
-        except GdbextError as error:
-            errors.append(ErrorFact.of(error, f"operator at {operator.address:#x}"))
+    with _no_garbage_collection():
+        for operator in operators:
+            try:
+                documents.append(_document(session, operator, args, findings, errors))
+            except GdbextError as error:
+                errors.append(ErrorFact.of(error, f"operator at {operator.address:#x}"))
     return Report(
         command=NAME,
         target=session.target_facts(),
@@ -61,6 +65,18 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         extra={"operators": documents},
         why=args.why,
     )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """All operators are half a million table entries without a cycle; looking for cycles takes a quarter of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_key(keys: KeyNames, key: str) -> None:

@@ -18,7 +18,7 @@ _BOXED_SIGNATURE = (
     "EPNS_14OperatorKernelERKNS_14OperatorHandleENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS7_EE"
 )
 FALLTHROUGH_SYMBOL = "_ZN3c1018fallthrough_kernel" + _BOXED_SIGNATURE
-AMBIGUOUS_SYMBOL = "_ZN3c1031ambiguous_autogradother_kernel" + _BOXED_SIGNATURE
+AMBIGUOUS_SYMBOL = "_ZN3c1030ambiguous_autogradother_kernel" + _BOXED_SIGNATURE
 """The marker functions of ATen/core/boxing/BoxedKernel.h, exported from libtorch_cpu."""
 
 _PYTHON_HOLDER = "PythonKernelHolder"

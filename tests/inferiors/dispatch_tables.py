@@ -1,0 +1,102 @@
+"""dispatch-tables: writes PyTorch's own dump of every operator to a file, and waits.
+
+Argument ``registered``: registers kernels, fallbacks and operators of its own first, overrides some and removes some.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import warnings
+
+import torch
+import truth
+
+C = torch._C
+keep = []  # a registration ends with its library
+
+
+def library(namespace, kind):
+    keep.append(torch.library.Library(namespace, kind))
+    return keep[-1]
+
+
+def cpu_sin(a):
+    return a
+
+
+def other_sin(a):
+    return a
+
+
+class Callable:
+    """A kernel that is no function."""
+
+    def __call__(self, *args):
+        return args
+
+
+def any_fallback(op, *args, **kwargs):
+    return op
+
+
+def register():
+    warnings.simplefilter("ignore")
+    own = library("gdbext_test", "DEF")
+    own.define("composite(Tensor a, int[2] b=1, *, str c='x\\'y', ScalarType? d=None, float e=1e-5) -> Tensor")
+    own.define("inplace(Tensor(a!) self, Tensor[] others, int[2]? n=None) -> (Tensor(a!), Tensor[])")
+    own.define("no_kernel(Tensor a) -> Tensor")
+    own.define("fresh(Dict(str, Tensor) a, (int, Tensor)[] b, Device? dev=None, bool[] f=[True, False]) -> ()")
+    own.define("ambiguous(Tensor a) -> Tensor")
+    # PyTorch forgets to refresh AutogradOther in the one order, not in the other
+    own.impl("composite", lambda *args, **kwargs: args[0], "CompositeImplicitAutograd")
+    own.impl("composite", lambda *args, **kwargs: args[0], "SparseCPU")
+    own.impl("ambiguous", lambda *args, **kwargs: args[0], "SparseCPU")
+    own.impl("ambiguous", lambda *args, **kwargs: args[0], "CompositeImplicitAutograd")
+    own.impl("inplace", Callable(), "CompositeExplicitAutograd")
+    own.impl("inplace", torch.library.fallthrough_kernel, "AutogradCPU")
+    keep.append(C._dispatch_library("FRAGMENT", "gdbext_test", ""))
+    keep[-1].impl("never_defined", "Meta", any_fallback)
+    aten = library("aten", "IMPL")
+    aten.impl("sin", cpu_sin, "CPU")
+    library("aten", "IMPL").impl("sin", other_sin, "CPU", allow_override=True)
+    aten.impl("cos", torch.library.fallthrough_kernel, "AutogradMeta")
+    aten.impl("mm", cpu_sin, "Autograd", allow_override=True)
+    removed = torch.library.Library("aten", "IMPL")
+    removed.impl("tan", cpu_sin, "CPU")
+    removed._destroy()
+    everything = library("_", "IMPL")
+    everything.fallback(any_fallback, "PrivateUse2")
+    everything.fallback(torch.library.fallthrough_kernel, "AutogradPrivateUse3")
+
+
+def stale(name):
+    """Whether PyTorch itself says that this operator's table is not what its registrations lead to."""
+    try:
+        C._dispatch_check_invariants(name)
+    except RuntimeError:
+        return True
+    return False
+
+
+def dumps():
+    names = sorted(set(C._dispatch_get_all_op_names()))
+    return {name: [C._dispatch_dump(name), C._dispatch_dump_table(name)] for name in names}
+
+
+if "registered" in sys.argv[1:]:
+    register()
+path = os.path.abspath("dumps.json")
+with open(path, "w") as out:
+    json.dump(dumps(), out)
+truth.note(
+    stale=[name for name in sorted(set(C._dispatch_get_all_op_names())) if stale(name)],
+    dumps=path,
+    lines={"cpu_sin": cpu_sin.__code__.co_firstlineno, "other_sin": other_sin.__code__.co_firstlineno},
+    file=os.path.abspath(__file__),
+)
+truth.thread("main", waits="any")
+truth.ready()
+threading.Event().wait()
