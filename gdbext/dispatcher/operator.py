@@ -75,6 +75,11 @@ class Operator:
             raise BadData(f"dispatch table index {index} is out of range")
         return self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
 
+    def index_of_entry(self, address: int) -> int | None:
+        """The table index of the ``KernelFunction`` at ``address``, None where that is no entry of this table."""
+        offset, size = address - self.dispatcher.table_address(self.address), self.dispatcher.kernels.size
+        return offset // size if 0 <= offset < len(self._table) and offset % size == 0 else None
+
     def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
         """(table index, kernel) that ``OperatorEntry::lookup`` finds for a keyset. Raises BadData for a bad keyset."""
         index = self.dispatcher.keys.table_index(keyset)
@@ -287,6 +292,10 @@ class Dispatcher:
     def read_table(self, address: int) -> bytes:
         """The bytes of ``dispatchTable_``. Raises MemoryFault."""
         return self.memory.read(address + self._table_at, self._table_size)
+
+    def table_address(self, address: int) -> int:
+        """Where the entry's ``dispatchTable_`` is."""
+        return address + self._table_at
 
     def kernels_map(self, address: int) -> int:
         """Where the entry's ``kernels_`` map is."""

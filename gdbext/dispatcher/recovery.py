@@ -161,7 +161,7 @@ class Recovery:
             before = values[position - 1] if position else None
             if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
                 continue
-            if not self._runs(stack, found, kernel):
+            if not self._runs(stack, found, kernel) and not self._entry_in_hand(stack, found, operator, index):
                 continue
             place = f"{ARGUMENTS[position]} by the call in frame #{level}"
             result.evidence.append(f"keyset {value:#x} passed in {place}")
@@ -212,6 +212,18 @@ class Recovery:
         if found.kernel is None:
             return found.detail is Role.LOOKUP or kernel.valid
         return self._entry_runs(stack, found.kernel, kernel)
+
+    def _entry_in_hand(self, stack: Stack, found: Pass, operator: Operator, index: int) -> bool:
+        """The pass's frames hold the address of this very table entry: what lookup returned for this call.
+
+        Needed where the entry left by a virtual tail call, whose target no code tells.
+        """
+        for level in found.header:
+            saved = (stack.frames[level].registers.get(register) for register in _SAVED)
+            passed = (self._sites.argument(stack, level, register) for register in ARGUMENTS)
+            if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
+                return True
+        return False
 
     def _entry_runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         start = self._function_start(stack, level)
