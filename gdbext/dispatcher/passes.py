@@ -63,7 +63,7 @@ def group(
 ) -> list[Pass]:
     """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the openers
     that were called where frame ``level`` now stands."""
-    grouping = _Grouping(calls_pointer)
+    grouping = _Grouping(calls_pointer, len(roles) - 1)
     for level in range(len(roles) - 1, -1, -1):
         if level in signals:
             grouping.interrupt(level)
@@ -78,9 +78,10 @@ def group(
 class _Grouping:
     """Walks from the outermost frame inwards; the last pass is the one that may still grow."""
 
-    def __init__(self, calls_pointer: CallKind) -> None:
+    def __init__(self, calls_pointer: CallKind, outermost: int) -> None:
         self.passes: list[Pass] = []
         self._calls_pointer = calls_pointer
+        self._outermost = outermost
 
     def interrupt(self, level: int) -> None:
         """A signal handler runs below: nothing further belongs to the current pass."""
@@ -94,7 +95,7 @@ class _Grouping:
             self._open(level, found, growing)
         elif growing is not None:
             self._extend(growing, level, found)
-        else:
+        elif level < self._outermost:  # where the stack ends early, the host is not on it
             self._maybe_hosted(level, found)
 
     def add_elided(self, level: int, found: FunctionRole) -> None:

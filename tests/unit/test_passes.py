@@ -92,3 +92,9 @@ def test_a_signal_handler_is_no_part_of_the_interrupted_pass() -> None:
     inner, outer = passes(UNBOXED, CALL, PLAIN, PLAIN, CALL, pointer=(1,), signals=(3,))
     assert (outer.level, outer.kernel, outer.helpers) == (4, None, [3])
     assert (inner.level, inner.kernel) == (1, 0)
+
+
+def test_a_layer_whose_caller_is_not_on_the_stack_is_no_pass() -> None:
+    """The stack ended early: what hosts the dispatcher cannot be known."""
+    for outermost in (BOXING, LOOKUP, UNBOXED, BODY):
+        assert passes(PLAIN, outermost, pointer=(1, 2)) == []
