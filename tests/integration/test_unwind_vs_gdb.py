@@ -16,6 +16,12 @@ import pytest
 from harness import HarnessError, interpreter, take_core
 from integration.unwind_comparison import all_differences, probe
 
+from gdbext.process.memory import Memory
+from gdbext.process.module import ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.process.unwind import Unwinder
+from gdbext.target.proc_target import ProcTarget
+
 PROGRAMS = Path(__file__).with_name("unwind_programs")
 
 PYTHON = """
@@ -58,6 +64,16 @@ data = torch.randn(8, 3, 32, 32)
 print("ready", flush=True)
 while True:
     model(data).sum().backward()
+"""
+
+
+MATRIX_PRODUCTS = """
+import torch
+torch.set_num_threads(1)
+a = torch.randn(700, 700)
+print("ready", flush=True)
+while True:
+    torch.mm(a, a)
 """
 
 
@@ -214,16 +230,43 @@ def test_torch_live_and_core(tmp_path: Path, start: Callable[..., Any]) -> None:
 
 @pytest.mark.slow
 def test_busy_torch(tmp_path: Path, start: Callable[..., Any]) -> None:
-    """Stopped anywhere in a training loop. Some of MKL and what oneDNN generates has no CFI: there gdb only guesses."""
+    """Stopped anywhere in a training loop. Much of MKL and what oneDNN generates has no CFI: there gdb only guesses,
+    and ours must still come to the end of the stack."""
     process = start(sys.executable, "-c", BUSY)
     compared = 0
     for number in range(6):
         stops = probe(tmp_path / str(number), "-p", str(process.pid))
-        proven = [
-            thread for thread in stops[0]
-            if thread["stopped"] == "end of stack" and {f["how"] for f in thread["ours"]} <= {"registers", "cfi"}
-        ]  # fmt: skip
+        complete(stops)
+        proven = [thread for thread in stops[0] if {f["how"] for f in thread["ours"]} <= {"registers", "cfi"}]
         assert_same([proven])
         compared += len(proven)
     process.send_signal(signal.SIGKILL)
     assert compared >= 6
+
+
+@pytest.mark.slow
+def test_busy_in_code_without_cfi(start: Callable[..., Any]) -> None:
+    """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
+    process = start(sys.executable, "-c", MATRIX_PRODUCTS)
+    followed = 0
+    for _ in range(12):
+        time.sleep(0.05)
+        with ProcTarget(process.pid) as target:
+            memory = Memory(target)
+            modules = ModuleTable(target, memory)
+            unwinder, symbolizer = Unwinder(memory, modules), Symbolizer(modules)
+            thread = next(thread for thread in target.threads() if thread.tid == process.pid)
+            frames = list(unwinder.frames(thread.registers()))
+            assert unwinder.stopped == "end of stack", frames
+            if "code" not in {frame.how for frame in frames}:
+                continue
+            followed += 1
+            names = [name for frame in frames for name in names_of(symbolizer, frame.lookup_pc)]
+            assert any("4mm4call" in name or "wrapper_CPU_mm" in name for name in names), names
+            assert "_start" in names
+    assert followed >= 3
+
+
+def names_of(symbolizer: Symbolizer, address: int) -> tuple[str, ...]:
+    function = symbolizer.function(address)
+    return function.names if function is not None else ()
