@@ -69,7 +69,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """All operators are half a million table entries without a cycle; looking for cycles takes a quarter of the time."""
+    """Half a million table entries, none in a cycle: looking for cycles would take a quarter of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
