@@ -16,6 +16,8 @@ from gdbext.process.symbols import Symbolizer
 
 DIMENSION_LIMIT = 64
 """Dimensions; PyTorch's iterators take at most 64."""
+_CUSTOM_SIZES = 2
+"""``TensorImpl::SizesStridesPolicy::CustomSizes``; 1 is CustomStrides: the sizes are stored all the same."""
 UNDEFINED_IMPL = "c10::UndefinedTensorImpl"
 _VTABLE = "_ZTV"
 _VTABLE_START = 16
@@ -74,9 +76,7 @@ class TensorReader:
         bits = self._keyset(address)
         raw = self._memory.read(address, self._impl.size)
         backend = self._keys.highest_key(bits & self._backends)
-        computed = ("has_symbolic_sizes_strides_", "sizes_strides_policy_")
-        plain = not any(_bit(raw, self._impl, name) for name in computed)
-        sizes, strides = self._sizes(address) if plain else (None, None)
+        sizes, strides = self._stored_shape(address, raw)
         return TensorFacts(
             address=address,
             implementation=implementation,
@@ -107,7 +107,15 @@ class TensorReader:
             raise BadData(f"the tensor at {address:#x} has a key set with bits that mean nothing ({bits:#x})")
         return bits
 
-    def _sizes(self, address: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """(sizes, strides), None where the policy says that a method computes them, or where they are symbolic."""
+        policy = _bit(raw, self._impl, "sizes_strides_policy_")
+        if policy >= _CUSTOM_SIZES or _bit(raw, self._impl, "has_symbolic_sizes_strides_"):
+            return None, None
+        sizes, strides = self._sizes(address)
+        return sizes, None if policy else strides
+
+    def _sizes(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(sizes, strides): inline for up to five dimensions, else in one block, sizes first."""
         base = address + self._impl.field("sizes_and_strides_").offset
         count = self._memory.u64(base + self._shape.field("size_").offset)
