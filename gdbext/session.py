@@ -101,11 +101,13 @@ class Session:
     def step_reader(self) -> StepReader:
         """Reads the dispatcher's steps; by names alone where the dispatcher cannot be read."""
         from gdbext.dispatcher.frames import StepReader
+        from gdbext.dispatcher.unreached import Unreached
 
         found = self._dispatcher_or_error
         if isinstance(found, GdbextError):
             return StepReader(self.memory, self.symbolizer, None)
-        return StepReader(self.memory, self.symbolizer, found, self._registration)
+        unreached = Unreached(self.tables, self.memory, self.symbolizer)
+        return StepReader(self.memory, self.symbolizer, found, self._registration, unreached)
 
     @cached_property
     def tables(self) -> Tables:

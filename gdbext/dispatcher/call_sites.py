@@ -67,18 +67,7 @@ class CallSites:
         code = self._memory.try_read(pc - 5, 5)
         if code is None or code[0] != 0xE8:
             return None
-        return self.follow_stub(pc + int.from_bytes(code[1:], "little", signed=True))
-
-    def follow_stub(self, target: int) -> int | None:
-        """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
-        stub = self._memory.try_read(target, 16)
-        for found in instructions(stub or b"", target):
-            memory = found.memory
-            if found.kind == "jmp" and memory is not None and memory.base == "rip":
-                return self._memory.try_u64(found.end + memory.displacement)
-            if found.kind != "other":
-                break
-        return target
+        return follow_stub(self._memory, pc + int.from_bytes(code[1:], "little", signed=True))
 
     def argument(self, stack: Stack, level: int, register: str) -> int | None:
         """The value that frame ``level`` passed in ``register``, None where that cannot be told for certain."""
@@ -124,3 +113,14 @@ class CallSites:
         if not found or found[-1].address + found[-1].length != pc:
             return []
         return found
+
+
+def follow_stub(memory: Memory, target: int) -> int | None:
+    """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
+    for found in instructions(memory.try_read(target, 16) or b"", target):
+        operand = found.memory
+        if found.kind == "jmp" and operand is not None and operand.base == "rip":
+            return memory.try_u64(found.end + operand.displacement)
+        if found.kind != "other":
+            break
+    return target

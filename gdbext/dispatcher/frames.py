@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gdbext.dispatcher.call_sites import CallSites
+from gdbext.dispatcher.call_sites import CallSites, follow_stub
 from gdbext.dispatcher.kernel import KernelFunction
 from gdbext.dispatcher.kernel_name import is_wrapper, kernel_target, plain_name
 from gdbext.dispatcher.operator import Dispatcher, Operator
@@ -12,6 +12,7 @@ from gdbext.dispatcher.passes import Pass, group
 from gdbext.dispatcher.recovery import Recovered, Recovery
 from gdbext.dispatcher.roles import PLAIN, FunctionRole, Role, classify
 from gdbext.dispatcher.step import KernelFact, KeysetFact, Step
+from gdbext.dispatcher.unreached import Unreached
 from gdbext.errors import GdbextError
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
@@ -42,11 +43,13 @@ class StepReader:
         symbolizer: Symbolizer,
         dispatcher: Dispatcher | None,
         registration: Registration | None = None,
+        unreached: Unreached | None = None,
     ) -> None:
         self._memory = memory
         self._symbolizer = symbolizer
         self._dispatcher = dispatcher
         self._registration = registration
+        self._unreached = unreached
         self._sites = CallSites(memory)
         self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._roles: dict[int, FunctionRole] = {}
@@ -112,6 +115,9 @@ class StepReader:
                 keyset = KeysetFact(recovered.keyset, keys.decode(recovered.keyset))
             if recovered.index is not None:
                 key = keys.key_of_index(recovered.index)
+        never_entered = None
+        if innermost and self._unreached is not None:
+            never_entered = self._unreached.next_key(stack, found, recovered)
         return Step(
             level=found.level,
             event=found.event or self._hosted_event(stack, found, recovered),
@@ -124,6 +130,7 @@ class StepReader:
             stage=self._stage(stack, found, innermost),
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
+            never_entered=never_entered,
         )
 
     # --- names -----------------------------------------------------------------------------------
@@ -209,7 +216,7 @@ class StepReader:
         if code is None or wanted is None:
             return False
         calls = (found for found in instructions(code, function.start) if found.is_call and found.target)
-        return any(self._sites.follow_stub(found.target) == wanted for found in calls if found.target)
+        return any(follow_stub(self._memory, found.target) == wanted for found in calls if found.target)
 
     def _stage(self, stack: Stack, found: Pass, innermost: bool) -> str:
         if found.kernel is not None:

@@ -153,6 +153,8 @@ class Recovery:
         by_position = self._position_in_unboxed_call(stack, found, level, values[0])
         if found.elided and level == found.header[0]:
             by_position = self._position_in_redispatch(stack, level, values[0])
+        elif found.detail is Role.LOOKUP and level == found.header[-1]:
+            by_position = _position_in_lookup
         for position in range(len(ARGUMENTS)):
             value = values[position]
             if value is None or not self._possible(value):
@@ -353,3 +355,8 @@ class Recovery:
 def _calls_inward(found: Pass) -> list[int]:
     """The pass's frames that called further in, the one nearest to the kernel first."""
     return list(reversed(found.header))
+
+
+def _position_in_lookup(position: int, _kernel: KernelFunction) -> bool:
+    """``OperatorEntry::lookup(this, keyset)``."""
+    return position == 1
