@@ -22,7 +22,8 @@ ORDER = (
     ("session", "surroundings"),
     ("survey", "inventory"),
     ("render",),
-    ("commands", "live"),
+    ("live",),
+    ("commands",),
     ("entry",),
 )
 """Lowest first: a file imports from its own entry and from those before it."""
@@ -160,7 +161,7 @@ def test_the_walk_sees_the_tree() -> None:
         ("commands/bt.py", "from gdbext.commands import info", "another command"),
         ("commands/bt.py", "from .info import run", "another command"),
         ("commands/registry.py", "import gdbext.init", "the entry"),
-        ("live/trace.py", "import gdbext.commands.bt", "stands beside"),
+        ("live/trace.py", "import gdbext.commands.bt", "stands above"),
         ("target/base.py", "from gdbext.process.memory import Memory", "stands above"),
         ("target/core_target.py", "from gdbext.process.memory import Memory", "stands beside"),
         ("process/memory.py", "from gdbext.target.core_target import CoreTarget", "stands beside"),

@@ -1,0 +1,81 @@
+"""Several looks at a live process that runs on in between: stuck or slow.
+
+This resumes the process. Without a debugger it is let go and stopped again; gdb detaches and attaches again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gdbext.analysis import progress
+from gdbext.errors import UsageError
+from gdbext.session import Session
+from gdbext.survey import Survey, survey
+from gdbext.target.base import Target
+
+MAX_SAMPLES = 1000
+MAX_INTERVAL = 3600.0
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The last look, revised by all, and the progress of each thread as JSON values."""
+
+    survey: Survey
+    extra: dict[str, Any]
+
+
+def sample(session: Session, count: int, interval: float) -> tuple[Session, Sampled]:
+    """Look ``count`` times, ``interval`` seconds apart. The session of the last look is to be closed by the caller.
+
+    Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
+    """
+    if session.target.is_core:
+        raise UsageError("--samples needs a live process: a core shows one moment only")
+    if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
+        raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
+    again = _resumer(session.target)
+    looks: list[Survey] = [survey(session)]
+    started = time.monotonic()
+    while len(looks) < count:
+        session.target.close()
+        session = Session(again(interval))
+        looks.append(survey(session))
+    return session, _sampled(looks, time.monotonic() - started)
+
+
+def _sampled(looks: Sequence[Survey], elapsed: float) -> Sampled:
+    last = looks[-1]
+    found = progress.compare([look.places for look in looks], elapsed)
+    judgement = last.judgement
+    note = progress.summary(found, last.threads, len(looks), elapsed)
+    revised = progress.revised(judgement.verdict, found, last.threads)
+    if revised is not judgement.verdict:
+        judgement = replace(judgement, findings=tuple(each for each in judgement.findings if each.kind == "note"))
+    judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
+    threads = [{"tid": each.tid, "progress": each.kind} for each in found]
+    extra = {"samples": {"count": len(looks), "seconds": round(elapsed, 3), "threads": threads}}
+    return Sampled(replace(last, judgement=judgement), extra)
+
+
+def _resumer(target: Target) -> Callable[[float], Target]:
+    """What lets the process run for some seconds and gives it stopped again."""
+    if target.debugger == "none":
+        from gdbext.target.proc_target import ProcTarget
+
+        def again(seconds: float) -> Target:
+            time.sleep(seconds)
+            return ProcTarget(target.pid)
+
+        return again
+    if target.debugger == "gdb":
+        from gdbext.live.gdb_resume import resumer
+
+        return resumer(target)
+    raise UsageError(
+        f"--samples cannot let the process run under {target.debugger}",
+        help=f"scripts/dispatch --debugger none -p {target.pid} dispatch-diagnose --samples 5",
+    )
