@@ -81,6 +81,9 @@ class NotTorch(TargetError):
 class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 
+    why = "what points there is damaged or was being changed, or the core lacks that memory"
+    help = "dispatch-info names the files that could not be used; a full core is made by: gcore PID"
+
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
         super().__init__(f"cannot read {size} bytes at {address:#x}: {reason}")
         self.address = address
@@ -90,9 +93,15 @@ class MemoryFault(GdbextError):
 class BadData(GdbextError):
     """What was read cannot be what it should be (a count out of range, a pointer to nowhere)."""
 
+    why = "the process overwrote it, or was stopped in the middle of changing it"
+    help = "let the process go on and look again; gcore PID keeps what is there now"
+
 
 class SymbolFileError(GdbextError):
     """An ELF file is missing, damaged or not the one in memory."""
+
+    why = "it was deleted, upgraded or rebuilt after it had been loaded, or belongs to another machine or container"
+    help = "give the files of the process by --sysroot DIR, or look from inside its container"
 
 
 class LayoutError(GdbextError):

@@ -18,14 +18,16 @@ def render(report: Report, color: bool = False, width: int = 120) -> str:
 
 
 def _errors(report: Report, style: Style) -> Iterator[str]:
+    """Each error; reasons and next steps that many of them share only once."""
     if not report.errors:
         return
     yield ""
     yield style("Could not be read:", "bold")
+    told = set()
     for error in report.errors:
         where = f"{escape(error.where)}: " if error.where else ""
         yield f"  {where}{escape(error.what)}"
-        if error.why:
-            yield f"    why: {escape(error.why)}"
-        if error.help:
-            yield f"    try: {escape(error.help)}"
+        for line in (f"    why: {escape(error.why)}", f"    try: {escape(error.help)}"):
+            if not line.endswith(": ") and line not in told:
+                told.add(line)
+                yield line
