@@ -41,6 +41,13 @@ class Surroundings:
             return None
         return time.clock_gettime(number)
 
+    def processor_seconds(self, tid: int) -> float | None:
+        """Processor time that a thread has used: utime and stime of /proc/PID/task/TID/stat."""
+        fields = _text(f"/proc/{self._pid}/task/{tid}/stat").rpartition(")")[2].split()
+        if len(fields) < 13:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     @cached_property
     def _has_own_time(self) -> bool:
         return _link_text(f"/proc/{self._pid}/ns/time") != _link_text("/proc/self/ns/time")

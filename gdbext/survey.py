@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.analysis import crash, recursion, verdict
 from gdbext.analysis.facts import Finding, Resource, ThreadFacts
 from gdbext.analysis.look import ProcessLook, ThreadLook
+from gdbext.analysis.progress import Place
 from gdbext.analysis.waits import state_of
 from gdbext.errors import GdbextError, TargetGone
 from gdbext.session import Session
@@ -30,15 +31,18 @@ class Survey:
 
     threads: tuple[ThreadFacts, ...]
     judgement: verdict.Judgement
+    places: Mapping[int, Place] = field(default_factory=dict)
+    """Where each thread is, for comparing several looks; empty for a core."""
 
 
 def survey(session: Session, frames: bool = False) -> Survey:
     """Looks at every thread. One that cannot be read costs itself and is named in the session's errors."""
     pid = session.target.pid
+    surroundings = None if session.target.is_core else Surroundings(pid)
     process = ProcessLook(
         session.memory, session.symbolizer, session.modules, pid,
         frozenset(thread.tid for thread in session.target.threads()),
-        python=_Python(session), outside=None if session.target.is_core else Surroundings(pid),
+        python=_Python(session), outside=surroundings,
     )  # fmt: skip
     known: list[tuple[Thread, ThreadFacts, ThreadLook]] = []
     for thread in session.target.threads():
@@ -57,7 +61,15 @@ def survey(session: Session, frames: bool = False) -> Survey:
     found = with_holds(found, process.gils)
     judgement = verdict.judge(_case(session, known, found))
     notes = tuple(_missing_kernels(session, process, found))
-    return Survey(tuple(found), replace(judgement, findings=judgement.findings + notes))
+    judgement = replace(judgement, findings=judgement.findings + notes)
+    places = {} if surroundings is None else {look.tid: _place(surroundings, look) for look in process.threads}
+    return Survey(tuple(found), judgement, places)
+
+
+def _place(surroundings: Surroundings, look: ThreadLook) -> Place:
+    addresses = tuple(frame.pc for frame in reversed(look.frames[-_KEYED:]))
+    python = tuple((frame.function, frame.line) for frame in look.python)
+    return Place(addresses, python, surroundings.processor_seconds(look.tid))
 
 
 def _with_state(session: Session, facts: ThreadFacts, look: ThreadLook) -> ThreadFacts:

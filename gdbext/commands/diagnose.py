@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdbext.report import Report
 
 if TYPE_CHECKING:
     from gdbext.session import Session
+    from gdbext.survey import Survey
 
 NAME = "dispatch-diagnose"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The command has no options of its own."""
+    """The command's own options."""
+    parser.add_argument("--samples", type=int, metavar="N",
+                        help="look N times and tell stuck from slow; lets the process run in between")  # fmt: skip
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Looks at all threads, judges, and adds advice."""
-    from gdbext.analysis.advice import advice
     from gdbext.survey import survey
 
-    found = survey(session)
+    if args.samples is not None:
+        return _sampled(session, args)
+    return _report(session, args, survey(session), {})
+
+
+def _sampled(session: Session, args: argparse.Namespace) -> Report:
+    """Several looks; the last session is ours to close."""
+    from gdbext.live.samples import sample
+
+    last, sampled = sample(session, args.samples, args.interval)
+    try:
+        return _report(last, args, sampled.survey, sampled.extra)
+    finally:
+        last.target.close()
+
+
+def _report(session: Session, args: argparse.Namespace, found: Survey, extra: dict[str, Any]) -> Report:
+    from gdbext.analysis.advice import advice
+
     verdict = found.judgement.verdict
     told = advice(verdict, found.threads, session.target.pid, session.target.is_core)
     return Report(
@@ -34,5 +55,6 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         verdict=replace(verdict, advice=told),
         findings=found.judgement.findings,
         errors=(*session.torch_errors(), *session.errors()),
+        extra=extra,
         why=args.why,
     )

@@ -119,5 +119,6 @@ def step_text(thread: ThreadFacts) -> str:
     step = thread.dispatch[0]
     key = f", key {step.key}" if step.key else ""
     keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
-    below = f"; called from {words.listed([s.qualified for s in thread.dispatch[1:]])}" if thread.dispatch[1:] else ""
+    callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
+    below = f"; called from {words.listed(callers)}" if callers else ""
     return f"{step.qualified}{key}, {step.stage}{keyset}{below}"
