@@ -9,6 +9,9 @@ import pytest
 from conftest import Look
 from harness import Inferior
 
+from gdbext.session import Session
+from gdbext.target.proc_target import ProcTarget
+
 GetInferior = Callable[..., Inferior]
 
 DEFAULTS = {
@@ -161,3 +164,31 @@ def test_the_chain_of_a_hang_ends_in_the_kernel_that_hangs(inferior: GetInferior
     last = found["chain"][-1]
     assert last["keyset"]["bits"] == process.truth["kernel_keyset"]
     assert (last["kernel"]["function"], last["kernel"]["python"]["line"]) == ("meta_mm", process.truth["kernel_line"])
+
+
+def test_expected_chains_are_what_really_happens(inferior: GetInferior) -> None:
+    """The keyset of a chain's last link is the one that reached the kernel there, bit for bit."""
+    process = inferior("dispatch-chain")
+    target = ProcTarget(process.pid)
+    compared, keys_seen = 0, set()
+    try:
+        session = Session(target)
+        keys = session.dispatcher.keys
+        for role, calls in process.truth["calls"].items():
+            fs_base = session.find_thread(str(process.tid(role))).registers()["fs_base"]
+            included, excluded = session.dispatch_states.keysets(fs_base)
+            for call in calls:
+                united = 0
+                for bits in call["arguments"]:
+                    united |= int(bits, 16)
+                operator = session.dispatcher.find_one(call["op"])
+                start = session.chains.masked(operator, keys.minus(united | included, excluded))
+                links = session.chains.chain(operator, start)
+                assert links[-1].cell.key == "CPU", (role, call, links)
+                assert f"{links[-1].keyset:#x}" == call["kernel"], (role, call, [link.cell.key for link in links])
+                compared += 1
+                keys_seen.update(link.cell.key for link in links)
+    finally:
+        target.close()
+    assert compared > 100
+    assert keys_seen >= {"AutogradCPU", "ADInplaceOrView", "Conjugate", "Negative", "AutocastCPU", "CPU"}
