@@ -38,11 +38,12 @@ def run(job: Mapping[str, Any]) -> None:
 def _open(job: Mapping[str, Any]) -> Session:
     from gdbext.session import Session
     from gdbext.target.elf_core import ElfCore
-    from gdbext.target.gdb_target import GdbCoreTarget, current_target
+    from gdbext.target.gdb_target import GdbCoreTarget, connection_type, current_target
 
     if "core" in job:
         ElfCore(job["core"]).close()  # our errors tell more than gdb's
-        _load_core(job["core"])
+        if connection_type(gdb.selected_inferior()) != "core":
+            raise TargetError(f"gdb cannot load the core {job['core']}", help="--debugger none reads cores by itself")
         return Session(GdbCoreTarget(job["core"], gdb.selected_inferior(), job["sysroot"]))
     states = None
     if "pid" in job:
@@ -63,20 +64,6 @@ def _attach(pid: int) -> dict[int, str]:
         proc_checks.check_process(pid)
         raise NotPermitted(f"gdb could not attach to process {pid}: {error}") from error
     return states
-
-
-def _load_core(path: str) -> None:
-    try:
-        gdb.execute(f"core-file {_quoted(path)}", False, True)
-    except gdb.error as error:
-        raise TargetError(
-            f"gdb cannot load the core {path}: {error}", help="--debugger none reads cores by itself"
-        ) from error
-
-
-def _quoted(path: str) -> str:
-    """A file name as gdb's argument splitting wants it."""
-    return "".join(char if char.isalnum() or char in "/._-+" else "\\" + char for char in path)
 
 
 def _run_program() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 
 from gdbext.commands import registry
@@ -35,8 +34,13 @@ QUIET = (
     "-iex", "set print thread-events off",
 )  # fmt: skip
 
+SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
+
 GRACE_SECONDS = 3.0
-"""How long gdb gets to detach after SIGINT, and again after SIGTERM, before it is killed."""
+"""How long gdb gets to detach after SIGTERM before it is killed."""
+
+STOP_SECONDS = 0.3
+"""How long the SIGSTOP of a gdb that was ended may take to reach its process."""
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
@@ -46,16 +50,30 @@ def run(options: Options, terminal: registry.Terminal) -> registry.Outcome:
     gdb = find_gdb()
     job = _Job(gdb, options, terminal)
     try:
+        _end_by_exception()
         data = job.result(options.timeout)
     except BaseException:
         job.end()
         raise
     outcome = registry.Outcome.decode(data)
     if outcome is None:
+        job.end()
         raise _no_result(job, options)
     if os.environ.get("GDBEXT_DEBUG"):
         outcome.error = f"{outcome.error}\ngdb said:\n{job.chatter()}".lstrip()
     return outcome
+
+
+def _end_by_exception() -> None:
+    """Make SIGTERM and SIGHUP raise SystemExit, so that gdb lets the process go before we end."""
+    import signal  # 3 ms, while gdb starts
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)
 
 
 def find_gdb() -> str:
@@ -100,12 +118,15 @@ class _Job:
         self._pid_looked_at = options.pid
         self._stopped_before = _is_stopped(options.pid)
         self._program = bool(options.program)
+        self._has_changed_it = self._program or registry.find(options.command).live
         self._chatter = os.memfd_create("gdb", os.MFD_CLOEXEC)
         self._pipe, theirs = os.pipe()
         os.set_inheritable(theirs, True)
         job = _describe(options, terminal, theirs)
         code = f"import sys; sys.path.append({_ROOT!a}); from gdbext.entry import gdb_job; gdb_job.run({job})"
         words = [gdb, "-nx", "-q", "-batch", *QUIET, *(() if self._program else NO_SYMBOLS), "-ex", f"python {code}"]
+        if options.core is not None:
+            words[1:1] = ["-c", os.path.abspath(options.core)]  # noqa: PTH100
         if self._program:
             words += ["--args", *options.program]
             self._gdb = os.posix_spawn(gdb, words, os.environ, file_actions=self._files())
@@ -135,7 +156,7 @@ class _Job:
             if not select.select([self._pipe], [], [], left)[0]:
                 if self._program and deadline is not None:
                     deadline = None
-                    os.kill(self._gdb, signal.SIGINT)
+                    os.kill(self._gdb, SIGINT)
                     continue
                 raise timeout_error(timeout or 0)
             part = os.read(self._pipe, 1 << 20)
@@ -146,12 +167,16 @@ class _Job:
         return b"".join(parts)
 
     def end(self) -> None:
-        """Make gdb let the process go: by asking, by insisting, by killing it. Afterwards the process runs."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            if self._status is not None:
-                break
-            os.kill(self._gdb, number)
-            self._reap(GRACE_SECONDS)
+        """End gdb, so that the process goes on; with it the helper that gdb forks while it attaches.
+
+        SIGKILL is the gentle way here: the kernel lets all threads go and nothing was changed in the process. Asked
+        to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. Only commands that set
+        breakpoints need gdb's own way out.
+        """
+        for number in (SIGTERM, SIGKILL) if self._has_changed_it else (SIGKILL,):
+            if self._status is None:
+                os.kill(self._gdb if self._program else -self._gdb, number)
+                self._reap(GRACE_SECONDS)
         self._resume()
 
     def chatter(self) -> str:
@@ -182,10 +207,16 @@ class _Job:
                 pause = min(pause * 2, 0.05)
 
     def _resume(self) -> None:
-        """A killed gdb leaves the process stopped where it was about to let it go. Undo that, and only that."""
+        """A gdb that ended while it attached leaves a SIGSTOP behind. Undo that, and only that."""
         pid = self._pid_looked_at
-        if pid is not None and not self._stopped_before and _is_stopped(pid):
-            os.kill(pid, signal.SIGCONT)
+        if pid is None or self._stopped_before:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            if _is_stopped(pid):
+                os.kill(pid, SIGCONT)
+                return
+            time.sleep(0.01)
 
 
 def _describe(options: Options, terminal: registry.Terminal, result: int) -> str:

@@ -75,8 +75,9 @@ def main(argv: Sequence[str]) -> int:
         outcome = _run(options)
     except GdbextError as error:
         outcome = registry.failure(options.command, ["--json"] if json_wanted else [], error)
-    except KeyboardInterrupt:
-        interrupted = GdbextError("interrupted", why="Ctrl+C", help="the process was let go and goes on")
+    except (KeyboardInterrupt, SystemExit) as end:
+        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "this command was told to end by a signal"
+        interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
         outcome = registry.failure(options.command, ["--json"] if json_wanted else [], interrupted)
     return deliver(outcome)
 
@@ -85,17 +86,22 @@ def deliver(outcome: registry.Outcome) -> int:
     """Write an outcome to standard output and error; the exit status."""
     status = outcome.status
     try:
-        if outcome.output:
-            sys.stdout.buffer.write(outcome.output.encode("utf-8", "backslashreplace"))
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) had enough; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _write(1, outcome.output)
+    except BrokenPipeError:  # the reader (head, less) had enough
+        return status
     except OSError as error:
         outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
         status = 1
     if outcome.error:
-        sys.stderr.buffer.write(f"dispatch: {outcome.error}\n".encode("utf-8", "backslashreplace"))
+        _write(2, f"dispatch: {outcome.error}\n")
     return status
+
+
+def _write(descriptor: int, text: str) -> None:
+    """Past Python's buffers, which would complain once more at exit. Raises OSError."""
+    data = text.encode("utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def usage() -> str:
