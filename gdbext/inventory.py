@@ -84,7 +84,12 @@ def _libc_version(module: Module) -> str | None:
 
 def _listed(module: Module) -> bool:
     named = any(module.name == name or module.name.startswith(_versioned(name)) for name in LIBRARIES)
-    return named or module.status not in ("ok", "memory")
+    return named or (_is_code(module) and module.status not in ("ok", "memory"))
+
+
+def _is_code(module: Module) -> bool:
+    """A library or a program; in a core, other mapped files (locales, fonts) may look like modules."""
+    return ".so" in module.name or any("x" in mapping.permissions for mapping in module.mappings)
 
 
 def _versioned(name: str) -> str:

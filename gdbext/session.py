@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gdbext.layouts.layout import Layout
 
 TORCH_LIBRARY = "libtorch_cpu.so"
+TORCH_PREFIXES = ("libtorch", "libc10")
 EVALUATION_LOOP = "_PyEval_EvalFrameDefault"
-_FILES_HELP = "give the files of the process by --sysroot DIR, or look from inside its container"
 
 
 class Session:
@@ -228,8 +228,7 @@ class Session:
             if module not in self._checked:
                 self._checked.add(module)
                 if module.problem:
-                    error = SymbolFileError(f"{module.path}: {module.problem}", help=_FILES_HELP)
-                    self.note_error(error, module.name)
+                    self.note_error(_file_error(module), module.name)
 
     def steps(self, thread: Thread) -> tuple[Step, ...]:
         """The passes through the dispatcher on a thread's stack, innermost first."""
@@ -251,11 +250,23 @@ class Session:
             number=thread.number,
             signal=thread.signal.name if thread.signal else None,
             dispatch=self.steps(thread),
+            dispatch_doubt=self._dispatch_doubt(stack),
             frames=self._merged_frames(stack, python) if native else (),
             python=tuple(python),
             frame_count=len(stack),
             notes=tuple(notes),
         )
+
+    def _dispatch_doubt(self, stack: Stack) -> str:
+        """Why a stack may hold steps that cannot be seen."""
+        if not self.has_torch:
+            return ""
+        if stack.ended != "end of stack":
+            return "the stack ends early"
+        for module in {frame.module for frame in stack.frames if frame.module is not None}:
+            if module.name.startswith(TORCH_PREFIXES) and module.image is None:
+                return f"the functions of {module.name} have no names without its file"
+        return ""
 
     def _python_frames(self, thread: Thread, stack: Stack) -> tuple[list[FrameFact], list[str]]:
         """The Python frames, innermost first, each at the level of the evaluation loop that runs it."""
@@ -327,9 +338,11 @@ class Session:
         if self.has_torch:
             from gdbext.layouts.select import torch_version
 
-            version = torch_version(self.modules) or "unknown"
+            version = torch_version(self.modules)
             if not isinstance(self._layout_or_error, GdbextError):
                 layout, match = self.layout.id, self.layout.match
+                version = version or (self.layout.version if match == "exact" else "")
+            version = version or "unknown"
         return TargetFacts(
             kind=self.target.kind,
             pid=self.target.pid,
@@ -339,3 +352,11 @@ class Session:
             layout_match=match or "none",
             python_version=self.python.version if self.python is not None else None,
         )
+
+
+def _file_error(module: Module) -> SymbolFileError:
+    """What the report lacks because of a file; where the deleted file could still be read, it lacks nothing."""
+    what = module.problem if module.path in module.problem else f"{module.path}: {module.problem}"
+    if module.status == "deleted" and module.image is not None and not module.image.from_memory:
+        return SymbolFileError(what, why="", help="nothing is lost here, but take no core without keeping that file")
+    return SymbolFileError(what)

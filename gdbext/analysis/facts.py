@@ -93,6 +93,8 @@ class ThreadFacts:
     wait: Wait | None = None
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[Step, ...] = ()
+    dispatch_doubt: str = ""
+    """Why ``dispatch`` may lack steps (torch's file is missing, the stack ends early), "" where it is complete."""
     frames: tuple[FrameFact, ...] = ()
     """Native and Python frames merged, innermost first. Empty unless asked for."""
     python: tuple[FrameFact, ...] = ()
@@ -114,10 +116,16 @@ class ThreadFacts:
     @property
     def python_line(self) -> str:
         """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
-        if not self.python:
-            return ""
-        frame = self.python[0]
-        return f"{frame.file}:{frame.line if frame.line is not None else '?'} ({frame.function})"
+        return _line_of(self.python[0]) if self.python else ""
+
+    @property
+    def user_line(self) -> str:
+        """The innermost Python line outside of Python's library and site-packages, "" where there is none."""
+        return next((_line_of(f) for f in self.python if "/lib/python" not in f.file and f.file[:1] != "<"), "")
+
+
+def _line_of(frame: FrameFact) -> str:
+    return f"{frame.file}:{frame.line if frame.line is not None else '?'} ({frame.function})"
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,12 @@ def _verdict(candidates: Sequence[Candidate], case: Case, notes: Sequence[Findin
 
 
 def _idle(case: Case, notes: Sequence[Finding]) -> Verdict:
+    doubtful = [thread for thread in case.threads if thread.dispatch_doubt and not thread.pool]
+    if doubtful:
+        who = words.listed([thread.label for thread in doubtful])
+        text = f"Whether {who} is in the dispatcher cannot be told ({doubtful[0].dispatch_doubt})"
+        text += f"; and: {notes[0].summary}" if notes else ", and no hang is proven."
+        return Verdict("idle", text, tuple(thread.tid for thread in doubtful))
     running = [thread for thread in case.threads if thread.state == "running"]
     if notes:
         text = f"No thread is in the dispatcher, and no hang is proven; but: {notes[0].summary}"
@@ -136,7 +142,9 @@ def _deadlocks(_case: Case, graph: WaitGraph) -> Iterator[Candidate]:
 
 def _link(edge: Edge, graph: WaitGraph) -> str:
     owner, waits = graph.threads[edge.owner].label, words.waiting(edge.wait)
-    if edge.wait.resource.kind in ("join", "barrier", "worker-pool", "queue", "condvar"):
+    if edge.wait.resource.kind == "join":
+        return f"{waits}, which is {owner}"
+    if edge.wait.resource.kind in ("barrier", "worker-pool", "queue", "condvar"):
         return f"{waits}, which needs {owner}"
     return f"{waits}, which {owner} {'holds' if edge.wait.certainty == 'recorded' else 'seems to hold'}"
 

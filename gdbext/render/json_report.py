@@ -59,6 +59,7 @@ def _thread(thread: ThreadFacts, why: bool) -> dict[str, Any]:
         "wait": _wait(thread.wait),
         "holds": [resource(held) for held in thread.holds],
         "dispatch": [_step(step, why) for step in thread.dispatch],
+        "dispatch_doubt": thread.dispatch_doubt or None,
         "python_frames": [_frame(frame) for frame in thread.python],
         "frame_count": thread.frame_count,
         "notes": list(thread.notes),

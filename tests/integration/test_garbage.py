@@ -21,7 +21,7 @@ from gdbext.process.memory import Memory
 from gdbext.session import Session
 from gdbext.target.core_target import CoreTarget
 
-RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "60"))
+RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "40"))
 SECONDS = 10.0
 """Longer than any command may take on a damaged process, on a slow and busy machine (0.1 s here)."""
 WORD = (1 << 64) - 1
@@ -83,7 +83,7 @@ def subject(inferior_pool: Pool) -> Iterator[Subject]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gdbext.session, "Memory", RecordingMemory)
         session = Session(target)
-    outcomes = {command: run(session, command) for command in (*COMMANDS, MANY_OPERATORS)}
+    outcomes = {command: run(session, command) for command in COMMANDS}
     assert all(outcome.status == 0 for outcome in outcomes.values())
     (main, *_) = json.loads(outcomes[COMMANDS[0]].output)["threads"]
     assert main["dispatch"][0]["keyset"]["bits"] == inferior.truth["kernel_keyset"]

@@ -27,7 +27,10 @@ def thread_lines(thread: ThreadFacts, style: Style, why: bool = False) -> Iterat
     """One thread: a headline, then its blocks, repeated blocks folded."""
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why)
-    if not thread.dispatch:
+    if thread.dispatch_doubt:
+        what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
+        yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
+    elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
     yield from folded_lines(blocks, style)
     for note in thread.notes:
