@@ -16,7 +16,7 @@ from typing import Any
 import plain_program
 import procfs
 import pytest
-from harness import DISPATCH, ROOT, Outcome, run, wait_until
+from harness import DISPATCH, Outcome, run, wait_until
 from plain_program import Plain, running
 
 DEBUGGERS = ["gdb", "none"]
@@ -184,13 +184,11 @@ def test_help(words: list[str]) -> None:
     assert outcome.stderr == ""
 
 
-def test_the_help_of_a_command_is_the_one_in_gdb() -> None:
-    ours = dispatch("dispatch-bt", "--help")
-    source = f"source {ROOT}/gdbext/init.py"
-    theirs = run(["gdb", "-nx", "-batch", "-ex", source, "-ex", "help dispatch-bt"])
-    assert ours.status == 0
-    assert "--native" in ours.stdout
-    assert ours.stdout.strip() == theirs.stdout.strip()
+def test_the_help_of_a_command_needs_no_target() -> None:
+    outcome = dispatch("dispatch-bt", "--help")
+    assert outcome.status == 0
+    assert "usage: dispatch-bt" in outcome.stdout
+    assert "--native" in outcome.stdout
 
 
 @pytest.mark.parametrize(
