@@ -297,6 +297,10 @@ class Dispatcher:
         """Where the entry's ``dispatchTable_`` is."""
         return address + self._table_at
 
+    def table_entry(self, address: int, index: int) -> int:
+        """Where the entry of ``dispatchTable_`` at a table index is."""
+        return address + self._table_at + index * self.kernels.size
+
     def kernels_map(self, address: int) -> int:
         """Where the entry's ``kernels_`` map is."""
         return address + self._kernels_at

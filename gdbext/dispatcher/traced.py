@@ -11,7 +11,8 @@ class Found:
 
     ``key`` is what ``highestPriorityTypeId`` names. ``kernel`` is the kernel's function, with file and line where it
     is Python; ``addresses`` are its unboxed, sym-unboxed and boxed entry. ``path`` and ``registered_at`` are known
-    only where they were asked for and the table agrees with its registrations.
+    only where they were asked for and the table agrees with its registrations. ``table_bytes`` is what is at
+    ``table_entry``, the address of the entry's KernelFunction, as long as no kernel is registered or taken away.
     """
 
     event: str
@@ -29,6 +30,8 @@ class Found:
     fallthrough: bool
     addresses: frozenset[int] = frozenset()
     boxed_address: int = 0
+    table_entry: int = 0
+    table_bytes: bytes = b""
     path: str = ""
     registered_at: str = ""
 
@@ -40,8 +43,10 @@ class Found:
 
 @dataclass
 class Dispatch:
-    """One pass through the dispatcher. ``cfa`` identifies its frame, ``body`` is the lowest address it is sure to use.
+    """One pass through the dispatcher.
 
+    ``cfa`` is where its frame ends, ``body`` the lowest address that the frame is sure to use; ``code`` is the function
+    [start, end) that runs in it ((0, 0) where it may have left by a tail call), and ``returns_to`` where it returns.
     ``depth`` counts from 1; ``started`` and ``ended`` are microseconds since the trace began. ``returned`` is False
     where only a later stop showed that it had ended, or nothing did.
     """
@@ -51,6 +56,8 @@ class Dispatch:
     depth: int
     cfa: int
     body: int
+    code: tuple[int, int]
+    returns_to: int
     started: float
     ended: float | None = None
     returned: bool = False

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 def run(job: Mapping[str, Any]) -> None:
     """Do the job and write its result to the descriptor ``job["result"]``.
 
-    ``job`` also has "command", "argv", "color", "width" and what to look at: "pid", "core" with "sysroot", or
+    ``job`` also has "command", "argv", "color", "width", for a live command "output" (the descriptor of the launcher's
+    standard output), and what to look at: "pid", "core" with "sysroot", or
     "program" (given to gdb by --args already).
     """
     terminal = registry.Terminal(job["color"], job["width"])
+    if "output" in job:
+        from gdbext.live import control
+
+        control.output = job["output"]
     try:
         outcome = registry.execute(job["command"], job["argv"], lambda: _open(job), terminal)
     finally:
@@ -48,7 +53,9 @@ def _open(job: Mapping[str, Any]) -> Session:
     states = None
     if "pid" in job:
         states = _attach(job["pid"])
-    elif not registry.find(job["command"]).live:
+    elif registry.find(job["command"]).live:
+        _start_program()
+    else:
         _run_program()
     return Session(current_target(states))
 
@@ -64,6 +71,14 @@ def _attach(pid: int) -> dict[int, str]:
         proc_checks.check_process(pid)
         raise NotPermitted(f"gdb could not attach to process {pid}: {error}") from error
     return states
+
+
+def _start_program() -> None:
+    """Stop the program before its first instruction: the live commands run it. Raises TargetError."""
+    try:
+        gdb.execute("starti", False, True)
+    except gdb.error as error:
+        raise TargetError(f"gdb cannot run the program: {error}") from error
 
 
 def _run_program() -> None:

@@ -26,6 +26,13 @@ NO_SYMBOLS = (
 
 Without a program file it also needs no libthread_db; it finds the threads in /proc.
 """
+LIVE_PROGRAM = (
+    "--readnever",
+    "-iex", "set auto-solib-add off",
+    "-iex", "set libthread-db-search-path /nonexistent",
+    "-iex", "set startup-with-shell off",
+)  # fmt: skip
+"""The same for a program that gdb starts for a live command; it needs the program's file."""
 QUIET = (
     "-iex", "set debuginfod enabled off",
     "-iex", "set auto-load no",
@@ -118,13 +125,15 @@ class _Job:
         self._pid_looked_at = options.pid
         self._stopped_before = _is_stopped(options.pid)
         self._program = bool(options.program)
+        self._live = registry.find(options.command).live
         self._has_changed_it = self._program or registry.find(options.command).live
         self._chatter = os.memfd_create("gdb", os.MFD_CLOEXEC)
         self._pipe, theirs = os.pipe()
         os.set_inheritable(theirs, True)
-        job = _describe(options, terminal, theirs)
+        output = _live_output(options)
+        job = _describe(options, terminal, theirs, output)
         code = f"import sys; sys.path.append({_ROOT!a}); from gdbext.entry import gdb_job; gdb_job.run({job})"
-        words = [gdb, "-nx", "-q", "-batch", *QUIET, *(() if self._program else NO_SYMBOLS), "-ex", f"python {code}"]
+        words = [gdb, "-nx", "-q", "-batch", *QUIET, *self._symbols(), "-ex", f"python {code}"]
         if options.core is not None:
             words[1:1] = ["-c", os.path.abspath(options.core)]  # noqa: PTH100
         if self._program:
@@ -133,7 +142,15 @@ class _Job:
         else:  # not in our process group: Ctrl+C is for us, and we pass it on
             self._gdb = os.posix_spawn(gdb, words, environment(), file_actions=self._files(), setpgroup=0)
         os.close(theirs)
+        if output is not None:
+            os.close(output)
         self._status: int | None = None
+
+    def _symbols(self) -> tuple[str, ...]:
+        """A live command needs no symbols of gdb's; for one that stops in a program gdb may read what it likes."""
+        if not self._program:
+            return NO_SYMBOLS
+        return LIVE_PROGRAM if self._live else ()
 
     def _files(self) -> list[Any]:
         """A started program gets our terminal, with standard error in place of standard output."""
@@ -151,10 +168,19 @@ class _Job:
 
         deadline = None if timeout is None else time.monotonic() + timeout
         parts = []
+        interrupted = False
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._pipe], [], [], left)[0]:
-                if self._program and deadline is not None:
+            try:
+                ready = select.select([self._pipe], [], [], left)[0]
+            except KeyboardInterrupt:
+                if not self._live or interrupted:
+                    raise
+                interrupted = True  # that ends what the live command does; its report follows
+                os.kill(self._gdb, SIGINT)
+                continue
+            if not ready:
+                if self._has_changed_it and deadline is not None:
                     deadline = None
                     os.kill(self._gdb, SIGINT)
                     continue
@@ -219,7 +245,16 @@ class _Job:
             time.sleep(0.01)
 
 
-def _describe(options: Options, terminal: registry.Terminal, result: int) -> str:
+def _live_output(options: Options) -> int | None:
+    """A descriptor of our standard output for what a live command tells while the process runs; None for others."""
+    if not registry.find(options.command).live:
+        return None
+    descriptor = os.dup(1)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def _describe(options: Options, terminal: registry.Terminal, result: int, output: int | None) -> str:
     """The job as a Python expression in ASCII, for gdb's command line."""
     job: dict[str, Any] = {
         "command": options.command,
@@ -228,6 +263,8 @@ def _describe(options: Options, terminal: registry.Terminal, result: int) -> str
         "width": terminal.width,
         "result": result,
     }
+    if output is not None:
+        job["output"] = output
     if options.pid is not None:
         job["pid"] = options.pid
     elif options.core is not None:

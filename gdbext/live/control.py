@@ -65,6 +65,12 @@ class Control(Protocol):
     def place(self, spec: HookSpec) -> Hook:
         """Watch a place in all threads. Raises TargetError."""
 
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as it is now, also inside a handler. Raises MemoryFault."""
+
+    def register(self, name: str) -> int:
+        """A register of the thread that a handler is called for."""
+
     def run(self) -> Ending:
         """Let the process run until something ends that."""
 

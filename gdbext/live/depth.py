@@ -1,12 +1,13 @@
-"""Which dispatches a thread is inside of, told by stack addresses alone: no stop at a return is needed.
+"""Which dispatches a thread is inside of, told by the stack at each stop: no stop at a return is needed.
 
-A stack grows down. A function that is called from inside another has its whole frame below the other's; so whatever
-does not lie below an earlier dispatch's frame was not called by it: that one has ended, by a return or an exception.
+A function that is called from inside another has its whole frame below the other's. What does not was not called by
+it: that one has ended, by a return or an exception. What does lie below is walked (lineage.py) to be sure.
 """
 
 from __future__ import annotations
 
 from gdbext.dispatcher.traced import Dispatch
+from gdbext.live.lineage import Ancestor, Lineage
 
 DEPTH_LIMIT = 100_000
 """Dispatches that one thread is followed into; a runaway recursion overflows the stack long before."""
@@ -15,7 +16,8 @@ DEPTH_LIMIT = 100_000
 class Depth:
     """The open dispatches of every thread, outermost first."""
 
-    def __init__(self) -> None:
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
         self._open: dict[int, list[Dispatch]] = {}
 
     def stack(self, tid: int) -> list[Dispatch]:
@@ -25,11 +27,17 @@ class Depth:
             stack = self._open[tid] = []
         return stack
 
-    def leave(self, tid: int, cfa: int) -> list[Dispatch]:
-        """Take off, innermost first, what cannot have called a function whose frame ends at ``cfa``."""
+    def leave(self, tid: int, pc: int, cfa: int) -> list[Dispatch]:
+        """Take off, innermost first, what did not call the frame of code ``pc`` that ends at ``cfa``.
+
+        Raises MemoryFault.
+        """
         stack = self.stack(tid)
         gone = []
-        while stack and stack[-1].body < cfa:
+        while stack:
+            top = stack[-1]
+            if top.body >= cfa and self._lineage.inside(pc, cfa, Ancestor(top.cfa, *top.code, top.returns_to)):
+                break
             gone.append(stack.pop())
         return gone
 

@@ -1,7 +1,8 @@
-"""What an operator's table gives for a keyset, read once and remembered until the table changes."""
+"""What an operator's table gives for a keyset, read from the process as it is at a stop."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,6 @@ class Describer:
         self._open = open_session
         self._session = session
         self._registrations = registrations
-        self._stale = False
-
-    def table_changed(self) -> None:
-        """A kernel is being registered or taken away; libraries may have been loaded for it."""
-        self._stale = True
 
     def operator(self, address: int) -> Operator | None:
         """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
@@ -36,14 +32,14 @@ class Describer:
 
     def find(self, operator: Operator, event: str, bits: int) -> Found:
         """What a lookup with this keyset finds now. Raises BadData (no keyset), MemoryFault."""
-        if self._stale:
-            self._renew()
         session = self._session
         session.memory.forget()
         current = session.dispatcher.by_def(operator.address)
         if current is None:
             raise BadData(f"{operator.qualified} is not registered any more")
         keys, kernels = session.dispatcher.keys, session.dispatcher.kernels
+        for stale in ("_table", "table"):
+            current.__dict__.pop(stale, None)
         index, kernel = current.kernel_for(bits)
         key = keys.highest_key(bits)
         name = kernels.name(kernel, key, current.name)
@@ -69,6 +65,8 @@ class Describer:
             fallthrough=kernels.fallthrough(kernel),
             addresses=frozenset((kernel.unboxed, kernel.sym_unboxed, kernel.boxed)) - {0},
             boxed_address=kernel.boxed,
+            table_entry=session.dispatcher.table_entry(current.address, index),
+            table_bytes=struct.pack("<4Q", *kernel)[: kernels.size],
             path=path,
             registered_at=debug,
         )
@@ -87,4 +85,3 @@ class Describer:
         layout = self._session.layout
         self._session = self._open()
         self._session.__dict__["layout"] = layout  # the same libtorch: need not be chosen again
-        self._stale = False

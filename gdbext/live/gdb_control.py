@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.errors import GdbextError, TargetError
+from gdbext.errors import GdbextError, MemoryFault, TargetError, TargetGone
 from gdbext.live.control import Ending, HookSpec
-from gdbext.target.gdb_target import current_target
+from gdbext.target.gdb_target import GdbTarget
 
 if TYPE_CHECKING:
     from gdbext.session import Session
@@ -82,15 +82,29 @@ class GdbControl:
         self._hooks.append(hook)
         return hook
 
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as it is now. Raises MemoryFault."""
+        try:
+            return bytes(gdb.selected_inferior().read_memory(address, size))
+        except (gdb.error, OverflowError) as error:
+            raise MemoryFault(address, size) from error
+
+    def register(self, name: str) -> int:
+        """A register of the selected thread's innermost frame. Raises gdb.error."""
+        return int(_evaluate(f"${name}")) & _WORD
+
     def fail(self, error: BaseException) -> None:
         """A handler raised; the first error counts."""
         self._failure = self._failure or error
 
     def session(self) -> Session:
-        """A fresh session of the stopped process. Raises TargetError."""
+        """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
         from gdbext.session import Session
 
-        return Session(current_target())
+        inferior = gdb.selected_inferior()
+        if inferior.pid == 0:
+            raise TargetGone("the process has ended")
+        return Session(GdbTarget(inferior))  # not current_target(): inside a stop() gdb says that the thread runs
 
     def close(self) -> None:
         """Take away every hook."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.dispatcher.roles import Role, classify
-from gdbext.errors import GdbextError, MemoryFault
-from gdbext.live.sites import Frame, SiteFinder, Sites, static_handles
+from gdbext.dispatcher.call_sites import follow_stub
+from gdbext.errors import MemoryFault
+from gdbext.live.sites import FUNCTION_LIMIT, Frame, SiteFinder, Sites, static_handles
 from gdbext.process.symbols import Function
+from gdbext.process.x86_decode import Instruction, instructions
 
 if TYPE_CHECKING:
     from gdbext.dispatcher.operator import Operator
@@ -25,18 +26,14 @@ OPERATOR_STRUCT = b"_ZN2at4_ops"
 BOXED_FROM_UNBOXED = "_ZN3c104impl31make_boxed_from_unboxed_functorI"
 CALL_BOXED = "_ZNK3c1010Dispatcher9callBoxedE"
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
-TABLE_UPDATES = (
-    "_ZN3c104impl13OperatorEntry20updateDispatchTable_ERKNS_10DispatcherENS_11DispatchKeyE",
-    "_ZN3c104impl13OperatorEntry24updateDispatchTableFull_ERKNS_10DispatcherE",
-    "_ZN3c104impl13OperatorEntry25updateDispatchTableEntry_ERKNS_10DispatcherENS_11DispatchKeyE",
-)
-"""Called, with the OperatorEntry in rdi, before an operator's table changes (OperatorEntry.cpp, 1.8 to 2.13)."""
 COMPUTE_ENTRY = "_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE"
 REGISTER_NAME = "_ZN3c1010Dispatcher17findOrRegisterName_ERKNS_12OperatorNameE"
 """Called for every definition and every kernel of an operator whose name may be new (Dispatcher.cpp)."""
 SHARED_FUNCTOR = "WrapFunctionIntoRuntimeFunctor_"
 """Kernels behind a function pointer: one boxed entry for all operators of the signature."""
 _ENTRY_SIZE = 8
+_FUNCTIONS_FOLLOWED = 200
+"""Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
 
 
 class OperatorFunction(NamedTuple):
@@ -150,32 +147,37 @@ class Plan:
     def structured(self, operator: Operator) -> list[tuple[str, Function]]:
         """("meta" or "impl", function) of the operator's structured kernels: ``at::meta::structured_NAME::meta`` and
         ``at::native::structured_FUNCTION::impl`` as its kernels' code calls them."""
-        session = self._session
-        from gdbext.dispatcher.call_sites import follow_stub
-        from gdbext.process.x86_decode import instructions
-
         found: dict[int, tuple[str, Function]] = {}
         todo = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
         seen: set[int] = set()
-        while todo and len(seen) < 200:
+        while todo and len(seen) < _FUNCTIONS_FOLLOWED:
             start = todo.pop()
-            function = session.symbolizer.function(start) if start not in seen else None
+            function = self._session.symbolizer.function(start) if start not in seen else None
             seen.add(start)
             if function is None:
                 continue
             kind = structured_kind(function.names)
             if kind:
                 found[function.start] = (kind, function)
-                continue
-            if not is_wrapper_code(function.names):
-                continue
-            code = session.memory.try_read(function.start, min(function.size, 1 << 14)) or b""
-            for one in instructions(code, function.start):
-                if one.target is not None and one.kind in ("call", "jmp"):
-                    target = follow_stub(session.memory, one.target)
-                    if target is not None and not function.start <= target < function.start + function.size:
-                        todo.append(target)
+            elif is_wrapper_code(function.names):
+                todo += self.calls_of(function)
         return [found[start] for start in sorted(found)]
+
+    def calls_of(self, function: Function) -> set[int]:
+        """Where the function's direct calls and jumps out of it lead, through PLT stubs."""
+        memory = self._session.memory
+        inside = range(function.start, function.start + function.size)
+        targets = (one.target for one in self._code(function) if one.kind in ("call", "jmp"))
+        found = {follow_stub(memory, target) for target in targets if target is not None and target not in inside}
+        return {target for target in found if target is not None}
+
+    def returns(self, function: Function) -> list[int]:
+        """Where the function's ``ret`` instructions are."""
+        return [one.address for one in self._code(function) if one.kind == "ret"]
+
+    def _code(self, function: Function) -> Iterator[Instruction]:
+        code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
+        return instructions(code, function.start)
 
 
 def structured_kind(names: Sequence[str]) -> str:
@@ -208,12 +210,3 @@ def split_struct(name: str) -> tuple[str, str]:
 def uses_dispatcher(name: str) -> bool:
     """A library that may have its own copies of the dispatcher's inline functions, by name: torch's own."""
     return name.startswith(("libtorch_cpu", "libtorch_python", "libtorch_cuda", "libtorch_hip", "libtorch_xpu"))
-
-
-def event_at(session: Session, address: int) -> str:
-    """The event of the function around a return address: "call", "redispatch", "callBoxed" …, "" for any other."""
-    try:
-        role = classify(session.symbolizer.function(address - 1))
-    except GdbextError:
-        return ""
-    return role.event if role.role in (Role.OPERATOR, Role.DISPATCHER, Role.HANDLE) else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.dispatcher.traced import Dispatch, Found
 from gdbext.errors import BadData
 from gdbext.live.depth import DEPTH_LIMIT, Depth
+from gdbext.live.lineage import Lineage, Place, ReadStack
 from gdbext.live.sink import Sink
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ class Tracer:
         self,
         describer: Describer,
         sink: Sink,
+        lineage: Lineage,
+        read: ReadStack,
         limits: Limits,
         watched: Callable[[Operator], bool],
         clock: Clock = time.perf_counter,
     ) -> None:
-        """``watched`` says whether an operator's dispatches are part of the trace."""
-        self.depth = Depth()
+        """``read`` reads memory as it is now; ``watched`` says whether an operator is part of the trace."""
+        self.depth = Depth(lineage)
+        self._lineage = lineage
+        self._read = read
         self.count = 0
         self.operators: set[str] = set()
         self.ended = ""
@@ -62,9 +67,9 @@ class Tracer:
         """Microseconds since the trace began."""
         return (self._clock() - self._begin) * 1e6
 
-    def lookup(self, operator: Operator, event: str, tid: int, bits: int, cfa: int, size: int) -> bool:
-        """A lookup with keyset ``bits`` in a function whose frame is [cfa - size, cfa). Raises OSError."""
-        stack = self._enter(tid, cfa)
+    def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: Place, bits: int) -> bool:
+        """A lookup with keyset ``bits`` in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
+        stack = self._enter(tid, place.pc, cfa)
         if stack is None:
             return False
         if not self._started:
@@ -73,12 +78,16 @@ class Tracer:
             self._started = True
         if not self._watched(operator):
             return False
-        found = self._found.get((operator.address, event, bits)) or self._look_up(operator, event, bits)
+        found = self._found.get((operator.address, event, bits))
+        if found is None or self._read(found.table_entry, len(found.table_bytes)) != found.table_bytes:
+            found = self._look_up(operator, event, bits)
         if found is None or len(stack) >= DEPTH_LIMIT:
             return False
         depth = len(stack) + 1
         self.count += 1
-        dispatch = Dispatch(found, tid, depth, cfa, cfa - size, self.now(), number=self.count)
+        code = (place.start, place.end)
+        returns_to = self._lineage.return_address(cfa)
+        dispatch = Dispatch(found, tid, depth, cfa, cfa - place.size, code, returns_to, self.now(), number=self.count)
         stack.append(dispatch)
         if self._limits.depth and depth > self._limits.depth:
             self.count -= 1
@@ -88,11 +97,15 @@ class Tracer:
             self.ended = "limit"
         return bool(self.ended)
 
-    def _enter(self, tid: int, cfa: int) -> list[Dispatch] | None:
+    def operator(self, address: int) -> Operator | None:
+        """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
+        return self._describer.operator(address)
+
+    def _enter(self, tid: int, pc: int, cfa: int) -> list[Dispatch] | None:
         """The thread's open dispatches around a frame that ends at ``cfa``; None for a thread that is not traced."""
         if self._limits.tid is not None and tid != self._limits.tid:
             return None
-        for gone in self.depth.leave(tid, cfa):
+        for gone in self.depth.leave(tid, pc, cfa):
             self._close(gone, False)
         return self.depth.stack(tid)
 
@@ -105,16 +118,19 @@ class Tracer:
         self.operators.add(found.qualified)
         return found
 
-    def table_changed(self) -> None:
-        """What was found before may be found no longer."""
-        self._found.clear()
-        self._describer.table_changed()
+    def kernel_entered(self, tid: int, cfa: int) -> None:
+        """The stop that told of a boxed dispatch was at its kernel's first instruction."""
+        dispatch = self.depth.at(tid, cfa)
+        if dispatch is not None and not dispatch.entered:
+            dispatch.entered = True
+            dispatch.kernel_started = dispatch.started
+            self._step(dispatch, "enter", f"kernel=[{dispatch.found.kernel}], boxed")
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def entry(self, operator: Operator, event: str, tid: int, cfa: int) -> bool:
+    def entry(self, operator: Operator, event: str, tid: int, cfa: int, pc: int) -> bool:
         """The operator's function is entered, its keyset not known yet. Raises OSError."""
-        stack = self._enter(tid, cfa)
+        stack = self._enter(tid, pc, cfa)
         if stack is not None and self._started and self._shown(len(stack) + 1):
             self._sink.entry(tid, len(stack) + 1, event, operator.qualified)
         return False
@@ -150,9 +166,9 @@ class Tracer:
         self._step(dispatch, "return", f"kernel=[{dispatch.found.kernel}]")
         return False
 
-    def function(self, tid: int, cfa: int, word: str, name: str) -> bool:
+    def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
         """A structured kernel's meta or impl function was entered; it is told where a dispatch is open around it."""
-        stack = self._enter(tid, cfa)
+        stack = self._enter(tid, pc, cfa)
         if stack:
             self._step(stack[-1], word, f"function=[{name}]")
         return False
@@ -165,6 +181,8 @@ class Tracer:
         for gone in self.depth.inside(tid, dispatch):
             self._close(gone, False)
         self.depth.stack(tid).pop()
+        if dispatch.kernel_ended is None:
+            dispatch.kernel_ended = self.now()
         self._step(dispatch, "return", f"op=[{dispatch.found.qualified}]")
         self._close(dispatch, True)
         return False

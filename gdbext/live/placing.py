@@ -1,0 +1,160 @@
+"""Where the hooks of a trace go, and what each tells the tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.dispatcher.frames import STEP_CALLBACKS
+from gdbext.dispatcher.roles import Role, classify
+from gdbext.errors import GdbextError
+from gdbext.live.control import Control, HookSpec
+from gdbext.live.lineage import Place
+from gdbext.live.plan import TORCH, BoxedEntry, OperatorFunction, Plan
+from gdbext.live.sites import Frame, Invocation, Sites, frame_at
+from gdbext.process.symbols import Function
+
+if TYPE_CHECKING:
+    from gdbext.dispatcher.operator import Operator
+    from gdbext.live.trace import Tracer
+    from gdbext.session import Session
+
+AT_ENTRY = Frame("rsp", 8, 8)
+"""At a function's first instruction, and at its ret, the return address is all that lies below the CFA."""
+
+
+class Placer:
+    """Places hooks of one trace. ``count`` is how many there are."""
+
+    def __init__(self, session: Session, control: Control, plan: Plan, tracer: Tracer) -> None:
+        self.count = 0
+        self._session = session
+        self._control = control
+        self._plan = plan
+        self._tracer = tracer
+        self._boxed_callers: dict[int, str] = {}
+
+    def hook(self, spec: HookSpec) -> None:
+        """Place one."""
+        self._control.place(spec)
+        self.count += 1
+
+    # --- an operator's own functions -------------------------------------------------------------
+
+    def function(self, function: OperatorFunction, entry: bool, returns: bool) -> None:
+        """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
+        tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
+        start, place = function.function.start, place_of(function.function, sites)
+        self.hook(
+            HookSpec(
+                sites.lookup,
+                sites.frame,
+                lambda tid, cfa, bits: tracer.lookup(operator, event, tid, cfa, place, bits),
+                sites.keyset,
+            )
+        )
+        if entry:
+            entered = HookSpec(start, AT_ENTRY, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
+            self.hook(entered)
+        if returns:
+            for invocation in sites.invocations:
+                self._invocation(invocation)
+            self._returns(sites.returns)
+
+    def _returns(self, addresses: Sequence[int]) -> None:
+        for address in addresses:
+            self.hook(HookSpec(address, AT_ENTRY, lambda tid, cfa, _: self._tracer.returned(tid, cfa)))
+
+    def _invocation(self, one: Invocation) -> None:
+        tracer, through = self._tracer, one.through
+        frame = self._frame(one.address)
+        if frame is None:
+            return
+        load = one.displacement if one.in_memory else None
+        self.hook(
+            HookSpec(
+                one.address,
+                frame,
+                lambda tid, cfa, pointer: tracer.invoke(tid, cfa, through, pointer),
+                one.pointer,
+                load,
+            )
+        )
+        after = self._frame(one.after) if one.after is not None else None
+        if after is not None and one.after is not None:
+            self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
+
+    def _frame(self, address: int) -> Frame | None:
+        return frame_at(self._session.modules, self._session.memory, address, AT_ENTRY.size)
+
+    # --- structured kernels ----------------------------------------------------------------------
+
+    def structured(self, operators: Sequence[Operator]) -> None:
+        """The meta and impl functions, each once."""
+        functions = {each.start: (kind, each) for op in operators for kind, each in self._plan.structured(op)}
+        for start, (kind, function) in functions.items():
+            self.hook(HookSpec(start, AT_ENTRY, self._structured(start, kind, function.demangled[0].partition("(")[0])))
+
+    def _structured(self, start: int, kind: str, name: str) -> Callable[[int, int, int], bool]:
+        return lambda tid, cfa, _: self._tracer.function(tid, cfa, start, kind, name)
+
+    # --- boxed calls -----------------------------------------------------------------------------
+
+    def boxed_entry(self, entry: BoxedEntry, returns: bool, calls: bool) -> None:
+        """The boxed entry of a kernel; ``calls``: tell of callBoxed, too, not only of redispatchBoxed."""
+        function = self._session.symbolizer.function(entry.address)
+        if function is None or function.start != entry.address:
+            return
+        tracer, operator, control = self._tracer, entry.operator, self._control
+        place = Place(entry.address, function.start, function.start + function.size, AT_ENTRY.size)
+
+        def entered(tid: int, cfa: int, bits: int) -> bool:
+            event = self._boxed_event(int.from_bytes(control.read(cfa - 8, 8), "little"))
+            if not event or (event == "callBoxed" and not calls):
+                return False
+            handle = int.from_bytes(control.read(control.register("rsi"), 8), "little")
+            if handle != operator.address:
+                return False
+            over = tracer.lookup(operator, event, tid, cfa, place, bits)
+            tracer.kernel_entered(tid, cfa)
+            return over
+
+        self.hook(HookSpec(entry.address, AT_ENTRY, entered, "rdx"))
+        if returns:
+            self._returns(self._plan.returns(function))
+
+    def call_boxed(self, function: Function, sites: Sites) -> None:
+        """A copy of ``Dispatcher::callBoxed``: every boxed call of every operator stops there."""
+        tracer, control, place = self._tracer, self._control, place_of(function, sites)
+
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            operator = tracer.operator(control.register(sites.entry))
+            return operator is not None and tracer.lookup(operator, "callBoxed", tid, cfa, place, bits)
+
+        self.hook(HookSpec(sites.lookup, sites.frame, looked_up, sites.keyset))
+
+    def _boxed_event(self, returns_to: int) -> str:
+        """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""
+        event = self._boxed_callers.get(returns_to)
+        if event is None:
+            event = self._boxed_callers[returns_to] = self._classify(returns_to)
+        return event
+
+    def _classify(self, returns_to: int) -> str:
+        try:
+            function = self._session.symbolizer.function(returns_to - 1)
+        except GdbextError:
+            return ""
+        role = classify(function)
+        if function is None or role.role is Role.OPERATOR or role.role.is_layer:
+            return ""
+        if role.role.opens:
+            return role.event
+        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        return "callBoxed" if wanted in self._plan.calls_of(function) else "redispatchBoxed"
+
+
+def place_of(function: Function, sites: Sites) -> Place:
+    """Where a lookup is."""
+    code = (0, 0) if sites.tail_calls else (function.start, function.start + function.size)
+    return Place(sites.lookup, *code, sites.frame.size)

@@ -1,0 +1,84 @@
+"""Waits until torch can be looked at: its library mapped, its operators registered.
+
+The dynamic loader calls ``_dl_debug_state`` whenever libraries were mapped (glibc, elf/dl-debug.c), and the first
+dispatch of any operator calls ``at::getStepCallbacksUnlessEmpty``: by then static initialisation, which registers the
+operators, has run. Both are found through our own symbol index, so that gdb need not read a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gdbext.dispatcher.frames import STEP_CALLBACKS
+from gdbext.errors import GdbextError, NotTorch, TargetGone
+from gdbext.live.control import Control, Ending, Hook, HookSpec
+from gdbext.live.sites import Frame
+from gdbext.session import Session
+
+LOADER_STATE = "_dl_debug_state"
+TORCH = "libtorch_cpu.so"
+_AT_ENTRY = Frame("rsp", 8, 8)
+
+
+def torch_session(control: Control, session: Session) -> Session:
+    """A session in which the dispatcher can be read; runs the process until there is one, if need be.
+
+    Raises TargetGone where it ends before, NotTorch where loading cannot be watched.
+    """
+    if not session.has_torch:
+        session = _run_to(control, _loader(session), lambda: _is_mapped(control))
+    if not _is_ready(session):
+        session = _run_to(control, _first_dispatch(session), lambda: True)
+    return session
+
+
+def _run_to(control: Control, address: int, wanted: Callable[[], bool]) -> Session:
+    hook: Hook = control.place(HookSpec(address, _AT_ENTRY, lambda *_: wanted()))
+    try:
+        ending = control.run()
+    finally:
+        hook.remove()
+    if ending.kind != "asked":
+        raise _never(ending)
+    return control.session()
+
+
+def _loader(session: Session) -> int:
+    for module in session.modules.modules:
+        if module.name.startswith("ld-linux") or module.name.startswith("ld-2"):
+            address = session.symbolizer.address_of(LOADER_STATE, module.name)
+            if address is not None:
+                return address
+    raise NotTorch(
+        "no PyTorch is loaded in this process, and its loader cannot be watched",
+        why="the dynamic loader has no symbol _dl_debug_state, or there is none (a static program)",
+    )
+
+
+def _first_dispatch(session: Session) -> int:
+    address = session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+    if address is None:
+        raise NotTorch("libtorch_cpu.so is loaded but has no at::getStepCallbacksUnlessEmpty")
+    return address
+
+
+def _is_mapped(control: Control) -> bool:
+    return any(mapping.path.endswith("/" + TORCH) for mapping in control.session().target.maps())
+
+
+def _is_ready(session: Session) -> bool:
+    """The dispatcher can be read."""
+    try:
+        return bool(session.dispatcher.entries)
+    except GdbextError:
+        return False
+
+
+def _never(ending: Ending) -> GdbextError:
+    if ending.error is not None:
+        return ending.error
+    return TargetGone(
+        f"torch was not used: {ending.text}",
+        why="the program ended, or was stopped, before it dispatched an operator",
+        help="check that it imports torch and calls the operator",
+    )
