@@ -22,28 +22,24 @@ def cache_folder() -> Path:
     return Path(os.environ.get("GDBEXT_TEST_CACHE") or Path.home() / ".cache" / "gdbext-tests")
 
 
-def build_for(script: Path) -> Path:
-    """Build what that inferior loads; returns the folder for GDBEXT_NATIVE."""
-    names = sorted(set(USE.findall(script.read_text())))
-    folder = cache_folder() / _fingerprint()
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        build(name)
-    return folder
+def build_for(script: Path) -> str:
+    """Build what that inferior loads; returns the folders for GDBEXT_NATIVE, separated by ":"."""
+    return os.pathsep.join(str(build(name).parent) for name in sorted(set(USE.findall(script.read_text()))))
 
 
 def build(name: str) -> Path:
     """Build one library, or find it built; returns its path. Raises with the compiler's words."""
-    target = cache_folder() / _fingerprint() / f"lib{name}.so"
+    source = SOURCES / f"{name}.cpp"
+    target = cache_folder() / f"{name}-{_fingerprint(source)}" / f"lib{name}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
-        command = _command(SOURCES / f"{name}.cpp", partial)
+        command = _command(source, partial)
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             raise AssertionError(f"{name}.cpp does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
         partial.replace(target)
-        _prune(target.parent)
+        _prune(name, target.parent)
     return target
 
 
@@ -67,19 +63,19 @@ def _torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
-def _fingerprint() -> str:
-    """Changes with the sources, the flags, the compiler and the wheel."""
-    digest = hashlib.sha256(repr(sorted(FLAGS.items())).encode())
+def _fingerprint(source: Path) -> str:
+    """Changes with the source, the shared headers, the command, the compiler and the wheel."""
+    digest = hashlib.sha256(repr(_command(source, Path("out"))).encode())
     digest.update(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
-    digest.update((_torch_folder() / "version.py").read_bytes() + str(_torch_folder()).encode())
-    for source in sorted(SOURCES.iterdir()):
-        digest.update(source.name.encode() + source.read_bytes())
+    digest.update((_torch_folder() / "version.py").read_bytes())
+    for file in (source, *sorted(SOURCES.glob("*.h"))):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _prune(keep: Path, most: int = 6) -> None:
-    """Old fingerprints go; a folder that another run uses right now is among the youngest."""
-    folders = sorted(cache_folder().iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
+def _prune(name: str, keep: Path, most: int = 4) -> None:
+    """Old builds go; one that another run uses right now is among the youngest."""
+    folders = sorted(cache_folder().glob(f"{name}-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
     for folder in folders[most:]:
         if folder != keep:
             shutil.rmtree(folder, ignore_errors=True)
