@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,10 +65,17 @@ def torch_version(modules: ModuleTable) -> str:
     library there is the one in memory.
     """
     module = modules.named(registry.TORCH_LIBRARY)
-    folder = _package(module) if module is not None else None
-    if folder is None:
+    if module is None:
         return ""
-    return identity.torch_version(folder)[0]
+    folder = _package(module)
+    version = identity.torch_version(folder)[0] if folder is not None else ""
+    return version or _version_of_name(module.name)
+
+
+def _version_of_name(name: str) -> str:
+    """1.13.0 of Debian's libtorch_cpu.so.1.13.0, whose Python files lie elsewhere; "" of a wheel's library."""
+    found = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", name)
+    return found.group(1) if found else ""
 
 
 def _package(module: Module) -> Path | None:
