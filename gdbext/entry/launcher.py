@@ -212,7 +212,11 @@ def _run(options: Options) -> registry.Outcome:
     if options.debugger == "none":
         return _run_alone(options)
     if options.debugger == "lldb":
-        raise TargetError("lldb is not supported by this version", why="", help="use --debugger gdb or --debugger none")
+        raise TargetError(
+            "lldb is not supported by this version",
+            why="it can look through gdb, or by itself without any debugger",
+            help="use --debugger gdb or --debugger none",
+        )
     from gdbext.entry import gdb_runner
 
     return gdb_runner.run(options, terminal())
