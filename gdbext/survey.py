@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.analysis import crash, recursion, verdict
+from gdbext.analysis import crash, recursion, verdict, words
 from gdbext.analysis.facts import Finding, Resource, ThreadFacts
 from gdbext.analysis.look import ProcessLook, ThreadLook
 from gdbext.analysis.progress import Place
 from gdbext.analysis.waits import state_of
 from gdbext.errors import GdbextError, TargetGone
+from gdbext.python_objects import PythonObjects
 from gdbext.session import Session
 from gdbext.surroundings import Surroundings
 from gdbext.target.base import Thread
 
 if TYPE_CHECKING:
     from gdbext.cpython.gil import GilState
-    from gdbext.cpython.waits import PythonWait
 
 _KEYED = 200
 """Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
@@ -38,11 +37,12 @@ class Survey:
 def survey(session: Session, frames: bool = False) -> Survey:
     """Looks at every thread. One that cannot be read costs itself and is named in the session's errors."""
     pid = session.target.pid
+    python = PythonObjects(session)
     surroundings = None if session.target.is_core else Surroundings(pid)
     process = ProcessLook(
         session.memory, session.symbolizer, session.modules, pid,
         frozenset(thread.tid for thread in session.target.threads()),
-        python=_Python(session), outside=surroundings,
+        python=python, outside=surroundings,
     )  # fmt: skip
     known: list[tuple[Thread, ThreadFacts, ThreadLook]] = []
     for thread in session.target.threads():
@@ -58,6 +58,7 @@ def survey(session: Session, frames: bool = False) -> Survey:
         process.threads.append(look)
         known.append((thread, facts, look))
     found = [_with_state(session, facts, look) for _, facts, look in known]
+    found = [_with_loader_workers(facts, python, surroundings) for facts in found]
     found = with_holds(found, process.gils)
     judgement = verdict.judge(_case(session, known, found))
     notes = tuple(_missing_kernels(session, process, found))
@@ -80,6 +81,21 @@ def _with_state(session: Session, facts: ThreadFacts, look: ThreadLook) -> Threa
         return replace(facts, state="waiting" if look.syscall else "running")
     key = hash(tuple(frame.pc for frame in look.frames[:_KEYED])) if look.frames else 0
     return replace(facts, state=state.state, wait=state.wait, pool=state.pool, stack_key=key)
+
+
+def _with_loader_workers(facts: ThreadFacts, python: PythonObjects, surroundings: Surroundings | None) -> ThreadFacts:
+    """A wait of torch.utils.data.DataLoader for a batch is a wait for its worker processes."""
+    wait = facts.wait
+    if wait is None or wait.resource.kind not in ("io", "queue", "condvar", "sleep") or facts.state != "waiting":
+        return facts
+    pids = python.loader_workers(facts.tid, facts.python)
+    if not pids:
+        return facts
+    children = surroundings.children() if surroundings is not None else {}
+    named = [f"{pid} ({children[pid]})" if children.get(pid) else str(pid) for pid in pids]
+    text = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {words.listed(named, 8)}"
+    evidence = (*wait.evidence, f"below DataLoader's code it {words.waiting(wait)}")
+    return replace(facts, wait=replace(wait, resource=Resource("child-process", 0, text), evidence=evidence))
 
 
 def with_holds(threads: Sequence[ThreadFacts], gils: Sequence[GilState]) -> list[ThreadFacts]:
@@ -139,65 +155,3 @@ def _registered(session: Session, op: str, overload: str) -> list[str]:
     except GdbextError as error:
         session.note_error(error, f"registrations of {op}")
     return []
-
-
-class _Python:
-    """analysis.look.PythonView over the session's CPython."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def gils(self) -> Sequence[GilState]:
-        """All GILs."""
-        return self._gils
-
-    @cached_property
-    def _gils(self) -> Sequence[GilState]:
-        from gdbext.cpython.gil import read_gils
-
-        if self._session.python is None:
-            return ()
-        try:
-            return read_gils(self._session.python)
-        except GdbextError as error:
-            self._session.note_error(error, "GIL")
-            return ()
-
-    def tid_of_state(self, address: int) -> int | None:
-        """The tid of the thread with this PyThreadState."""
-        return self._tids_of_states.get(address)
-
-    @cached_property
-    def _tids_of_states(self) -> dict[int, int]:
-        return {state.address: tid for tid, states in self._session.thread_states.items() for state in states}
-
-    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
-        """What the thread waits for in Python's own words."""
-        from gdbext.cpython.waits import python_wait
-
-        runtime = self._session.python
-        for state in self._session.thread_states.get(tid, ()):
-            try:
-                found = python_wait(runtime, state, semaphore) if runtime is not None else None
-            except GdbextError as error:
-                self._session.note_error(error, f"Python objects of thread {tid}")
-                continue
-            if found is not None:
-                return found
-        return None
-
-    def inside_with(self, semaphore: int) -> Sequence[int]:
-        """Tids of the threads inside ``with lock:`` of the lock with that semaphore."""
-        return self._inside.get(semaphore, ())
-
-    @cached_property
-    def _inside(self) -> dict[int, list[int]]:
-        from gdbext.cpython.with_blocks import held_locks
-
-        runtime = self._session.python
-        found: dict[int, list[int]] = {}
-        for tid, states in self._session.thread_states.items() if runtime is not None else ():
-            for state in states:
-                for lock in held_locks(runtime, state) if runtime is not None else ():
-                    found.setdefault(lock.semaphore, []).append(tid)
-        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gdbext.analysis.facts import ThreadFacts, Verdict, Wait
@@ -82,8 +83,9 @@ def _blocked(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str]
     last = involved[-1] if involved else None
     if last is not None and last.wait is not None:
         yield from _about_wait(last.wait)
-    if last is not None and last.python_line:
-        yield f"The Python line that waits: {last.python_line}"
+    line = (last.user_line or last.python_line) if last is not None else ""
+    if line:
+        yield f"The Python line that waits: {line}"
     del verdict
 
 
@@ -108,7 +110,11 @@ def _external(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str
     elif kind == "device":
         yield "The device works or hangs: look at it (nvidia-smi), and run with CUDA_LAUNCH_BLOCKING=1."
     elif wait is not None and ("held by" in wait.resource.name or kind == "child-process"):
-        yield "Look at the child process with the same command: scripts/dispatch -p CHILD"
+        child = re.search(r"(?:held by|process(?:es)?) (\d+)", wait.resource.name)
+        pid = child.group(1) if child is not None else "CHILD"
+        yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
+        if "stopped" in wait.resource.name:
+            yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
     else:
         yield "Look at the other end: the peer that should send."
     del verdict

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gdbext.analysis.facts import Owner, Resource, Wait
 from gdbext.analysis.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
-from gdbext.analysis.look import PTHREAD_TID, ThreadLook
+from gdbext.analysis.look import INNER, PTHREAD_TID, ThreadLook
 from gdbext.process.memory import Memory
 
 _MUTEX_SIZE = 40
@@ -55,6 +55,10 @@ def _lock_word(thread: ThreadLook, futex: FutexWait) -> Wait | None:
         ("loader", "loader-lock", ""), ("libc-lock", "libc-lock", ""),
     ):  # fmt: skip
         if thread.first(mark, within=_NEAR) is not None:
+            if mark == "stdio" and (stream := _stream_wait(thread, futex)) is not None:
+                return stream
+            if mark == "malloc" and (interrupted := _interrupted_malloc(thread, futex)) is not None:
+                return interrupted
             return Wait(
                 Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
                 handover=_is_free(thread, futex.address),
@@ -67,6 +71,35 @@ def _lock_word(thread: ThreadLook, futex: FutexWait) -> Wait | None:
         handover=_is_free(thread, futex.address),
         evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
     )
+
+
+def _stream_wait(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """_IO_lock_t (sysdeps/nptl/stdio-lock.h): int lock, int count, void* owner, which is the owner's thread pointer."""
+    raw = thread.process.memory.try_read(futex.address, 16)
+    if raw is None:
+        return None
+    lock, count, pointer = (int.from_bytes(raw[a:b], "little") for a, b in ((0, 4), (4, 8), (8, 16)))
+    owners = [each.tid for each in thread.process.threads if pointer and each.registers.get("fs_base") == pointer]
+    if not lock or not 0 < count < 1 << 16 or len(owners) != 1:
+        return None
+    resource = Resource("libc-lock", futex.address, "stdio stream")
+    evidence = f"stdio lock {futex.address:#x}: owner {pointer:#x} at +8 is the thread pointer of thread {owners[0]}"
+    return Wait(resource, Owner(owners[0]), "recorded", evidence=(evidence,))
+
+
+def _interrupted_malloc(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """A signal handler that allocates while the thread it interrupted is itself inside malloc."""
+    signals = [level for level in range(min(len(thread.frames), INNER)) if thread.frames[level].is_signal]
+    inside = thread.first("malloc", within=_NEAR)
+    for level in signals:
+        if inside is None or inside > level:
+            continue
+        outer = range(level + 1, min(level + 8, len(thread.frames)))
+        if any("malloc" in thread.marks(at) for at in outer):
+            resource = Resource("libc-lock", futex.address, "malloc arena")
+            evidence = f"the signal handler of frame {level} interrupted this thread inside malloc, and allocates"
+            return Wait(resource, Owner(thread.tid), "inferred", evidence=(evidence,))
+    return None
 
 
 class _MutexWords:

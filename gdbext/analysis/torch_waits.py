@@ -23,8 +23,8 @@ _POOLS = {
     "pthreadpool": ("pthreadpool", ()),
 }
 """Mark of a pool's waiting function → the pool, and marks that must be there as well."""
-_MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "c10-pool-wait",
-             "pthreadpool-wait")  # fmt: skip
+_MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "std-future",
+             "c10-pool-wait", "pthreadpool-wait")  # fmt: skip
 _BETWEEN = 14
 """Frames from the kernel up to a pool's main function while it waits for work (condvar, std::, lambda wrappers)."""
 _BUSY_MARKS = ("autograd-main", "autograd-evaluate", "eval", "collective", "store", "device")
@@ -69,6 +69,8 @@ def classify(thread: ThreadLook) -> Wait | None:
         return Wait(Resource("device", address, name), evidence=(f"frame {level}: {name}",))
     if mark == "autograd-execute":
         return _graph_task(thread, address, level)
+    if mark == "std-future":
+        return Wait(Resource("condvar", address, "std::future"), evidence=(f"frame {level}: {name}",))
     pool, mark_of_worker = _WORKERS_FOR[mark]
     resource = Resource("worker-pool", address, pool)
     evidence = f"frame {level}: {name} waits for what the {pool} does"

@@ -8,7 +8,7 @@ from gdbext.analysis import words
 from gdbext.analysis.facts import CycleEdge, ThreadFacts
 from gdbext.render.style import Style, escape
 from gdbext.render.views.bt import headline, thread_lines
-from gdbext.render.views.threads import finding_lines, folded, state_text, verdict_lines
+from gdbext.render.views.threads import finding_lines, folded, python_lines, state_text, verdict_lines
 from gdbext.report import Report
 
 _MAX_OTHERS = 12
@@ -43,11 +43,12 @@ def _cycle_lines(cycle: Sequence[CycleEdge], known: dict[int, ThreadFacts], styl
     for edge in cycle:
         thread, owner = known[edge.tid], known[edge.held_by]
         yield style(f'"{escape(thread.label)}"', "bold") + ":"
-        yield f"  waiting for {escape(words.thing(edge.waits_for))}"
+        waits = words.waiting(thread.wait) if thread.wait is not None else f"waits for {words.thing(edge.waits_for)}"
+        yield f"  {escape(waits)}"
         certain = thread.wait is not None and thread.wait.certainty == "recorded"
         how = "which is held by" if certain else "which seems to be held by (inferred from its stack)"
         if edge.waits_for.kind in ("join", "barrier", "worker-pool", "queue", "condvar"):
-            how = "which needs"
+            how = "which is" if edge.waits_for.kind == "join" else "which needs"
         yield f'  {how} "{escape(owner.label)}"'
 
 
@@ -78,7 +79,7 @@ def _paths(involved: Sequence[ThreadFacts], style: Style, why: bool) -> Iterator
         if not thread.dispatch and thread.python_line:
             yield ""
             yield style(headline(thread), "bold")
-            yield f"      at {escape(thread.python_line)}"
+            yield from (f"      {line}" for line in python_lines(thread))
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:

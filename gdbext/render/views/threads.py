@@ -80,8 +80,7 @@ def _group_lines(
     yield style(_title(group), "bold") + f": {escape(state_text(first, threads))}"
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
-    if first.python_line:
-        yield f"    at {escape(first.python_line)}"
+    yield from (f"    {line}" for line in python_lines(first))
     if first.holds:
         yield f"    holds {escape(words.listed([words.thing(held) for held in first.holds], 8))}"
     if first.wait is not None and why:
@@ -91,6 +90,14 @@ def _group_lines(
         yield style(f"    note: {escape(note)}", "yellow")
     if first.frames:
         yield from list(thread_lines(first, style, why))[1:]
+
+
+def python_lines(thread: ThreadFacts) -> Iterator[str]:
+    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one."""
+    if thread.python_line:
+        yield f"at {escape(thread.python_line)}"
+    if thread.user_line and thread.user_line != thread.python_line:
+        yield f"from {escape(thread.user_line)}"
 
 
 def _title(group: Sequence[ThreadFacts]) -> str:
