@@ -10,16 +10,14 @@ from functools import reduce
 from operator import and_
 from typing import NamedTuple
 
-from gdbext.errors import GdbextError
 from gdbext.process.call_site import Location, argument_source
+from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
-from gdbext.process.x86_decode import Instruction, instructions
+from gdbext.process.x86_decode import instructions
 
 ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
 """Where the System V ABI passes the first integer arguments (psABI x86-64, 3.2.3)."""
-MAX_FUNCTION = 1 << 16
-"""Bytes of a function that are decoded up to its call; the largest ``at::_ops`` functions have 3,000."""
 
 
 class CallSite(NamedTuple):
@@ -36,8 +34,9 @@ UNKNOWN = CallSite(None, None, {})
 class CallSites:
     """Decodes call sites (once per return address) and reads arguments out of frames."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, code: FunctionCode) -> None:
         self._memory = memory
+        self._code = code
         self._sites: dict[int, CallSite] = {}
         self._targets: dict[int, int | None] = {}
 
@@ -88,31 +87,14 @@ class CallSites:
         return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
 
     def _decode(self, stack: Stack, level: int) -> CallSite:
-        before = self._code_before(stack, level)
+        code = self._code.of(stack.function(level))
+        before = code.up_to(stack.frames[level].pc)
         if not before or not before[-1].is_call:
             return UNKNOWN
         call = before[-1]
-        sources = {}
-        for register in ARGUMENTS:
-            location = argument_source(before, register)
-            if location is not None:
-                sources[register] = location
+        places = ((register, argument_source(before, register, code.labels)) for register in ARGUMENTS)
+        sources = {register: place for register, place in places if place is not None}
         return CallSite(call.target is None, call.target, sources)
-
-    def _code_before(self, stack: Stack, level: int) -> list[Instruction]:
-        """The instructions of the calling function up to and with the call; [] unless they line up with it."""
-        pc = stack.frames[level].pc
-        function = stack.function(level)
-        if function is None or not 0 < pc - function.start <= MAX_FUNCTION:
-            return []
-        try:
-            code = self._memory.read(function.start, pc - function.start)
-        except GdbextError:
-            return []
-        found = list(instructions(code, function.start))
-        if not found or found[-1].address + found[-1].length != pc:
-            return []
-        return found
 
 
 def follow_stub(memory: Memory, target: int) -> int | None:

@@ -14,15 +14,13 @@ from gdbext.dispatcher.roles import PLAIN, FunctionRole, Role, classify
 from gdbext.dispatcher.step import KernelFact, KeysetFact, Step
 from gdbext.dispatcher.unreached import Unreached
 from gdbext.errors import GdbextError
+from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
 from gdbext.process.symbols import Function, Symbolizer
-from gdbext.process.x86_decode import instructions
 
 STEP_CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
 """Called once by every ``Dispatcher::call`` and ``callBoxed``, by no redispatch (Dispatcher.h, 1.8 to 2.13)."""
-MAX_HOST = 1 << 15
-"""Bytes of a function with the dispatcher inlined that are searched for that call."""
 
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
@@ -50,7 +48,8 @@ class StepReader:
         self._dispatcher = dispatcher
         self._registration = registration
         self._unreached = unreached
-        self._sites = CallSites(memory)
+        self._code = FunctionCode(memory, symbolizer)
+        self._sites = CallSites(memory, self._code)
         self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._roles: dict[int, FunctionRole] = {}
         self._roles_at: dict[int, FunctionRole] = {}
@@ -117,7 +116,7 @@ class StepReader:
                 key = keys.key_of_index(recovered.index)
         never_entered = None
         if innermost and self._unreached is not None:
-            never_entered = self._unreached.next_key(stack, found, recovered)
+            never_entered = self._unreached.next_key(stack, found, recovered, self._code)
         return Step(
             level=found.level,
             event=found.event or self._hosted_event(stack, found, recovered),
@@ -211,12 +210,9 @@ class StepReader:
         return known
 
     def _search_step_callbacks(self, function: Function) -> bool:
-        code = self._memory.try_read(function.start, min(function.size, MAX_HOST))
         wanted = self._symbolizer.address_of(STEP_CALLBACKS, "libtorch_cpu.so")
-        if code is None or wanted is None:
-            return False
-        calls = (found for found in instructions(code, function.start) if found.is_call and found.target)
-        return any(follow_stub(self._memory, found.target) == wanted for found in calls if found.target)
+        targets = {found.target for found in self._code.of(function).calls if found.target is not None}
+        return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
 
     def _stage(self, stack: Stack, found: Pass, innermost: bool) -> str:
         if found.kernel is not None:

@@ -9,13 +9,10 @@ from gdbext.dispatcher.recovery import Recovered
 from gdbext.dispatcher.roles import Role, classify
 from gdbext.dispatcher.table import Tables
 from gdbext.errors import GdbextError
+from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
-from gdbext.process.symbols import Function, Symbolizer
-from gdbext.process.x86_decode import instructions
-
-MAX_BODY = 1 << 15
-"""Bytes of a kernel that are searched for its redispatch; VariableType kernels have 500 to 6,000."""
+from gdbext.process.symbols import Symbolizer
 
 
 class Unreached:
@@ -27,7 +24,7 @@ class Unreached:
         self._memory = memory
         self._symbolizer = symbolizer
 
-    def next_key(self, stack: Stack, found: Pass, recovered: Recovered) -> str | None:
+    def next_key(self, stack: Stack, found: Pass, recovered: Recovered, code: FunctionCode) -> str | None:
         """The expected next key, None where none is expected or the kernel may have come back from it already.
 
         Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
@@ -45,30 +42,21 @@ class Unreached:
             return None
         if link.certainty != EXPECTED or link.next_keyset is None:
             return None
-        place = self._redispatch_ahead(stack, found.kernel)
+        place = self._redispatch_ahead(stack, found.kernel, code)
         if place is None:
             return None
         key = keys.key_of_index(keys.table_index(link.next_keyset))
         recovered.evidence.append(f"{key} was not entered: {link.why}; its redispatch at {place:#x} is still ahead")
         return key
 
-    def _redispatch_ahead(self, stack: Stack, kernel: int) -> int | None:
+    def _redispatch_ahead(self, stack: Stack, kernel: int, code: FunctionCode) -> int | None:
         """Where the kernel's code redispatches, if every place that does lies behind where it stands now."""
         for level in range(kernel, -1, -1):
-            function = stack.function(level)
-            places = self._redispatches(function) if function is not None else []
+            calls = code.of(stack.function(level)).calls
+            places = [call.end for call in calls if call.target is not None and self._redispatches_at(call.target)]
             if places:
                 return places[0] if min(places) > stack.frames[level].pc else None
         return None
-
-    def _redispatches(self, function: Function) -> list[int]:
-        """Return addresses of the function's direct calls of ``at::_ops::NAME::redispatch`` and of the Dispatcher."""
-        code = self._memory.try_read(function.start, min(function.size, MAX_BODY))
-        places = []
-        for found in instructions(code or b"", function.start):
-            if found.is_call and found.target is not None and self._redispatches_at(found.target):
-                places.append(found.end)
-        return places
 
     def _redispatches_at(self, target: int) -> bool:
         start = follow_stub(self._memory, target)
