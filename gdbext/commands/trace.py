@@ -73,15 +73,14 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     request = TraceRequest(
         args.op, args.all, args.verbose, chrome, args.boxed, args.limit, args.depth, tid, args.since
     )  # fmt: skip
-    output = _Output(args, session.target.pid)
-    target = session.target_facts()
+    output = _Output(args)
     try:
         traced = Tracing(session, control, request).run(output.sink)
     finally:
         output.close()
     return Report(
         command=NAME,
-        target=target,
+        target=traced.target,
         view="trace",
         errors=(*session.errors(), *_errors(traced)),
         extra={"trace": {**_document(traced), **output.document()}},
@@ -109,16 +108,15 @@ def _errors(traced: Traced) -> tuple[ErrorFact, ...]:
 class _Output:
     """The file, the terminal, or (with --json and no file) the events for the document."""
 
-    def __init__(self, args: argparse.Namespace, pid: int) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self._path: str | None = args.output
         self._verbose: bool = args.verbose
-        self._pid = pid
         self._events: list[dict[str, Any]] | None = [] if args.json and not args.output else None
         self._descriptor = live_control.output
         if self._path is not None:
             self._descriptor = open_output(self._path)
 
-    def sink(self, now: Callable[[], float]) -> Sink:
+    def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """What the trace goes to."""
         from gdbext.render.trace_text import JsonTrace, TextTrace, Writer
 
@@ -131,7 +129,7 @@ class _Output:
         if self._path is not None and self._path.endswith(".json"):
             from gdbext.render.chrome_trace import ChromeTrace
 
-            return ChromeTrace(write, self._pid, now)
+            return ChromeTrace(write, pid, now)
         if self._path is not None and self._path.endswith(".jsonl"):
             return JsonTrace(write)
         return TextTrace(write, self._verbose)

@@ -85,7 +85,7 @@ class DispatchCommand(gdb.Command):  # type: ignore[misc]
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
         self.dont_repeat()
         argv = gdb.string_to_argv(argument)
-        outcome = registry.execute(self._entry.name, argv, self._sessions.get, _terminal(from_tty))
+        outcome = registry.execute(self._entry.name, argv, self._session, _terminal(from_tty))
         try:
             if outcome.output:
                 _write(outcome.output, gdb.STDOUT)
@@ -95,6 +95,15 @@ class DispatchCommand(gdb.Command):  # type: ignore[misc]
             if not outcome.output:
                 raise gdb.GdbError(outcome.error)
             _write(outcome.error + "\n", gdb.STDERR)
+
+    def _session(self) -> Session:
+        """The current session; a live command may come before the program was started."""
+        if self._entry.live and gdb.selected_inferior().pid == 0:
+            from gdbext.live.no_process import NoProcess
+            from gdbext.session import Session
+
+            return Session(NoProcess())
+        return self._sessions.get()
 
     def complete(self, text: str, word: str) -> Sequence[str]:
         """Options, and thread numbers after --thread."""

@@ -32,6 +32,7 @@ def run(job: Mapping[str, Any]) -> None:
         from gdbext.live import control
 
         control.output = job["output"]
+        control.alone = True
     try:
         outcome = registry.execute(job["command"], job["argv"], lambda: _open(job), terminal)
     finally:

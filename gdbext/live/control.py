@@ -18,6 +18,9 @@ Handler = Callable[[int, int, int], bool]
 output = 1
 """The descriptor that text goes to while the process runs; the launcher gives its own standard output."""
 
+alone = False
+"""True in a gdb of our own: nobody else lets the process run on after a command."""
+
 
 @dataclass(frozen=True)
 class HookSpec:
@@ -73,6 +76,9 @@ class Control(Protocol):
 
     def run(self) -> Ending:
         """Let the process run until something ends that."""
+
+    def start(self) -> None:
+        """Start the program and stop it before its first instruction. Raises TargetError."""
 
     def session(self) -> Session:
         """A fresh session of the stopped process."""

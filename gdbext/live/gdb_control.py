@@ -97,6 +97,15 @@ class GdbControl:
         """A handler raised; the first error counts."""
         self._failure = self._failure or error
 
+    def start(self) -> None:
+        """Start the program and stop it before its first instruction. Raises TargetError."""
+        try:
+            gdb.execute("starti", False, True)
+        except gdb.error as error:
+            raise TargetError(
+                f"gdb cannot start a program: {error}", help="file PROGRAM, or attach PID, then the command again"
+            ) from error
+
     def session(self) -> Session:
         """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
         from gdbext.session import Session

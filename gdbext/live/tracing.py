@@ -18,6 +18,7 @@ from gdbext.live.plan import OperatorFunction, Plan
 from gdbext.live.sink import Sink
 from gdbext.live.trace import Limits, Tracer
 from gdbext.live.waiting import torch_session
+from gdbext.report import TargetFacts
 
 if TYPE_CHECKING:
     from gdbext.dispatcher.operator import Operator
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 FUNCTION_LIMIT = 4000
 """Functions that get breakpoints; gdb takes 0.1 ms to insert each whenever the process is resumed after a stop."""
+
+MakeSink = Callable[[Callable[[], float], int], Sink]
+"""(clock in microseconds since the trace began, process id) → where the trace goes."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class TraceRequest:
 class Traced:
     """What is left to tell when the trace is over."""
 
+    target: TargetFacts
     count: int
     ending: Ending
     operators: list[str]
@@ -64,9 +69,10 @@ class Tracing:
         self._notes: list[str] = []
         self._hooks = 0
         self._traced: set[int] = set()
+        self._target = session.target_facts()
 
-    def run(self, make_sink: Callable[[Callable[[], float]], Sink]) -> Traced:
-        """Trace until something ends it. ``make_sink`` is given the trace's clock. Raises UsageError, TargetError."""
+    def run(self, make_sink: MakeSink) -> Traced:
+        """Trace until something ends it. Raises UsageError, TargetError."""
         live_control.begin("dispatch-trace")
         try:
             return self._run(make_sink)
@@ -74,15 +80,16 @@ class Tracing:
             self._control.close()
             live_control.end()
 
-    def _run(self, make_sink: Callable[[Callable[[], float]], Sink]) -> Traced:
+    def _run(self, make_sink: MakeSink) -> Traced:
         request = self._request
         self._session = torch_session(self._control, self._session)
         operators = self._operators()
+        self._target = self._session.target_facts()
         describer = Describer(self._control.session, self._session, registrations=request.verbose)
         since = [operator.address for operator in self._session.dispatcher.find(request.since)] if request.since else []
         limits = Limits(request.limit, request.depth, request.tid, frozenset(since))
         clock: list[Callable[[], float]] = []
-        sink = make_sink(lambda: clock[0]())
+        sink = make_sink(lambda: clock[0](), self._session.target.pid)
         rules = Rules(self._session.memory, self._session.modules)
         lineage = Lineage(rules, self._control.read, lambda: self._control.register("rbp"))
         tracer = Tracer(describer, sink, lineage, self._control.read, limits, self._is_traced)
@@ -156,4 +163,4 @@ class Tracing:
             what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
             ending = Ending("failed", what, error=TargetError(what, help="make room, or name another --output"))
         left = aftermath(self._control, tracer.depth.threads()) if ending.alive and ending.kind != "replaced" else []
-        return Traced(tracer.count, ending, sorted(tracer.operators), self._hooks, left, self._notes)
+        return Traced(self._target, tracer.count, ending, sorted(tracer.operators), self._hooks, left, self._notes)

@@ -21,10 +21,13 @@ _AT_ENTRY = Frame("rsp", 8, 8)
 
 
 def torch_session(control: Control, session: Session) -> Session:
-    """A session in which the dispatcher can be read; runs the process until there is one, if need be.
+    """A session in which the dispatcher can be read; starts and runs the program until there is one, if need be.
 
     Raises TargetGone where it ends before, NotTorch where loading cannot be watched.
     """
+    if session.target.pid == 0:
+        control.start()
+        session = control.session()
     if not session.has_torch:
         session = _run_to(control, _loader(session), lambda: _is_mapped(control))
     if not _is_ready(session):

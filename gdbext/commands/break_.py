@@ -1,0 +1,120 @@
+"""``dispatch-break``: breakpoints in the dispatcher, by operator and key."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gdbext.errors import UsageError
+from gdbext.live import control as live_control
+from gdbext.live.breaks import PLACES, BreakRequest, check_keys
+from gdbext.report import ErrorFact, Report
+
+if TYPE_CHECKING:
+    from gdbext.session import Session
+
+NAME = "dispatch-break"
+
+DESCRIPTION = """
+WHERE:
+  call        in at::_ops::OP::call, at the lookup: the keyset is known
+  redispatch  the same in at::_ops::OP::redispatch
+  lookup      both
+  boxed       at the boxed entries of the operator's kernels
+  kernel      at each distinct kernel of the operator's table, or the one for --key
+  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
+  register    when an entry of its table is computed
+  return      at the ends of call and redispatch
+
+In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
+process runs on when you say so. Without torch they are pending. scripts/dispatch runs the process to the first stop
+(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
+"""
+
+_Listed = list[tuple[BreakRequest, list[dict[str, Any]]]]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.description = f"{parser.description}\n{DESCRIPTION}"
+    parser.add_argument("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
+    parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+    parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
+    parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="tell and go on")
+    parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
+    parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
+
+
+def run(session: Session, args: argparse.Namespace) -> Report:
+    """Sets, lists or deletes. Raises UsageError, TargetError."""
+    control = live_control.control_for(session)
+    from gdbext.live import gdb_breaks
+
+    deleted: int | None = None
+    shown = None
+    ending: live_control.Ending | None = None
+    if args.delete is not None:
+        deleted = gdb_breaks.delete(args.delete)
+    elif not args.list:
+        shown, ending = _set(session, control, _request(session, args))
+    errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
+    return Report(
+        command=NAME,
+        target=session.target_facts(),
+        view="breaks",
+        errors=(*session.errors(), *errors),
+        extra={"breaks": _document(shown if shown is not None else gdb_breaks.listed(), deleted, ending)},
+        why=args.why,
+    )
+
+
+def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
+    if args.where not in PLACES:
+        what = "say where to stop" if args.where is None else f"{args.where!r} is no place to stop"
+        raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
+    if not args.op:
+        raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
+    request = BreakRequest(args.where, args.op, args.key, args.has, args.go_on)
+    if session.has_torch:
+        check_keys(session.dispatch_keys, request)
+    return request
+
+
+def _set(
+    session: Session, control: live_control.Control, request: BreakRequest
+) -> tuple[_Listed, live_control.Ending | None]:
+    """Set the breakpoints, and tell them; in a gdb of our own let the process run, too."""
+    from gdbext.live import gdb_breaks
+    from gdbext.live.waiting import torch_session
+
+    if not live_control.alone:
+        gdb_breaks.add(request, session)
+        return gdb_breaks.listed()[-1:], None
+    live_control.begin(NAME)
+    try:
+        gdb_breaks.add(request, torch_session(control, session))
+        ending = control.run()
+        return gdb_breaks.listed()[-1:] if ending.alive else [], ending
+    finally:
+        gdb_breaks.delete([])
+        control.close()
+        live_control.end()
+
+
+def _document(listed: _Listed, deleted: int | None, ending: live_control.Ending | None) -> dict[str, Any]:
+    return {
+        "requests": [
+            {
+                "where": request.where,
+                "op": list(request.patterns),
+                "key": request.key or None,
+                "has": request.has or None,
+                "continue": request.go_on,
+                "breakpoints": breakpoints,
+            }
+            for request, breakpoints in listed
+        ],
+        "deleted": deleted,
+        "ending": None if ending is None else {"kind": ending.kind, "text": ending.text, "status": ending.status},
+    }

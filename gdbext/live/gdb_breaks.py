@@ -1,0 +1,217 @@
+"""dispatch-break's breakpoints in gdb: ordinary ones, in ``info breakpoints``, with conditions that gdb evaluates.
+
+They are set by address, so that gdb's own symbols are not needed. Before torch is loaded, and again when the program
+has ended, a pending breakpoint on ``at::getStepCallbacksUnlessEmpty`` stands for them: gdb finds it when the library
+is loaded, and the first dispatch of any operator reaches it when all operators are registered.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gdb
+
+from gdbext.errors import GdbextError, TargetError, UsageError
+from gdbext.live import control as live_control
+from gdbext.live.breaks import BreakPlan, BreakRequest, BreakSite
+from gdbext.live.stop_report import stop_lines
+from gdbext.session import Session
+from gdbext.target.gdb_target import GdbTarget
+
+PENDING_AT = "at::getStepCallbacksUnlessEmpty"
+_WORD = (1 << 64) - 1
+
+
+class GdbBreak(gdb.Breakpoint):  # type: ignore[misc]
+    """A breakpoint at a site, with its condition."""
+
+    def __init__(self, site: BreakSite) -> None:
+        super().__init__(f"*{site.address:#x}")
+        self.site = site
+        if site.condition:
+            self.condition = site.condition
+
+
+class GdbPrint(gdb.Breakpoint):  # type: ignore[misc]
+    """The same for --continue: tells and goes on. gdb allows no condition beside a stop()."""
+
+    def __init__(self, site: BreakSite) -> None:
+        super().__init__(f"*{site.address:#x}")
+        self.site = site
+
+    def stop(self) -> bool:
+        """Called by gdb at each hit."""
+        try:
+            if not self.site.condition or int(gdb.parse_and_eval(self.site.condition)):
+                report_stop(self.site)
+        except (gdb.error, GdbextError, OSError) as error:
+            tell(f"dispatch-break: {error}\n")
+        return False
+
+
+class GdbPending(gdb.Breakpoint):  # type: ignore[misc]
+    """Stands for a request until the dispatcher can be read."""
+
+    def __init__(self, request: BreakSet) -> None:
+        super().__init__(PENDING_AT)
+        self._request = request
+
+    def stop(self) -> bool:
+        """The first dispatch: set the real ones."""
+        try:
+            self._request.resolve()
+        except (GdbextError, gdb.error) as error:
+            tell(f"dispatch-break: {error}\n")
+            return True
+        return False
+
+
+class BreakSet:
+    """The breakpoints of one request, through all runs of the program."""
+
+    def __init__(self, request: BreakRequest) -> None:
+        self.request = request
+        self.breakpoints: list[Any] = []
+        self.pending: GdbPending | None = None
+
+    def resolve(self, session: Session | None = None) -> None:
+        """Set the breakpoints. Raises UsageError, TargetError, LayoutError."""
+        session = session or _session()
+        sites = BreakPlan(session).sites(self.request)
+        if not sites:
+            raise UsageError(
+                f"nothing to stop at: {', '.join(self.request.patterns)} has no {self.request.where} of its own",
+                help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
+            )
+        kind = GdbPrint if self.request.go_on else GdbBreak
+        try:
+            self.breakpoints += [kind(site) for site in sites]
+        except gdb.error as error:
+            self.delete()
+            raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
+        self._drop_pending()
+
+    def wait(self) -> None:
+        """Set the pending one."""
+        self.breakpoints = []
+        if self.pending is None or not self.pending.is_valid():
+            self.pending = GdbPending(self)
+
+    def suspend(self) -> None:
+        """The program has ended: addresses mean nothing any more."""
+        if any(each.is_valid() for each in self.breakpoints):
+            self.delete()
+            self.wait()
+
+    def delete(self) -> None:
+        """Take everything away."""
+        for each in [*self.breakpoints, self.pending]:
+            if each is not None and each.is_valid():
+                each.delete()
+        self.breakpoints, self.pending = [], None
+
+    def alive(self) -> list[Any]:
+        """What the user has not deleted."""
+        return [each for each in [*self.breakpoints, self.pending] if each is not None and each.is_valid()]
+
+    def _drop_pending(self) -> None:
+        pending, self.pending = self.pending, None
+        if pending is not None:  # it may be the one that gdb is asking right now
+            pending.enabled = False
+            gdb.post_event(lambda: pending.delete() if pending.is_valid() else None)
+
+
+_sets: list[BreakSet] = []
+_connected: list[bool] = []
+
+
+def add(request: BreakRequest, session: Session) -> BreakSet:
+    """Set a request's breakpoints, or a pending one where torch cannot be read yet. Raises UsageError, TargetError."""
+    found = BreakSet(request)
+    if _readable(session):
+        found.resolve(session)
+    else:
+        found.wait()
+    _sets.append(found)
+    if not _connected:
+        _connected.append(True)
+        gdb.events.stop.connect(_stopped)
+        gdb.events.exited.connect(_exited)
+    return found
+
+
+def listed() -> list[tuple[BreakRequest, list[dict[str, Any]]]]:
+    """Every request with its breakpoints: number, place, hits, whether it is pending."""
+    _sets[:] = [each for each in _sets if each.alive()]
+    return [(each.request, [_document(one) for one in each.alive()]) for each in _sets]
+
+
+def delete(numbers: list[int]) -> int:
+    """Delete these breakpoints, all for none; how many were. Raises UsageError for a number that is not ours."""
+    ours = {one.number: one for each in _sets for one in each.alive()}
+    wrong = [number for number in numbers if number not in ours]
+    if wrong:
+        raise UsageError(f"breakpoint {wrong[0]} is none of dispatch-break's", help="dispatch-break --list")
+    chosen = numbers or list(ours)
+    for number in chosen:
+        ours[number].delete()
+    _sets[:] = [each for each in _sets if each.alive()]
+    return len(chosen)
+
+
+def _document(one: Any) -> dict[str, Any]:
+    site = getattr(one, "site", None)
+    return {
+        "number": one.number,
+        "pending": site is None,
+        "address": f"{site.address:#x}" if site else None,
+        "op": site.name if site else None,
+        "event": site.event if site else None,
+        "place": site.what if site else PENDING_AT,
+        "condition": (site.condition if site else "") or None,
+        "hits": one.hit_count,
+    }
+
+
+def report_stop(site: BreakSite) -> None:
+    """Tell about the stop that the selected thread is at. Raises gdb.error, OSError."""
+    bits = int(gdb.parse_and_eval(site.keyset)) & _WORD if site.keyset else None
+    tid = gdb.selected_thread().ptid[1]
+    fs_base = int(gdb.parse_and_eval("$fs_base")) & _WORD
+    tell("\n".join(stop_lines(_session(), site, bits, tid, fs_base)) + "\n")
+
+
+def tell(text: str) -> None:
+    """To gdb's output, or the launcher's. Raises OSError."""
+    if live_control.alone:
+        os.write(live_control.output, text.encode("utf-8", "backslashreplace"))
+    else:
+        gdb.write(text)
+
+
+def _session() -> Session:
+    return Session(GdbTarget(gdb.selected_inferior()))
+
+
+def _readable(session: Session) -> bool:
+    if not session.has_torch:
+        return False
+    try:
+        return bool(session.dispatcher.entries)
+    except TargetError:
+        return False
+
+
+def _stopped(event: Any) -> None:
+    for each in getattr(event, "breakpoints", ()):
+        if isinstance(each, GdbBreak):
+            try:
+                report_stop(each.site)
+            except (gdb.error, GdbextError, OSError) as error:
+                tell(f"dispatch-break: {error}\n")
+
+
+def _exited(_event: Any) -> None:
+    for each in _sets:
+        each.suspend()
