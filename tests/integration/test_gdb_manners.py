@@ -1,0 +1,159 @@
+"""The commands inside a user's own gdb: they leave its settings, names, selection and process as they were."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import ROOT, Inferior, run, wait_until
+
+SOURCE = f"source {ROOT}/gdbext/init.py"
+QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
+COMMANDS = (
+    "dispatch-bt", "dispatch-bt --all --native", "dispatch-bt --thread 1", "all-threads", "dispatch-diagnose",
+    "dispatch-info", "dispatch-keyset Meta", "dispatch-op aten::mm", "dispatch-lookup aten::mm Meta",
+    "dispatch-tls --all",
+)  # fmt: skip
+WRONG = ("dispatch-bt --bogus", "dispatch-bt --thread 99999", "dispatch-op", "dispatch-lookup aten::nothing CPU",
+         "dispatch-keyset NoSuchKey")  # fmt: skip
+
+Start = Callable[..., Inferior]
+
+
+def batch(commands: Sequence[str], *options: str, **more: Any) -> str:
+    """What gdb prints, on standard output, for these commands; none of them may end in a traceback."""
+    words = [word for command in commands for word in ("-ex", command)]
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
+    assert "Traceback" not in outcome.stderr, outcome
+    assert "internal error" not in outcome.stderr, outcome
+    return outcome.stdout
+
+
+def saved(expression: str, path: Path) -> str:
+    """A gdb command that writes a Python expression's value as JSON, and leaves no name behind."""
+    return f"python __import__('pathlib').Path({str(path)!r}).write_text(__import__('json').dumps({expression}))"
+
+
+def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: Path) -> None:
+    hang = inferior("meta-mm")
+    names = "sorted(globals())"
+    settings = "gdb.execute('show', False, True).splitlines()"
+    selection = "[gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc()]"
+    before = [saved(names, tmp_path / "names"), saved(settings, tmp_path / "settings")]
+    before += [SOURCE, SOURCE, "thread 2", "frame 1", saved(selection, tmp_path / "selection")]
+    after = [saved(names, tmp_path / "names after")]
+    for number, command in enumerate((*COMMANDS, *WRONG)):
+        after += [command, saved(selection, tmp_path / f"selection {number}")]
+    after += [saved(settings, tmp_path / "settings after"), saved(names, tmp_path / "names at the end"), "detach"]
+    batch(before + after, "-p", str(hang.pid))
+    read = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert read["names"] == read["names after"] == read["names at the end"]
+    assert len(read["settings"]) > 300
+    changed = set(read["settings"]) ^ set(read["settings after"])
+    assert not {line for line in changed if not line.startswith(("$_gthread", "$_thread"))}  # we chose another thread
+    for number, command in enumerate((*COMMANDS, *WRONG)):
+        assert read[f"selection {number}"] == read["selection"], command
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_use_says_why_and_what_to_try(inferior: Start, words: str) -> None:
+    hang = inferior("meta-mm")
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(hang.pid), "-ex", SOURCE, "-ex", words])
+    assert re.search(r"^  (why|try): ", outcome.stderr, re.MULTILINE), outcome
+    assert "Traceback" not in outcome.stderr, outcome
+
+
+def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, tmp_path: Path) -> None:
+    hang = inferior("meta-mm")
+    relative = os.path.relpath(ROOT / "gdbext/init.py", tmp_path)
+    source = f"source {relative}"
+    commands = [source, "dispatch-bt", f"attach {hang.pid}", "dispatch-bt", source, "dispatch-bt", "detach"]
+    assert batch(commands, cwd=tmp_path).count("op=[aten::mm], key=[Meta]") == 2
+
+
+def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
+    for command in COMMANDS:
+        outcome = run(["gdb", "-nx", "-q", "-batch", "-ex", SOURCE, "-ex", command], cwd=tmp_path)
+        assert "attach PID" in outcome.stderr, outcome
+        assert "why:" in outcome.stderr, outcome
+
+
+class Terminal:
+    """A gdb at a terminal of its own, driven as a user does."""
+
+    PROMPT = "(gdb) "
+
+    def __init__(self, *options: str) -> None:
+        ours, theirs = pty.openpty()
+        self._screen = ours
+        self.process = subprocess.Popen(
+            ["gdb", "-nx", "-q", *QUIET, "-iex", "set style enabled off", "-iex", "set confirm off", *options],
+            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"},
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def until(self, words: str, seconds: float = 60) -> str:
+        """Everything up to these words on the screen."""
+        seen = ""
+        end = time.monotonic() + seconds
+        while words not in seen:
+            left = end - time.monotonic()
+            if left < 0 or not select.select([self._screen], [], [], left)[0]:
+                raise AssertionError(f"{words!r} did not come in {seconds} s; there was: {seen[-2000:]}")
+            seen += os.read(self._screen, 1 << 16).decode(errors="replace")
+        return seen
+
+    def answer(self, command: str) -> str:
+        """What a command prints."""
+        self.type(command + "\n")
+        return self.until(self.PROMPT)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        os.close(self._screen)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    one = Terminal()
+    one.until(Terminal.PROMPT)
+    yield one
+    one.close()
+
+
+def test_control_c_in_a_users_gdb(inferior: Start, terminal: Terminal) -> None:
+    """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
+    hang = inferior("meta-mm")
+    terminal.answer(SOURCE)
+    terminal.answer(f"attach {hang.pid}")
+    for pause in (0.05, 0.3, 1.0):
+        terminal.type("dispatch-op --all --json\n")
+        time.sleep(pause)
+        begin = time.monotonic()
+        terminal.type("\x03")
+        seen = terminal.until(Terminal.PROMPT)
+        assert time.monotonic() - begin < 10
+        assert re.search("interrupted|Quit", seen), seen[-2000:]
+        assert "Traceback" not in seen
+        assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
+    terminal.answer("detach")
+    terminal.type("quit\n")
+    wait_until(lambda: terminal.process.poll() is not None, "gdb ends")
