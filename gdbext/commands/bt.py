@@ -13,10 +13,26 @@ if TYPE_CHECKING:
     from gdbext.target.base import Thread
 
 NAME = "dispatch-bt"
+_EPILOG = """\
+Innermost first. Each entry is one pass through the dispatcher:
+
+  #11   [redispatch] op=[aten::mm], key=[Meta]  in-kernel, exact
+        DispatchKeySet(Meta)  0x18000, table index 16
+        kernel meta_mm at model.py:3  (boxed only)
+               registered at model.py:9, path 1
+
+#11 is the native frame, [redispatch] the event (call, redispatch, callBoxed, redispatchBoxed), key the one that was
+chosen. The stage is entering (the operator's handle is being made), lookup, invoking (boxing layers) or in-kernel.
+exact: the keyset was read where the calling code passed it, and this operator's table has the running kernel for it;
+verified: found in the frame and proven the same way; inferred: from the kernel alone. --why shows the proof. path is
+the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
+"never entered" names the key that an innermost kernel was expected to redispatch to and has not reached.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
+    parser.epilog = _EPILOG
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
     which.add_argument("--all", action="store_true", help="every thread")
