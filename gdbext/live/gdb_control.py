@@ -42,7 +42,10 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
         try:
             cfa = (int(_evaluate(self._frame_register)) & _WORD) + self._offset
             value = int(_evaluate(self._value)) & _WORD if self._value else 0
-            return self._handler(gdb.selected_thread().ptid[1], cfa, value)
+            over = self._handler(gdb.selected_thread().ptid[1], cfa, value)
+            if over:
+                self._control.asked = True
+            return over
         except (GdbextError, OSError, gdb.error, KeyboardInterrupt) as error:
             self._control.fail(error)
             return True
@@ -68,7 +71,7 @@ class GdbControl:
     def __init__(self) -> None:
         self._hooks: list[GdbHook] = []
         self._failure: BaseException | None = None
-        self._asked = False
+        self.asked = False
         self._exit: Any = None
         self._stop: Any = None
         self._exec_catch: int | None = None
@@ -143,6 +146,7 @@ class GdbControl:
     def _continue(self) -> Ending | None:
         """One run; None where the process is to go on."""
         self._failure = self._exit = self._stop = None
+        self.asked = False
         try:
             gdb.execute("continue", False, True)
         except KeyboardInterrupt:
@@ -159,6 +163,8 @@ class GdbControl:
     def _why_stopped(self) -> Ending | None:
         if gdb.selected_inferior().pid == 0:
             return Ending("gone", "the process ended")
+        if self.asked:
+            return Ending("asked", "")
         event = self._stop
         if isinstance(event, gdb.SignalEvent):
             name = event.stop_signal
@@ -166,12 +172,11 @@ class GdbControl:
                 return Ending("interrupted", "Ctrl+C")
             return None if name in _PASSED_ON else Ending("signal", f"the process got {name}")
         if isinstance(event, gdb.BreakpointEvent):
-            if any(isinstance(each, GdbHook) for each in event.breakpoints):
-                return Ending("asked", "")
-            return Ending("stopped", f"breakpoint {event.breakpoint.number}")
+            numbers = [each.number for each in event.breakpoints if not isinstance(each, GdbHook)]
+            return Ending("stopped", f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
         if self._exec_catch is not None and self._replaced():
             return Ending("replaced", "the process replaced itself by another program (exec)")
-        return Ending("asked", "") if event is None else Ending("stopped", "gdb stopped the process")
+        return Ending("stopped", "gdb stopped the process")
 
     def _replaced(self) -> bool:
         """The exec catchpoint was hit."""

@@ -9,6 +9,7 @@ from gdbext.dispatcher.frames import STEP_CALLBACKS
 from gdbext.dispatcher.roles import Role, classify
 from gdbext.errors import GdbextError
 from gdbext.live.control import Control, HookSpec
+from gdbext.live.everything import Everything, Host, LookupStop
 from gdbext.live.lineage import Place
 from gdbext.live.plan import TORCH, BoxedEntry, OperatorFunction, Plan
 from gdbext.live.sites import Frame, Invocation, Sites, frame_at
@@ -26,12 +27,13 @@ AT_ENTRY = Frame("rsp", 8, 8)
 class Placer:
     """Places hooks of one trace. ``count`` is how many there are."""
 
-    def __init__(self, session: Session, control: Control, plan: Plan, tracer: Tracer) -> None:
+    def __init__(self, session: Session, control: Control, plan: Plan, tracer: Tracer, returns: bool) -> None:
         self.count = 0
         self._session = session
         self._control = control
         self._plan = plan
         self._tracer = tracer
+        self._with_returns = returns
         self._boxed_callers: dict[int, str] = {}
 
     def hook(self, spec: HookSpec) -> None:
@@ -41,7 +43,7 @@ class Placer:
 
     # --- an operator's own functions -------------------------------------------------------------
 
-    def function(self, function: OperatorFunction, entry: bool, returns: bool) -> None:
+    def function(self, function: OperatorFunction, entry: bool) -> None:
         """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
         tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
         start, place = function.function.start, place_of(function.function, sites)
@@ -56,7 +58,7 @@ class Placer:
         if entry:
             entered = HookSpec(start, AT_ENTRY, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
             self.hook(entered)
-        if returns:
+        if self._with_returns:
             for invocation in sites.invocations:
                 self._invocation(invocation)
             self._returns(sites.returns)
@@ -100,7 +102,7 @@ class Placer:
 
     # --- boxed calls -----------------------------------------------------------------------------
 
-    def boxed_entry(self, entry: BoxedEntry, returns: bool, calls: bool) -> None:
+    def boxed_entry(self, entry: BoxedEntry, calls: bool) -> None:
         """The boxed entry of a kernel; ``calls``: tell of callBoxed, too, not only of redispatchBoxed."""
         function = self._session.symbolizer.function(entry.address)
         if function is None or function.start != entry.address:
@@ -120,18 +122,29 @@ class Placer:
             return over
 
         self.hook(HookSpec(entry.address, AT_ENTRY, entered, "rdx"))
-        if returns:
+        if self._with_returns:
             self._returns(self._plan.returns(function))
 
-    def call_boxed(self, function: Function, sites: Sites) -> None:
-        """A copy of ``Dispatcher::callBoxed``: every boxed call of every operator stops there."""
-        tracer, control, place = self._tracer, self._control, place_of(function, sites)
+    def host(self, host: Host) -> None:
+        """A function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
+        tracer, control, sites = self._tracer, self._control, host.sites
+        place = place_of(host.function, sites)
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             operator = tracer.operator(control.register(sites.entry))
-            return operator is not None and tracer.lookup(operator, "callBoxed", tid, cfa, place, bits)
+            return operator is not None and tracer.lookup(operator, host.event, tid, cfa, place, bits)
 
         self.hook(HookSpec(sites.lookup, sites.frame, looked_up, sites.keyset))
+        if self._with_returns:
+            self._returns(sites.returns)
+
+    def everything(self, everything: Everything) -> None:
+        """Every call of every operator."""
+        stop = LookupStop(self._session, self._control, self._tracer)
+        for address in everything.lookups():
+            self.hook(HookSpec(address, AT_ENTRY, stop, "rsi"))
+        for host in everything.hosts():
+            self.host(host)
 
     def _boxed_event(self, returns_to: int) -> str:
         """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""

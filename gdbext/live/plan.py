@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.dispatcher.call_sites import follow_stub
-from gdbext.errors import MemoryFault
 from gdbext.live.sites import FUNCTION_LIMIT, Frame, SiteFinder, Sites, static_handles
+from gdbext.process.module import Module
 from gdbext.process.symbols import Function
 from gdbext.process.x86_decode import Instruction, instructions
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 TORCH = "libtorch_cpu.so"
 OPERATOR_STRUCT = b"_ZN2at4_ops"
 BOXED_FROM_UNBOXED = "_ZN3c104impl31make_boxed_from_unboxed_functorI"
-CALL_BOXED = "_ZNK3c1010Dispatcher9callBoxedE"
-LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 COMPUTE_ENTRY = "_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE"
 REGISTER_NAME = "_ZN3c1010Dispatcher17findOrRegisterName_ERKNS_12OperatorNameE"
 """Called for every definition and every kernel of an operator whose name may be new (Dispatcher.cpp)."""
@@ -120,25 +118,11 @@ class Plan:
                 found.append(BoxedEntry(operator, address, Frame("rsp", _ENTRY_SIZE, _ENTRY_SIZE)))
         return found
 
-    def call_boxed(self) -> list[tuple[Function, Sites]]:
-        """All copies of ``Dispatcher::callBoxed`` whose lookup can be read, in all modules."""
-        return list(self._call_boxed())
-
-    def _call_boxed(self) -> Iterator[tuple[Function, Sites]]:
-        for start in self.addresses_named(CALL_BOXED):
-            function = self._session.symbolizer.function(start)
-            try:
-                sites = self.finder.find(start, function.size) if function is not None else None
-            except MemoryFault:
-                continue
-            if function is not None and sites is not None and sites.entry:
-                yield function, sites
-
-    def addresses_named(self, prefix: str) -> list[int]:
-        """Where functions whose mangled name begins so are, in every module that uses the dispatcher; no cold parts."""
+    def addresses_named(self, prefix: str, modules: Sequence[Module]) -> list[int]:
+        """Where functions whose mangled name begins so are, in these modules; no cold parts."""
         found = set()
-        for module in self._session.modules.modules:
-            index = self._session.symbolizer.index(module) if uses_dispatcher(module.name) else None
+        for module in modules:
+            index = self._session.symbolizer.index(module)
             for symbol in index.matching(prefix.encode()) if index is not None else ():
                 if symbol.is_function and symbol.name.startswith(prefix) and ".cold" not in symbol.name:
                     found.add(module.base + symbol.vaddr)
@@ -205,8 +189,3 @@ def split_struct(name: str) -> tuple[str, str]:
     struct, method = rest[digits:end], rest[end:]
     event = "call" if method.startswith("4callE") else "redispatch" if method.startswith("10redispatchE") else ""
     return struct, event
-
-
-def uses_dispatcher(name: str) -> bool:
-    """A library that may have its own copies of the dispatcher's inline functions, by name: torch's own."""
-    return name.startswith(("libtorch_cpu", "libtorch_python", "libtorch_cuda", "libtorch_hip", "libtorch_xpu"))

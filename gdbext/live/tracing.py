@@ -12,6 +12,7 @@ from gdbext.live import control as live_control
 from gdbext.live.aftermath import aftermath
 from gdbext.live.control import Control, Ending
 from gdbext.live.describe import Describer
+from gdbext.live.everything import Everything
 from gdbext.live.lineage import Lineage, Rules
 from gdbext.live.placing import Placer
 from gdbext.live.plan import OperatorFunction, Plan
@@ -121,9 +122,13 @@ class Tracing:
     def _place(self, tracer: Tracer, operators: Sequence[Operator]) -> int:
         """Place all hooks; how many. Raises TargetError."""
         request, plan = self._request, Plan(self._session)
-        placer = Placer(self._session, self._control, plan, tracer)
-        extra = self._session.dispatcher.find(request.since) if request.since else []
         returns = request.verbose or request.returns
+        placer = Placer(self._session, self._control, plan, tracer, returns)
+        everything = Everything(self._session, plan)
+        if request.everything:
+            placer.everything(everything)
+            return placer.count
+        extra = self._session.dispatcher.find(request.since) if request.since else []
         boxed = request.boxed
         functions: list[OperatorFunction] = []
         named = list({each.address: each for each in (*operators, *extra)}.values())
@@ -142,14 +147,14 @@ class Tracing:
                 help="name fewer operators, or use --all",
             )
         for function in functions:
-            placer.function(function, request.verbose, returns)
+            placer.function(function, request.verbose)
         for operator in named:
             for entry in plan.boxed_entries(operator):
-                placer.boxed_entry(entry, returns, not boxed)
+                placer.boxed_entry(entry, not boxed)
         if request.verbose:
             placer.structured(named)
-        for host, sites in plan.call_boxed() if boxed else ():
-            placer.call_boxed(host, sites)
+        for host in everything.hosts() if boxed else ():
+            placer.host(host)
         return placer.count
 
     # --- the end ---------------------------------------------------------------------------------
