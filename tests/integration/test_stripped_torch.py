@@ -1,0 +1,83 @@
+"""A torch whose libraries are stripped, as Debian ships it: names come from .dynsym alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch_copies
+from harness import Inferior, start
+
+STAGES = [("redispatch", "aten::mm"), ("call", "aten::mm"), ("call", "aten::matmul"), ("call", "aten::linear")]
+
+
+@pytest.fixture(scope="module")
+def stripped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
+    folder = tmp_path_factory.mktemp("stripped")
+    torch_copies.strip(torch_copies.copy_of_torch(folder))
+    inferior = start("meta-mm", env={"PYTHONPATH": str(folder)})
+    yield inferior
+    inferior.assert_undisturbed()
+    inferior.close()
+    shutil.rmtree(folder)
+
+
+def told(document: dict[str, Any]) -> str:
+    return "\n".join(" ".join(error.values()) for error in document["errors"])
+
+
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_operators_stages_and_python_are_shown(stripped: Inferior, debugger: str) -> None:
+    document = stripped.dispatch("dispatch-bt", "--native", debugger=debugger).document
+    (main,) = document["threads"]
+    assert [(step["event"], step["op"]) for step in main["dispatch"]] == STAGES
+    assert {step["stage"] for step in main["dispatch"]} == {"in-kernel"}
+    python = [frame["function"] for frame in main["python_frames"]]
+    assert python[-2:] == ["meta_mm", "<module>"]
+    assert not [step for step in main["dispatch"] if step["kernel"]], "no name could prove a kernel"
+
+
+def test_no_keyset_is_made_up(stripped: Inferior) -> None:
+    """Each one is true, or it is unknown and the report says why."""
+    document = stripped.dispatch("dispatch-bt").document
+    steps = document["threads"][0]["dispatch"]
+    assert steps[0]["keyset"] is None or steps[0]["keyset"]["bits"] == stripped.truth["kernel_keyset"]
+    if any(step["keyset"] is None for step in steps):
+        assert "stripped" in told(document)
+
+
+def test_it_is_known_which_torch_it_is(stripped: Inferior) -> None:
+    """Stripping keeps the build-id: version and layout are known, and the thread's own state can be read."""
+    document = stripped.dispatch("dispatch-info").document
+    assert document["target"]["torch"]["version"] == stripped.truth["torch"]
+    assert document["target"]["torch"]["layout"]["match"] == "exact"
+    (thread,) = stripped.dispatch("dispatch-tls").document["threads"]
+    assert "AutogradMeta" in thread["tls"]["excluded"] or "AutogradOther" in thread["tls"]["excluded"]
+
+
+def test_the_verdict_names_the_operator(stripped: Inferior) -> None:
+    verdict = stripped.dispatch("dispatch-diagnose").document["verdict"]
+    assert (verdict["kind"], verdict["op"], verdict["stage"]) == ("blocked", "aten::mm", "in-kernel")
+
+
+def test_what_cannot_be_shown_is_refused_with_the_reason(stripped: Inferior) -> None:
+    outcome = stripped.dispatch("dispatch-op", "aten::mm", check=False)
+    if outcome.status:
+        (error,) = outcome.document["errors"]
+        assert "stripped" in error["why"]
+        assert error["help"]
+    else:
+        assert outcome.document["operators"][0]["schema"].startswith("aten::mm(")
+
+
+def test_where_the_names_went(stripped: Inferior, tmp_path: Path) -> None:
+    """The premise: the copies have no .symtab, and the program uses them."""
+    maps = Path(f"/proc/{stripped.pid}/maps").read_text()
+    libraries = {line.split()[-1] for line in maps.splitlines() if line.endswith(torch_copies.STRIPPED)}
+    assert len(libraries) == len(torch_copies.STRIPPED)
+    for library in libraries:
+        assert str(tmp_path.parent) in library
+        assert b".symtab" not in Path(library).read_bytes()[-8192:]
