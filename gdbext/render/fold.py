@@ -12,11 +12,11 @@ MIN_REPEATS = 3
 
 
 class Run(NamedTuple):
-    """``period`` items from ``start``, standing ``count`` times in a row (1 where nothing repeats)."""
+    """``period`` items from ``start``, standing ``times`` times in a row (1 where nothing repeats)."""
 
     start: int
     period: int
-    count: int
+    times: int
 
 
 def fold(items: Sequence[Hashable]) -> Iterator[Run]:

@@ -152,3 +152,16 @@ def check_claims(subject: Subject, document: Mapping[str, Any], patches: Mapping
             bits = step["keyset"]["bits"]
             true = thread["tid"] == subject.inferior.pid and subject.steps.get(step["level"]) == bits
             assert true or int(bits, 16) in planted, f"{step['confidence']} but false: {step}"
+
+
+def test_an_operators_name_that_drives_a_terminal(subject: Subject) -> None:
+    """PyTorch takes any name from a C++ registration; here it stands in the place of aten::mm."""
+    name = b"\x1b[31mm\x07\r"
+    patches = {word: name for word in subject.words if subject.target.read(word, 8) == b"aten::mm"}
+    assert patches, "the name of aten::mm is read"
+    session = Session(OverlayTarget(subject.target, patches))
+    for command in (("dispatch-bt", "--why"), ("dispatch-diagnose",), ("all-threads",), ("dispatch-op", "*")):
+        outcome = run(session, command)
+        text = outcome.output + outcome.error
+        assert [char for char in text if not char.isprintable() and char != "\n"] == [], command
+        assert "\\x1b[31mm\\x07\\x0d" in text, command

@@ -81,3 +81,11 @@ def test_where_the_names_went(stripped: Inferior, tmp_path: Path) -> None:
     for library in libraries:
         assert str(tmp_path.parent) in library
         assert b".symtab" not in Path(library).read_bytes()[-8192:]
+
+
+def test_functions_without_names_are_not_taken_for_one(stripped: Inferior) -> None:
+    """Different nameless frames in a row are no repetition that could be folded."""
+    text = stripped.dispatch("dispatch-bt", "--native", json=False).stdout
+    frames = [line for line in text.splitlines() if " ??  libtorch_python.so" in line]
+    assert len(frames) > 3
+    assert "in a row" not in text

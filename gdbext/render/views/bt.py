@@ -64,9 +64,9 @@ def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
     for run in fold([block[0] for block in blocks]):
         for _, lines in blocks[run.start : run.start + run.period]:
             yield from lines
-        if run.count > 1:
+        if run.times > 1:
             plural = "entries" if run.period > 1 else "entry"
-            yield style(f"{_PASS} … the {run.period} {plural} above, {run.count} times in a row …", "yellow")
+            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
 
 
 def _blocks(thread: ThreadFacts, style: Style, why: bool) -> list[Block]:
@@ -124,4 +124,5 @@ def _frame_block(frame: FrameFact, style: Style) -> Block:
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""
     pc = f"{frame.pc:#018x} " if frame.pc is not None else ""
-    return f"{function}{module}", (f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}",)
+    same = pc if frame.function == "??" else ""  # functions without names are not one function
+    return f"{same}{function}{module}", (f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}",)
