@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import debian_torch
 import pytest
 import torch_copies
 from harness import Inferior, start
@@ -89,3 +90,37 @@ def test_functions_without_names_are_not_taken_for_one(stripped: Inferior) -> No
     frames = [line for line in text.splitlines() if " ??  libtorch_python.so" in line]
     assert len(frames) > 3
     assert "in a row" not in text
+
+
+# --- a torch of a distribution -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inferior]:
+    folder = tmp_path_factory.mktemp("debian")
+    inferior = start("old-torch", python="debian", env=debian_torch.environment(folder))
+    yield inferior
+    inferior.assert_undisturbed()
+    inferior.close()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_debians_torch_by_names_alone(debian: Inferior, debugger: str) -> None:
+    """Stripped, of a version without layout, and with its version in the library's name."""
+    assert debian.truth["torch"].startswith("1.13")
+    document = debian.dispatch("dispatch-bt", "--native", debugger=debugger).document
+    (main, *_) = document["threads"]
+    assert [(step["event"], step["op"]) for step in main["dispatch"]] == STAGES
+    assert {(step["stage"], step["confidence"], step["keyset"]) for step in main["dispatch"]} == {
+        ("in-kernel", "unknown", None)
+    }
+    assert [frame["function"] for frame in main["python_frames"]][-2:] == ["meta_mm", "<module>"]
+    assert document["target"]["torch"] == {"version": "1.13.0", "layout": {"id": None, "match": "none"}}
+    assert "no layout for PyTorch 1.13.0" in told(document)
+    verdict = debian.dispatch("dispatch-diagnose", debugger=debugger).document["verdict"]
+    assert (verdict["kind"], verdict["op"], verdict["stage"]) == ("blocked", "aten::mm", "in-kernel")
+    refused = debian.dispatch("dispatch-op", "mm", debugger=debugger, check=False)
+    assert refused.status == 1
+    assert "scripts/gen_layouts.py" in refused.document["errors"][0]["help"]
