@@ -30,7 +30,6 @@ LIVE_PROGRAM = (
     "--readnever",
     "-iex", "set auto-solib-add off",
     "-iex", "set libthread-db-search-path /nonexistent",
-    "-iex", "set startup-with-shell off",
 )  # fmt: skip
 """The same for a program that gdb starts for a live command; it needs the program's file."""
 QUIET = (
