@@ -84,6 +84,8 @@ class CallSites:
             return None
         if location.kind == "register":
             return (base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+        if not location.intact(stack.frames[level].registers):
+            return None
         return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
 
     def _decode(self, stack: Stack, level: int) -> CallSite:

@@ -183,7 +183,7 @@ class Recovery:
         calls_kernel = found.kernel == level - 1 and self._sites.site(stack, level).through_pointer
 
         def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
-            if not calls_kernel or not kernel.unboxed:
+            if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
                 return False
             return position == 1 or (position == 2 and first is not None and first != kernel.functor)
 

@@ -6,7 +6,7 @@ frame, or a stack slot. Where that is not certain there is no answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .x86_decode import Instruction, MemoryOperand
@@ -23,7 +23,9 @@ class Location(NamedTuple):
     Registers are as they were at the call.
 
     "memory" held the value when the call began. The called function can change it only where the slot is a variable
-    whose address it was given; a compiler's own spill slots never change.
+    whose address it was given; a compiler's own spill slots never change. It is the value only if ``others``, places
+    that were stored to after it was loaded (register, displacement, bytes), do not overlap it: their registers have
+    values only in a real frame.
     """
 
     kind: str
@@ -31,6 +33,18 @@ class Location(NamedTuple):
     displacement: int = 0
     value: int | None = None
     parts: tuple[Location, ...] = ()
+    others: tuple[tuple[str, int, int], ...] = ()
+
+    def intact(self, registers: Mapping[str, int]) -> bool:
+        """With the frame's registers: none of ``others`` overlaps the 8 bytes of this place."""
+        if self.others and self.register not in registers:
+            return False
+        start = registers.get(self.register or "", 0) + self.displacement
+        for register, displacement, size in self.others:
+            other = registers.get(register)
+            if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
+                return False
+        return True
 
 
 def argument_source(code: Sequence[Instruction], register: str, labels: Iterable[int] = ()) -> Location | None:
@@ -104,9 +118,10 @@ class _Search:
         displacement = base.displacement + memory.displacement
         if found.kind == "lea":
             return Location("register", base.register, displacement)
-        if found.kind not in ("mov", "and") or self._overwritten(position, base.register, displacement):
+        if found.kind not in ("mov", "and"):
             return None
-        return Location("memory", base.register, displacement)
+        others = self._stores_elsewhere(position, base.register, displacement)
+        return None if others is None else Location("memory", base.register, displacement, others=others)
 
     def _unchanged(self, register: str, position: int) -> int | None:
         """What to add to the register at the call to get it as before instruction ``position``; None when unsure."""
@@ -124,23 +139,28 @@ class _Search:
                 return None
         return added
 
-    def _overwritten(self, position: int, register: str | None, displacement: int) -> bool:
-        """True when something between the load and the call may store to the slot at register + displacement.
+    def _stores_elsewhere(
+        self, position: int, register: str | None, displacement: int
+    ) -> tuple[tuple[str, int, int], ...] | None:
+        """Stores between the load and the call relative to other registers; None when one may hit the slot.
 
-        Only a store relative to the same register is known to go elsewhere. A push writes below the stack pointer,
-        where no variable can be.
+        A store relative to the same register is known to miss it. A push writes below the stack pointer, where no
+        variable can be.
         """
+        others = []
         for number in range(position + 1, self._call):
             found = self._code[number]
             if not found.stored:
                 continue
             memory = found.memory
             if memory is None or memory.base is None or memory.index_register is not None:
-                return True
+                return None
             base = self.find(number, memory.base) if memory.base in CALLEE_SAVED else None
-            if base is None or base.kind != "register" or base.register != register:
-                return True
+            if base is None or base.kind != "register" or base.register is None:
+                return None
             start = base.displacement + memory.displacement
-            if start < displacement + _WORD and displacement < start + found.stored:
-                return True
-        return False
+            if base.register != register:
+                others.append((base.register, start, found.stored))
+            elif start < displacement + _WORD and displacement < start + found.stored:
+                return None
+        return tuple(others)

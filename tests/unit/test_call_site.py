@@ -73,7 +73,6 @@ UNSURE = [
     "mov 8(%rsp),%rdi; vmovdqu64 %zmm0,(%rsp); call *%rax",
     "mov 8(%rsp),%rdi; rep stosq; call *%rax",
     "mov 8(%rsp),%rdi; push %rax; mov %rax,16(%rsp); call *%rax",
-    "mov -8(%rbp),%rdi; mov %rax,8(%rsp); call *%rax",
     "mov 8(%rsp,%rcx,8),%rdi; call *%rax",
     "mov %rbx,%rdi; add $8,%rdi; call *%rax",
     "mov %rbx,%rdi; mov $1,%dil; call *%rax",
@@ -105,6 +104,17 @@ def test_unsure(assemble: Callable[[str], list[Instruction]], text: str) -> None
         assert argument_source(code, "rdi", jump_targets(assemble(text))) is None
         return
     assert argument_source(assemble(text), "rdi") is None
+
+
+def test_a_store_relative_to_another_register_counts_only_where_it_does_not_hit(
+    assemble: Callable[[str], list[Instruction]],
+) -> None:
+    found = argument_source(assemble("mov -8(%rbp),%rdi; mov %rax,8(%rsp); call *%rax"), "rdi")
+    assert found == Location("memory", "rbp", -8, others=(("rsp", 8, 8),))
+    assert found.intact({"rbp": 0x1040, "rsp": 0x1000})
+    assert not found.intact({"rbp": 0x1014, "rsp": 0x1000})
+    assert found.intact({"rbp": 0x1008, "rsp": 0x1000})
+    assert not found.intact({"rbp": 0x1040})
 
 
 PROGRAM = r"""
@@ -188,5 +198,7 @@ def evaluate(location: Location, registers: dict[str, int], stack: bytes) -> int
     address = registers[location.register] + location.displacement
     if location.kind == "register":
         return address
+    if not location.intact(registers):
+        return None
     at = address - registers["rsp"]
     return int.from_bytes(stack[at : at + 8], "little") if 0 <= at <= len(stack) - 8 else None
