@@ -75,6 +75,7 @@ class GdbControl:
         self._exit: Any = None
         self._stop: Any = None
         self._exec_catch: int | None = None
+        self._ran = ""
 
     def place(self, spec: HookSpec) -> GdbHook:
         """Watch an address in all threads. Raises TargetError."""
@@ -147,12 +148,15 @@ class GdbControl:
         """One run; None where the process is to go on."""
         self._failure = self._exit = self._stop = None
         self.asked = False
+        self._ran = _program()
         try:
             gdb.execute("continue", False, True)
         except KeyboardInterrupt:
             self._interrupt()
             return Ending("interrupted", "Ctrl+C")
         except gdb.error as error:
+            if self._is_another_program():  # gdb tried to set our breakpoints in it
+                return _REPLACED
             return Ending("failed", f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if self._failure is not None:
             return _failed(self._failure)
@@ -172,18 +176,15 @@ class GdbControl:
                 return Ending("interrupted", "Ctrl+C")
             return None if name in _PASSED_ON else Ending("signal", f"the process got {name}")
         if isinstance(event, gdb.BreakpointEvent):
+            if any(each.number == self._exec_catch for each in event.breakpoints):
+                return _REPLACED
             numbers = [each.number for each in event.breakpoints if not isinstance(each, GdbHook)]
             return Ending("stopped", f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
-        if self._exec_catch is not None and self._replaced():
-            return Ending("replaced", "the process replaced itself by another program (exec)")
         return Ending("stopped", "gdb stopped the process")
 
-    def _replaced(self) -> bool:
-        """The exec catchpoint was hit."""
-        try:
-            return "already hit" in str(gdb.execute(f"info breakpoints {self._exec_catch}", False, True))
-        except gdb.error:
-            return False
+    def _is_another_program(self) -> bool:
+        """It is not the program that ran when the process was resumed."""
+        return _program() not in ("", self._ran)
 
     def _interrupt(self) -> None:
         """After a KeyboardInterrupt the process may still run."""
@@ -201,6 +202,19 @@ class GdbControl:
 
     def _stopped(self, event: Any) -> None:
         self._stop = event
+
+
+_REPLACED = Ending("replaced", "the process replaced itself by another program (exec)")
+
+
+def _program() -> str:
+    """What is different in every program that a process executes; "" where that cannot be told (remote)."""
+    pid = gdb.selected_inferior().pid
+    try:
+        with open(f"/proc/{pid}/auxv", "rb") as auxv:  # the addresses of its program headers and entry
+            return auxv.read().hex()
+    except OSError:
+        return ""
 
 
 def _failed(error: BaseException) -> Ending:

@@ -1,0 +1,190 @@
+"""dispatch-trace on real programs, against PyTorch's own trace and against the profiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import native_build
+import pytest
+from harness import DISPATCH, INFERIORS, Outcome, run
+
+SCRIPT = INFERIORS / "traced_calls.py"
+TRACED = ("aten::linear", "aten::matmul", "aten::mm.default", "aten::t", "aten::transpose.int", "aten::add_.Tensor")
+UNOBSERVED = {"aten::size", "aten::is_leaf", "aten::output_nr", "aten::_version", "aten::is_complex"}
+"""RecordFunction leaves these out (ATen/core/dispatch/ObservedOperators.cpp)."""
+
+
+def trace(options: Sequence[str], *program: str, timeout: float = 300) -> Outcome:
+    """``dispatch-trace OPTIONS -- python traced_calls.py PROGRAM``."""
+    command = [DISPATCH, "dispatch-trace", *options, "--", sys.executable, SCRIPT, *program]
+    return run(command, timeout=timeout, env={"TORCH_SHOW_DISPATCH_TRACE": "0"})
+
+
+def trace_lines(text: str) -> list[str]:
+    words = r" +\[(call|redispatch|callBoxed|redispatchBoxed)\] op=\[[^]]+\], key=\[\w+\]"
+    return [line for line in text.splitlines() if re.fullmatch(words, line)]
+
+
+def test_equals_pytorchs_own_trace() -> None:
+    shim = native_build.build("show_trace")
+    truth = run(
+        [sys.executable, SCRIPT, "linear"], env={"LD_PRELOAD": str(shim), "TORCH_SHOW_DISPATCH_TRACE": "1"}
+    )
+    wanted = trace_lines(truth.stderr)
+    assert truth.status == 7, truth
+    assert len(wanted) > 40, truth
+    outcome = trace(TRACED, "linear")
+    assert outcome.status == 0, outcome
+    assert trace_lines(outcome.stdout) == wanted
+    assert "the process exited with status 7" in outcome.stdout
+
+
+def test_all_equals_the_profiler(tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    outcome = trace(["--all", "--since", "aten::trace"], "model", str(names))
+    assert outcome.status == 0, outcome
+    called = re.findall(r"^( +)\[call(?:Boxed)?\] op=\[([\w:]+)", outcome.stdout, re.MULTILINE)
+    outermost = [index for index, (indent, _) in enumerate(called) if len(indent) == 1]
+    marks = [index for index in outermost if called[index][1] == "aten::trace"]
+    assert len(marks) == 2, outcome
+    begin = next(index for index in outermost if index > marks[0])  # behind what aten::trace itself calls
+    seen = [name for _, name in called[begin : marks[1]] if name not in UNOBSERVED]
+    assert seen == json.loads(names.read_text())
+    assert len(seen) > 50
+
+
+def test_the_nine_steps_come_in_order() -> None:
+    outcome = trace(["--verbose", "aten::mm.default"], "linear")
+    assert outcome.status == 0, outcome
+    lines = outcome.stdout.splitlines()
+    start = max(index for index, line in enumerate(lines) if "[call]" in line and "AutogradMeta" in line) - 1
+    steps = [re.match(r"( *)\[(\w+)\]", line) for line in lines[start:]]
+    words = [match.group(2) for match in steps if match]
+    assert words[:14] == [
+        "entry", "call", "lookup", "index", "found", "enter",
+        "entry", "redispatch", "lookup", "index", "found",
+        words[11], "return", "return",
+    ]  # fmt: skip
+    assert words[11] in ("enter", "boxed")
+    assert words[14:16] == ["return", "return"]
+    text = "\n".join(lines[start:])
+    assert "keyset=[DispatchKeySet(Meta, AutogradMeta)]" in text
+    assert "keyset=[DispatchKeySet(Meta)]" in text
+    assert re.search(r"key=\[Meta\], index=\[\d+\], valid=\[1\]", text)
+
+
+def test_chrome_trace_is_nested(tmp_path: Path) -> None:
+    output = tmp_path / "trace.json"
+    outcome = trace(["aten::linear", "aten::mm.default", "--output", str(output)], "linear")
+    assert outcome.status == 0, outcome
+    events = json.loads(output.read_text())["traceEvents"]
+    assert {event["cat"] for event in events} == {"call", "redispatch", "kernel"}
+    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
+    linear = [event for event in events if event["name"] == "aten::linear"]
+    products = [event for event in events if event["name"] == "aten::mm" and event["cat"] == "call"]
+    assert len(linear) == len(products) == 4
+    for outer, inner in zip(linear, products):
+        assert outer["ts"] <= inner["ts"]
+        assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 0.2
+        assert inner["args"]["returned"]
+    assert products[-1]["args"]["key"] == "AutogradMeta"
+
+
+@pytest.mark.parametrize("output", ["trace.txt", "trace.json", "trace.jsonl"])
+def test_a_full_disk_ends_the_trace(tmp_path: Path, output: str) -> None:
+    link = tmp_path / output
+    link.symlink_to("/dev/full")
+    outcome = trace(["aten::mm", "--output", str(link)], "linear")
+    assert "No space left on device" in outcome.stdout, outcome
+
+
+def test_exec_in_the_middle() -> None:
+    outcome = trace(["aten::mm"], "exec")
+    assert outcome.status == 0, outcome
+    assert len(trace_lines(outcome.stdout)) == 2
+    assert "replaced itself by another program" in outcome.stdout
+
+
+def test_children_are_not_disturbed() -> None:
+    outcome = trace(["aten::mm"], "children")
+    assert outcome.status == 0, outcome
+    assert len(trace_lines(outcome.stdout)) == 4
+    assert "exited with status 7" in outcome.stdout
+
+
+def test_limit_depth_and_json() -> None:
+    outcome = run(
+        [DISPATCH, "--json", "dispatch-trace", "aten::linear", "aten::mm", "--depth", "1", "--limit", "2", "--",
+         sys.executable, SCRIPT, "linear"]
+    )  # fmt: skip
+    assert outcome.status == 0, outcome
+    document = outcome.document["trace"]
+    shown = [event for event in document["events"] if event["step"] == "dispatch"]
+    assert [event["op"] for event in shown] == ["aten::linear", "aten::linear"]
+    assert [event["depth"] for event in shown] == [1, 1]
+    assert document["ending"]["kind"] == "limit"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["aten::mmm"], "no operator 'aten::mmm'"),
+        ([], "name the operators"),
+        (["mm", "--limit", "0"], "greater than 0"),
+    ],
+)
+def test_wrong_usage(options: list[str], said: str) -> None:
+    outcome = trace(options, "linear")
+    assert outcome.status == 2, outcome
+    assert said in outcome.stderr
+    assert outcome.stdout == ""
+
+
+def test_a_core_is_refused(tmp_path: Path) -> None:
+    outcome = run([DISPATCH, "-c", str(tmp_path / "core"), "dispatch-trace", "mm"])
+    assert outcome.status == 2, outcome
+    assert "a core dump cannot run" in outcome.stderr
+
+
+def text_of(pid: int, needle: str) -> bytes:
+    """The bytes in memory of ``at::_ops::mm::call`` and ``::redispatch``, as far as nm gives them."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    line = next(each for each in maps if each.endswith("libtorch_cpu.so"))
+    base, path = int(line.split("-")[0], 16), line.split()[-1]
+    listing = subprocess.run(["nm", "-S", path], capture_output=True, text=True, check=True).stdout
+    found = b""
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        for entry in listing.splitlines():
+            words = entry.split()
+            if len(words) == 4 and words[3].startswith(needle):
+                memory.seek(base + int(words[0], 16))
+                found += memory.read(int(words[1], 16))
+    return found
+
+
+def test_nothing_is_left_in_memory() -> None:
+    code = "import torch,time\na=torch.ones(2,2)\nwhile 1: torch.mm(a,a); time.sleep(0.01)"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        outcome = run([DISPATCH, "-p", str(process.pid), "dispatch-trace", "aten::mm", "--limit", "3"])
+        while "no PyTorch" in outcome.stderr or "not exist yet" in outcome.stderr:
+            outcome = run([DISPATCH, "-p", str(process.pid), "dispatch-trace", "aten::mm", "--limit", "3"])
+        assert len(trace_lines(outcome.stdout)) == 3, outcome
+        before = text_of(process.pid, "_ZN2at4_ops2mm")
+        assert len(before) > 500
+        for arguments in (["dispatch-trace", "aten::mm", "--verbose"], ["dispatch-break", "call", "mm", "--continue"]):
+            outcome = run([DISPATCH, "-p", str(process.pid), "--timeout", "2", *arguments])
+            assert outcome.status == 0, outcome
+            assert "aten::mm" in outcome.stdout
+            assert text_of(process.pid, "_ZN2at4_ops2mm") == before
+            assert process.poll() is None
+        assert "TracerPid:\t0" in Path(f"/proc/{process.pid}/status").read_text()
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
