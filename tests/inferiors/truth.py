@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import platform
+import signal
 import sys
 import threading
 
@@ -26,7 +27,11 @@ def _allow_tracers():
     ctypes.CDLL(None).prctl(pr_set_ptracer, anybody, 0, 0, 0)
 
 
-_allow_tracers()
+def _die_with_parent():
+    """A harness that is killed must leave nobody behind that hangs, or burns a processor, for ever."""
+    pr_set_pdeathsig = 1
+    if path() is not None:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
 
 
 def path():
@@ -52,6 +57,7 @@ def thread(role, waits="any", **facts):
 
 def stage():
     """Write the facts so far next to their place; ``ready`` or native ``announce`` publishes them."""
+    _die_with_parent()  # again: a forked child does not inherit it
     with _lock:
         facts = dict(_facts, pid=os.getpid(), ppid=os.getppid(), python=platform.python_version())
         torch = sys.modules.get("torch")
@@ -79,3 +85,7 @@ def hexadecimal(number):
 def ends(signal_name):
     """The program is about to be killed by that signal: it is looked at in the core that the kernel writes."""
     note(ends=signal_name)
+
+
+_allow_tracers()
+_die_with_parent()

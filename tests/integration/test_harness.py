@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import harness
@@ -61,6 +63,19 @@ def test_closing_ends_the_children_too() -> None:
         assert children
         assert all(procfs.alive(child) for child in children)
     harness.wait_until(lambda: not any(procfs.alive(child) for child in children), "the children are gone", 10)
+
+
+def test_a_killed_harness_leaves_nobody_behind() -> None:
+    tests = str(harness.ROOT / "tests")
+    code = f"import sys; sys.path.insert(0, {tests!r}); import harness; i = harness.start('fork-mutex')\n"
+    code += "print(i.process.pid, i.pid, i.folder, flush=True); sys.stdin.read()"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    program, child, folder = parent.stdout.readline().split()
+    parent.kill()
+    parent.communicate()
+    shutil.rmtree(folder)
+    harness.wait_until(lambda: not procfs.alive(int(program)) and not procfs.alive(int(child)), "both are gone", 10)
 
 
 def test_a_program_that_fails_is_reported_with_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
