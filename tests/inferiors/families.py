@@ -42,6 +42,7 @@ elif kind == "openmp":
     holding_gil.gil_openmp(ctypes.c_char_p(runtime.encode()))
 elif kind == "stream":
     other(native.stream_then_gil)
+    native.wait_for_other()
     truth.stage()
     holding_gil.gil_then_stream()
 elif kind == "loader":
@@ -49,6 +50,9 @@ elif kind == "loader":
     # the harness builds what is named like this: native_library.load("wants_gil_when_loaded")
     paths = [os.path.join(folder, "libwants_gil_when_loaded.so") for folder in folders]
     path = next(path for path in paths if os.path.exists(path))
+    os.environ["GDBEXT_LOADING"] = native_library.address(native, "loading")
+    gil_then_load, wait_for_other = holding_gil.gil_then_load, native.wait_for_other  # dlsym takes the loader's lock
     other(native.load_then_gil, ctypes.c_char_p(path.encode()))
+    wait_for_other()
     truth.stage()
-    holding_gil.gil_then_load(ctypes.c_char_p(b"/nowhere/libnothing.so"))
+    gil_then_load(ctypes.c_char_p(b"/nowhere/libnothing.so"))

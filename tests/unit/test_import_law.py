@@ -20,6 +20,7 @@ ORDER = (
     ("analysis",),
     ("report",),
     ("session", "surroundings"),
+    ("python_objects",),
     ("survey", "inventory"),
     ("render",),
     ("live",),

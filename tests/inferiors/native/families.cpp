@@ -44,6 +44,9 @@ void gil_openmp(const char* runtime) {
   parallel(region, nullptr, 2, 0);
 }
 
+// For CDLL: lets the other thread have the GIL until it holds its lock.
+void wait_for_other(void) { helpers::wait_flag(0); }
+
 // Takes the stream's lock, meets the other party, then wants the GIL.
 void stream_then_gil(void) {
   flockfile(stream());
@@ -54,23 +57,22 @@ void stream_then_gil(void) {
 
 // For PyDLL, with the GIL: wants the stream's lock.
 void gil_then_stream(void) {
-  helpers::wait_flag(0);
   helpers::set_flag(1);
   helpers::announce();
   std::fputs("", stream());
   std::fputc('x', stream());
 }
 
+// The constructor of the other library calls this, with the loader's lock held.
+void loading(void) { helpers::set_flag(0); }
+
 // Loads a library whose constructor wants the GIL, with the loader's lock held.
 void load_then_gil(const char* path) {
-  helpers::set_flag(0);
   dlopen(path, RTLD_NOW);
 }
 
 // For PyDLL, with the GIL: wants the loader's lock.
 void gil_then_load(const char* path) {
-  helpers::wait_flag(0);
-  usleep(200000);
   helpers::announce();
   dlopen(path, RTLD_NOW);
 }
