@@ -335,7 +335,9 @@ def _is_once_word(thread: ThreadLook, futex: FutexWait) -> bool:
     if futex.command != 0 or futex.timed or futex.value & 3 != 1 or futex.value > 1 << 20:
         return False
     levels = [level for level in range(min(4, len(thread.frames))) if _in_libc(thread, level)]
-    return len(levels) in (1, 2, 3) and thread.mentions(futex.address, levels) and thread.stack.function(1) is None
+    if len(levels) not in (1, 2, 3) or len(thread.stack) < 2:
+        return False
+    return thread.mentions(futex.address, levels) and thread.stack.function(1) is None
 
 
 def _runs_once(other: ThreadLook, futex: FutexWait) -> bool:
