@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.analysis.facts import FrameFact, Step, ThreadFacts
+from gdbext.analysis.syscalls import blocked
 from gdbext.errors import GdbextError, NotTorch, SymbolFileError, UsageError
 from gdbext.process.memory import Memory
 from gdbext.process.module import Module, ModuleTable
@@ -249,6 +250,7 @@ class Session:
             python_name=self.python_names.get(thread.tid),
             number=thread.number,
             signal=thread.signal.name if thread.signal else None,
+            state="waiting" if blocked(thread.registers(), self.memory) else "running",
             dispatch=self.steps(thread),
             dispatch_doubt=self._dispatch_doubt(stack),
             frames=self._merged_frames(stack, python) if native else (),
