@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from gdbext.process.module import Module
     from gdbext.session import Session
 
-LIBRARIES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch_cuda.so", "libgomp", "libiomp5", "libc.so.6")
+LIBRARIES = (
+    "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch_cuda.so", "libgomp", "libiomp5", "libc.so.6"
+)  # fmt: skip
 """Modules that are always listed; a name without ".so" matches a prefix."""
 
 _VARIABLES = re.compile(

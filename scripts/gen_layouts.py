@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,7 +30,8 @@ def main() -> int:
     parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
     parser.add_argument("--index", action="store_true", help="only make the folder's index.json again")
     options = parser.parse_args()
-    jobs = [(generate.torch_document, folder) for folder in options.torch]
+    jobs: list[tuple[Callable[..., dict[str, Any]], Path]] = []
+    jobs += [(generate.torch_document, folder) for folder in options.torch]
     jobs += [(generate.cpython_document, folder) for folder in options.cpython]
     if not jobs and not options.index:
         parser.error("nothing to do: give --torch, --cpython or --index")

@@ -20,7 +20,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield from _torch(info["torch"])
     yield from _python(info["python"])
     libc = info["libc"]
-    yield f"libc      glibc {libc['version'] or '(version unknown)'}  {escape(libc['path'])}" if libc else "libc      none"
+    version = f"glibc {libc['version'] or '(version unknown)'}  {escape(libc['path'])}" if libc else "none"
+    yield f"libc      {version}"
     yield from _modules(info["modules"], style)
     yield from _environment(info["environment"])
 
@@ -35,7 +36,8 @@ def _torch(torch: Mapping[str, Any] | None) -> Iterator[str]:
         yield "layout    none"
     else:
         made = layout["made_from"]
-        yield f"layout    {layout['id']}, match {layout['match']} (measured on {made.get('version')}, {made.get('compiler')})"
+        origin = f"measured on {made.get('version')}, {made.get('compiler')}"
+        yield f"layout    {layout['id']}, match {layout['match']} ({origin})"
     if torch["operators"] is not None:
         yield f"operators {torch['operators']} registered"
 
