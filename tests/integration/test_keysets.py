@@ -77,8 +77,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def _relevant(symbols: list[tuple[str, str]], wanted: set[str]) -> list[tuple[str, str]]:
     """Redispatches of the operators that ops40 runs and of what these call; a breakpoint on all would take minutes."""
     called = """empty copy_ fill_ zero_ view expand _softmax native_layer_norm t as_strided clone convolution
-        _convolution mkldnn_convolution transpose unsqueeze select index max_pool2d_with_indices _unsafe_view reshape detach alias
-        squeeze gt _to_copy"""
+        _convolution mkldnn_convolution transpose unsqueeze select index max_pool2d_with_indices _unsafe_view
+        reshape detach alias squeeze gt _to_copy"""
     bases = {*wanted, *called.split()}
     return [pair for pair in symbols if pair[1][6:].partition(".")[0] in bases]
 
