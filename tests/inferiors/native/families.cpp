@@ -64,7 +64,10 @@ void gil_then_stream(void) {
 }
 
 // The constructor of the other library calls this, with the loader's lock held.
-void loading(void) { helpers::set_flag(0); }
+void loading(void) {
+  helpers::set_flag(0);
+  helpers::wait_flag(1);
+}
 
 // Loads a library whose constructor wants the GIL, with the loader's lock held.
 void load_then_gil(const char* path) {
@@ -73,6 +76,7 @@ void load_then_gil(const char* path) {
 
 // For PyDLL, with the GIL: wants the loader's lock.
 void gil_then_load(const char* path) {
+  helpers::set_flag(1);
   helpers::announce();
   dlopen(path, RTLD_NOW);
 }
