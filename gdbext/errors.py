@@ -29,6 +29,9 @@ class UsageError(GdbextError):
 class TargetError(GdbextError):
     """The process or the core cannot be analysed (exit status 1)."""
 
+    why = "the debugger or the kernel could not give what was asked of it"
+    help = "look in the other way (--debugger none, or --debugger gdb), or at a core: gcore PID"
+
 
 class NoSuchProcess(TargetError):
     """No process has that PID."""

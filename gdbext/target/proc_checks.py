@@ -65,7 +65,11 @@ def check_exists(pid: int) -> None:
             f"{pid} is not a process but a thread of process {leader}", why="", help=f"use: -p {leader}"
         )
     if pid == os.getpid():
-        raise TargetError(f"{pid} is this very process", why="a process cannot stop itself to be looked at")
+        raise TargetError(
+            f"{pid} is this very process",
+            why="a process cannot stop itself to be looked at",
+            help="look at it from another process",
+        )
     if fields.get("State", "")[:1] in ("Z", "X"):
         _refuse_zombie(pid, fields)
 
@@ -149,7 +153,12 @@ def check_architecture(pid: int) -> None:
         with open(f"/proc/{pid}/exe", "rb") as file:
             header = file.read(20)
     except FileNotFoundError as error:
-        raise TargetError(f"process {pid} runs no program: it is a kernel thread, or it just ended") from error
+        check_exists(pid)  # else it has just ended
+        raise TargetError(
+            f"process {pid} runs no program: it is a kernel thread",
+            why="the kernel's own threads have no memory that a program could use",
+            help="find the PID with: pgrep -af python",
+        ) from error
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:

@@ -15,10 +15,12 @@ PR_SET_NAME = 15
 
 def wait():
     ctypes.CDLL(None).prctl(PR_SET_NAME, b"\x1b[5mcomm\n", 0, 0, 0)
-    truth.thread("worker")
+    truth.thread("nameless")
+    is_there.set()
     threading.Event().wait()
 
 
+is_there = threading.Event()
 names = {"co_name": ESCAPE + "function", "co_filename": "/tmp/" + ESCAPE + "file.py"}
 if sys.version_info >= (3, 11):
     names["co_qualname"] = names["co_name"]
@@ -27,6 +29,7 @@ threading.Thread(target=wait, name=ESCAPE + "thread", daemon=True).start()
 
 
 def stand_still():
+    is_there.wait()
     truth.thread("main")
     truth.note(verdict="idle", escape=ESCAPE)
     truth.ready()

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import termios
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ROOT, Inferior, run, wait_until
+from harness import ROOT, Inferior, Pool, run, wait_until
 
 SOURCE = f"source {ROOT}/gdbext/init.py"
 QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
@@ -88,6 +89,59 @@ def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
         outcome = run(["gdb", "-nx", "-q", "-batch", "-ex", SOURCE, "-ex", command], cwd=tmp_path)
         assert "attach PID" in outcome.stderr, outcome
         assert "why:" in outcome.stderr, outcome
+
+
+def test_a_process_that_runs_must_be_stopped_first(inferior: Start) -> None:
+    commands = [SOURCE, "continue &", "dispatch-bt", "interrupt -a", "detach"]
+    words = [word for command in commands for word in ("-ex", command)]
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(inferior("strange-names").pid), *words])
+    assert "is running" in outcome.stderr, outcome
+    assert "interrupt" in outcome.stderr
+
+
+def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
+    """Non-stop: only the thread that gdb stopped can be read, and the report says so of the other."""
+    strange = inferior_pool.get("strange-names", "doomed")  # detached at once, gdb 13 leaves it stopped in this mode
+    try:
+        commands = [SOURCE, "dispatch-bt --all", "detach"]
+        text = batch(commands, "-iex", "set non-stop on", "-p", str(strange.pid))
+        assert "stand_still" in text
+        assert f"thread {strange.tid('nameless')} is running" in text
+    finally:
+        inferior_pool.discard(strange)
+
+
+def test_through_gdbserver(inferior: Start) -> None:
+    """A remote target: no /proc for gdb's process, everything through the connection."""
+    if not shutil.which("gdbserver"):
+        pytest.skip("gdbserver is not installed")
+    strange = inferior("strange-names")
+    server = subprocess.Popen(
+        ["gdbserver", "--once", "localhost:0", "--attach", str(strange.pid)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stderr is not None
+        listening = next(line for line in server.stderr if "Listening on port" in line)
+        port = listening.split()[-1]
+        text = batch([f"target remote localhost:{port}", SOURCE, "dispatch-bt", "detach"])
+        assert "stand_still" in text
+        server.wait(30)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
+    """What was read at this stop stays known; whatever was not says that the process has ended."""
+    strange = inferior_pool.get("strange-names", "doomed")
+    try:
+        commands = [SOURCE, "dispatch-bt", f"shell kill -9 {strange.pid}; sleep 0.3", "dispatch-bt", "dispatch-info"]
+        words = [word for command in commands for word in ("-ex", command)]
+        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(strange.pid), *words])
+        assert re.search(r"process \d+ has ended", outcome.stderr), outcome
+        assert "internal error" not in outcome.stderr, outcome
+    finally:
+        inferior_pool.discard(strange)
 
 
 class Terminal:
