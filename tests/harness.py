@@ -24,6 +24,7 @@ from typing import Any
 
 import native_build
 import procfs
+import pythons
 
 ROOT = Path(__file__).resolve().parent.parent
 INFERIORS = ROOT / "tests" / "inferiors"
@@ -60,12 +61,7 @@ def interpreter(name: str) -> tuple[str, dict[str, str]]:
         return sys.executable, {}
     if name == "debian":
         return "/usr/bin/python3", {"PYTHONPATH": _site_packages_for("/usr/bin/python3")}
-    for candidate in (
-        *sorted(Path.home().glob(f".pyenv/versions/{name}.*/bin/python{name}")),
-        *filter(None, [shutil.which(f"python{name}")]),
-    ):
-        return str(candidate), {}
-    raise HarnessError(f"no Python {name} on this machine (pyenv install {name})")
+    return pythons.need(name), {}
 
 
 def _site_packages_for(python: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import plain_program
 import procfs
 import pytest
+import pythons
 from harness import DISPATCH, Outcome, run, wait_until
 from plain_program import Plain, running
 
@@ -150,25 +151,21 @@ def test_any_language(plain: Plain, language: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.9", "3.13"])
 def test_any_python_from_3_9(plain: Plain, version: str) -> None:
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    if not found:
-        pytest.skip(f"no Python {version} here")
+    found = pythons.need(version)
     for debugger in DEBUGGERS:
         words = ["-p", str(plain.pid), "--debugger", debugger, "--json", "dispatch-bt"]
-        assert dispatch(*words, env={"GDBEXT_PYTHON": str(found[0])}).status == 0
+        assert dispatch(*words, env={"GDBEXT_PYTHON": found}).status == 0
 
 
 def test_an_older_python_looks_for_a_newer_one(tmp_path: Path) -> None:
-    found = sorted(Path.home().glob(".pyenv/versions/3.[68].*/bin/python3.[68]"))
-    if not found:
-        pytest.skip("no older Python here")
+    found = [pythons.need("3.6"), pythons.need("3.8")]
     (tmp_path / "readlink").symlink_to("/usr/bin/readlink")
     for old in found:
-        alone = dispatch("--version", env={"GDBEXT_PYTHON": str(old), "PATH": str(tmp_path)})
+        alone = dispatch("--version", env={"GDBEXT_PYTHON": old, "PATH": str(tmp_path)})
         assert alone.status == 1, alone
         assert "3.9 or later is needed" in alone.stderr
     (tmp_path / "python3.11").symlink_to("/usr/bin/python3")
-    words = {"GDBEXT_PYTHON": str(found[0]), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = {"GDBEXT_PYTHON": found[0], "PATH": f"{tmp_path}:/usr/bin:/bin"}
     assert dispatch("--version", env=words).stdout.startswith("gdbext ")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pythons
 from elftools.elf.elffile import ELFFile
 from harness import ROOT, Inferior
 
@@ -28,7 +29,6 @@ from gdbext.target.proc_target import ProcTarget
 _SPEC = importlib.util.find_spec("torch")
 TORCH = Path(_SPEC.origin).parent if _SPEC is not None and _SPEC.origin else Path("/nonexistent")
 SHIPPED = registry.DATA / "torch-2.13.0+cpu-cxx11.json"
-PYENV = Path.home() / ".pyenv/versions"
 CXX = shutil.which("g++")
 needs_compiler = pytest.mark.skipif(CXX is None, reason="no g++")
 
@@ -127,7 +127,12 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- CPython ---------------------------------------------------------------------------------------
 
-PYTHONS = sorted(p for p in PYENV.glob("3.*") if (registry.DATA / f"cpython-{p.name.rpartition('.')[0]}.json").exists())
+PYTHONS = [
+    prefix
+    for minor in range(8, 14)
+    for prefix in pythons.prefixes(f"3.{minor}")
+    if (registry.DATA / f"cpython-3.{minor}.json").exists()
+]
 
 
 @needs_compiler

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+import pythons
 from python_targets import PYTHONS, PythonInferior, view_of
 
 from gdbext.cpython import frames
@@ -70,10 +70,7 @@ def test_forked_child(inferior: PythonInferior) -> None:
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
 def test_old_python_is_refused(version: str) -> None:
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
-    if not found:
-        pytest.skip(f"no Python {version} here")
-    with running([str(found[0]), "-c", "import os; os.write(1, b'x'); os.read(0, 1)"]) as pid:
+    with running([pythons.need(version), "-c", "import os; os.write(1, b'x'); os.read(0, 1)"]) as pid:
         with pytest.raises(PythonUnsupported) as caught:
             detect(pid)
         assert caught.value.help

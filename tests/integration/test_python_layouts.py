@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import pythons
 
 from gdbext.cpython import debug_offsets, unpublished
 from gdbext.cpython.layout import SUPPORTED, layout_for
@@ -70,9 +71,9 @@ def dwarf_offsets(library: Path, pairs: set[tuple[str, str]], folder: Path) -> d
 @pytest.mark.parametrize("minor", SUPPORTED)
 def test_offsets_are_those_of_the_compiler(minor: tuple[int, int], tmp_path: Path) -> None:
     text = "{}.{}".format(*minor)
-    libraries = sorted(Path.home().glob(f".pyenv/versions/{text}.*/lib/libpython{text}.so.1.0"))
+    libraries = [found for each in pythons.prefixes(text) for found in each.glob(f"lib/libpython{text}.so.1.0")]
     if not libraries:
-        pytest.skip(f"no shared CPython {text} here")
+        pythons.lacking(f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
     pairs = used()
     assert len(pairs) > 80
     truth = dwarf_offsets(libraries[-1], pairs, tmp_path)
@@ -91,8 +92,9 @@ def test_simplequeue_is_that_of_the_extension(tmp_path: Path) -> None:
     """_queue is a shared library of its own; up to 3.12 it waits on a lock."""
     checked = 0
     for minor in SUPPORTED[:-1]:
-        pattern = ".pyenv/versions/{0}.{1}.*/lib/python{0}.{1}/lib-dynload/_queue.*.so".format(*minor)
-        for library in Path.home().glob(pattern):
+        text = "{}.{}".format(*minor)
+        pattern = f"lib/python{text}/lib-dynload/_queue.*.so"
+        for library in (found for each in pythons.prefixes(text) for found in each.glob(pattern)):
             fields = unpublished.UNPUBLISHED["simplequeueobject"][1]
             truth = dwarf_offsets(library, {("simplequeueobject", field) for field in fields}, tmp_path)
             for (struct, field), offset in truth.items():

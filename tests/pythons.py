@@ -1,0 +1,54 @@
+"""The CPythons of this machine: pyenv's, wherever the home folder is, and what is on PATH."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+
+def _roots() -> Iterator[Path]:
+    """Folders with one installed version each below; $HOME may be an empty one made for a test."""
+    if "PYENV_ROOT" in os.environ:
+        yield Path(os.environ["PYENV_ROOT"]) / "versions"
+    yield Path.home() / ".pyenv" / "versions"
+    yield Path(pwd.getpwuid(os.getuid()).pw_dir) / ".pyenv" / "versions"
+    if Path(sys.base_prefix).parent.name == "versions":
+        yield Path(sys.base_prefix).parent
+
+
+@cache
+def prefixes(version: str) -> tuple[Path, ...]:
+    """Installed CPythons "3.9" (any micro version), each once, by their prefix."""
+    found = {each.resolve() for root in _roots() for each in root.glob(f"{version}.*") if (each / "bin").is_dir()}
+    return tuple(sorted(found))
+
+
+def executable(version: str) -> str | None:
+    """A python "3.9", pyenv's first; None where there is none."""
+    for prefix in prefixes(version):
+        if (prefix / "bin" / f"python{version}").exists():
+            return str(prefix / "bin" / f"python{version}")
+    return shutil.which(f"python{version}")
+
+
+def need(version: str) -> str:
+    """That Python; the test is skipped on a machine without it, and fails on the project's own (CI=true)."""
+    found = executable(version)
+    if found is None:
+        lacking(f"no Python {version} on this machine (pyenv install {version})")
+    assert found is not None
+    return found
+
+
+def lacking(reason: str) -> None:
+    """Ends a test that this machine cannot run: skipped for a user, failed in CI, where everything must be there."""
+    import pytest  # scripts/bench uses the harness without it
+
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
