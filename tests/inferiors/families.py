@@ -22,11 +22,14 @@ def other(job, *args):
     def work():
         truth.thread("other", waits="futex", waits_for="gil", holds=WANTED[kind])
         ready.set()
+        staged.wait()
         job(*args)
 
-    ready = threading.Event()
+    ready, staged = threading.Event(), threading.Event()
     threading.Thread(target=work, daemon=True).start()
     ready.wait()
+    truth.stage()  # this loads a library, so it comes before anybody has the loader's lock
+    staged.set()
 
 
 truth.thread("main", waits="futex", waits_for=WANTED[kind], holds="gil")
@@ -43,7 +46,6 @@ elif kind == "openmp":
 elif kind == "stream":
     other(native.stream_then_gil)
     native.wait_for_other()
-    truth.stage()
     holding_gil.gil_then_stream()
 elif kind == "loader":
     folders = os.environ["GDBEXT_NATIVE"].split(os.pathsep)
@@ -54,5 +56,4 @@ elif kind == "loader":
     gil_then_load, wait_for_other = holding_gil.gil_then_load, native.wait_for_other  # dlsym takes the loader's lock
     other(native.load_then_gil, ctypes.c_char_p(path.encode()))
     wait_for_other()
-    truth.stage()
     gil_then_load(ctypes.c_char_p(b"/nowhere/libnothing.so"))
