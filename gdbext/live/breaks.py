@@ -98,7 +98,8 @@ class BreakPlan:
         where = request.where
         if where in ("call", "redispatch", "lookup"):
             wanted = ("call", "redispatch") if where == "lookup" else (where,)
-            return [_lookup_site(each) for each in self._plan.functions(operator) if each.event in wanted]
+            functions = [each for each in self._plan.functions(operator) if each.event in wanted]
+            return [site for each in functions for site in _lookup_sites(each)]
         if where == "return":
             return [
                 BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
@@ -164,11 +165,14 @@ def key_condition(keys: KeyNames, keyset: str, key: str) -> str:
     return condition
 
 
-def _lookup_site(function: OperatorFunction) -> BreakSite:
+def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     operator, sites = function.operator, function.sites
     keyset = f"{_UNSIGNED}${sites.keyset}"
     what = f"its lookup, in {function.function.demangled[0].partition('(')[0]}"
-    return BreakSite(sites.lookup, function.event, operator.address, operator.qualified, what, keyset)
+    addresses = [sites.lookup, *(address for address, _ in sites.others)]
+    return [
+        BreakSite(address, function.event, operator.address, operator.qualified, what, keyset) for address in addresses
+    ]
 
 
 def _boxed_site(operator: Operator, kernel: KernelFunction, name: str, event: str) -> BreakSite:

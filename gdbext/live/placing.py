@@ -47,14 +47,15 @@ class Placer:
         """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
         tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
         start, place = function.function.start, place_of(function.function, sites)
-        self.hook(
-            HookSpec(
-                sites.lookup,
-                sites.frame,
-                lambda tid, cfa, bits: tracer.lookup(operator, event, tid, cfa, place, bits),
-                sites.keyset,
+        for address, frame in ((sites.lookup, sites.frame), *sites.others):
+            self.hook(
+                HookSpec(
+                    address,
+                    frame,
+                    lambda tid, cfa, bits: tracer.lookup(operator, event, tid, cfa, place, bits),
+                    sites.keyset,
+                )
             )
-        )
         if entry:
             entered = HookSpec(start, AT_ENTRY, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
             self.hook(entered)

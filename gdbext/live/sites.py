@@ -78,6 +78,8 @@ class Sites(NamedTuple):
     returns: tuple[int, ...]
     tail_calls: bool
     """It may jump to the kernel, so that its return cannot be seen."""
+    others: tuple[tuple[int, Frame], ...] = ()
+    """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
 
 
 class SiteFinder:
@@ -109,35 +111,41 @@ class SiteFinder:
         found = self._lookup(raw, code, handles)
         if found is None:
             return None
-        position, keyset, entry, how = found
-        frame = self._frame(code, position)
-        if frame is None:
+        positions, keyset, entry, how = found
+        position = positions[0]
+        frames = [self._frame(code, each) for each in positions]
+        frame = frames[0]
+        if frame is None or None in frames:
             return None
         end = start + size
         invocations = tuple(self._invocations(raw, code, position))
         tail = any(one.after is None for one in invocations)
         if tail:
             frame = frame._replace(size=_RETURN_ADDRESS)
+        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule is not None)
         returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
-        return Sites(code[position].address, keyset, entry, frame, how, invocations, returns, tail)
+        return Sites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
 
     # --- the lookup ------------------------------------------------------------------------------
 
     def _lookup(
         self, raw: bytes, code: Sequence[Instruction], handles: Collection[int]
-    ) -> tuple[int, str, str, str] | None:
-        """(position, register of the keyset, register of the OperatorEntry*, form)."""
+    ) -> tuple[list[int], str, str, str] | None:
+        """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
         called = [index for index, name in names if name.startswith(LOOKUP_PREFIX)]
         inlined = self._inlined(raw, code)
-        if len(called) + len(inlined) == 1:
-            return (called[0], "rsi", "rdi", "call") if called else (*inlined[0], "inlined")
-        if called or inlined:
+        if called and not inlined:
+            return called, "rsi", "rdi", "call"
+        if called or len(inlined) > 1:
             return None
+        if inlined:
+            index, keyset, entry = inlined[0]
+            return [index], keyset, entry, "inlined"
         outer = [index for index, name in names if name.startswith(OUT_OF_LINE)]
         if len(outer) == 1:
             register = self._behind_handle(code, outer[0], handles)
-            return (outer[0], register, "", "out of line") if register else None
+            return ([outer[0]], register, "", "out of line") if register else None
         return None
 
     def _inlined(self, raw: bytes, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:

@@ -1,0 +1,305 @@
+"""The trace without a debugger: nesting, limits, steps, and the forms it is written in."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.dispatcher.keyset import KeyNames
+from gdbext.dispatcher.traced import Dispatch, Found
+from gdbext.errors import UsageError
+from gdbext.layouts import registry
+from gdbext.live import control
+from gdbext.live.breaks import BreakRequest, check_keys, key_condition
+from gdbext.live.everything import direct_calls
+from gdbext.live.lineage import Ancestor, Lineage, Place, Rule
+from gdbext.live.plan import split_struct
+from gdbext.live.trace import Limits, Tracer
+from gdbext.render.chrome_trace import ChromeTrace
+from gdbext.render.trace_text import JsonTrace, TextTrace
+
+_LAYOUTS = sorted(registry.DATA.glob("torch-*.json"))
+
+CODE = 0x1000
+"""Where the traced functions' code is; each is 0x100 bytes long."""
+STACK = 0x7000
+
+
+@pytest.fixture(scope="module")
+def keys() -> KeyNames:
+    return KeyNames(registry.load(_LAYOUTS[-1]))
+
+
+class Stack:
+    """A stack in which frames can be put: its words, and the rule of each code address."""
+
+    def __init__(self) -> None:
+        self.words: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+
+    def read(self, address: int, size: int) -> bytes:
+        return b"".join(struct.pack("<Q", self.words.get(at, 0)) for at in range(address, address + size, 8))
+
+    def at(self, pc: int) -> Rule | None:
+        return Rule(False, self.sizes[pc], 0) if pc in self.sizes else None
+
+
+class Describer:
+    """Finds the same kernel for everything."""
+
+    def find(self, operator: Any, event: str, bits: int) -> Found:
+        key = {1: "CPU", 2: "AutogradCPU"}[bits]
+        return Found(event, operator.name, "", bits, (key,), key, bits, "kernel", "c++", True, True, True, False,
+                     frozenset((0x5000, 0x5008)), 0x5008)  # fmt: skip
+
+
+class Case:
+    """A tracer that writes text into ``lines``."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.lines: list[str] = []
+        self.stack = Stack()
+        self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
+        lineage = Lineage(self.stack, self.stack.read, lambda: 0)  # type: ignore[arg-type]
+        self.tracer = Tracer(
+            Describer(),  # type: ignore[arg-type]
+            self.sink,
+            lineage,
+            lambda *_: b"",
+            Limits(**limits),
+            lambda operator: operator.traced,  # type: ignore[attr-defined]
+        )
+
+    def lookup(self, name: str, cfa: int, event: str = "call", bits: int = 1, tid: int = 1, number: int = 1) -> bool:
+        operator: Any = SimpleNamespace(name=name, qualified=name, address=hash(name), traced=name != "untraced")
+        place = Place(CODE * number + 0x10, CODE * number, CODE * number + 0x100, 64)
+        return self.tracer.lookup(operator, event, tid, cfa, place, bits)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+
+def nested(case: Case, outer: int, inner: int, caller: int) -> None:
+    """The frame that ends at ``inner`` returns into function number ``caller``, whose frame ends at ``outer``."""
+    returns_to = CODE * caller + 0x50
+    case.stack.words[inner - 8] = returns_to
+    case.stack.sizes[returns_to - 1] = outer - inner
+
+
+def test_a_call_from_inside_is_nested() -> None:
+    case = Case()
+    case.lookup("aten::mm", STACK, bits=2)
+    nested(case, STACK, STACK - 0x100, 1)
+    case.lookup("aten::mm", STACK - 0x100, "redispatch", 1, number=2)
+    assert case.text == " [call] op=[aten::mm], key=[AutogradCPU]\n  [redispatch] op=[aten::mm], key=[CPU]\n"
+
+
+def test_a_later_call_on_the_same_level_is_not() -> None:
+    case = Case()
+    case.lookup("a", STACK)
+    case.lookup("b", STACK)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\n"
+
+
+def test_a_deeper_call_by_another_route_is_not() -> None:
+    """Its frame lies below that of the one that has returned, and the walk up leads past it."""
+    case = Case()
+    case.lookup("a", STACK)
+    returns_to = 0x9050
+    case.stack.words[STACK - 0x108] = returns_to
+    case.stack.sizes[returns_to - 1] = 0x180
+    case.lookup("b", STACK - 0x100)
+    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+
+
+def test_another_function_in_the_same_place_is_not_it() -> None:
+    """The caller's frame ends exactly where that of the returned dispatch did, but other code runs in it."""
+    case = Case()
+    case.lookup("a", STACK)
+    nested(case, STACK, STACK - 0x100, 7)
+    case.lookup("b", STACK - 0x100)
+    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+
+
+def test_threads_have_their_own_nesting() -> None:
+    case = Case()
+    case.lookup("a", STACK, tid=1)
+    case.lookup("b", STACK - 0x100, tid=2)
+    assert case.text == " [call] op=[a], key=[CPU]\nthread 2\n [call] op=[b], key=[CPU]\n"
+
+
+def test_limit_depth_thread_and_what_is_traced() -> None:
+    case = Case(events=2, depth=1, tid=1)
+    assert not case.lookup("untraced", STACK)
+    assert not case.lookup("a", STACK)
+    nested(case, STACK, STACK - 0x100, 1)
+    assert not case.lookup("b", STACK - 0x100)
+    assert not case.lookup("c", STACK, tid=2)
+    assert case.lookup("d", STACK + 0x100)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[d], key=[CPU]\n"
+
+
+def test_since() -> None:
+    case = Case(since=(hash("begin"),))
+    for name in ("a", "begin", "b"):
+        case.lookup(name, STACK)
+    assert [line.split("op=[")[1].split("]")[0] for line in case.lines] == ["begin", "b"]
+
+
+def test_steps_of_a_dispatch() -> None:
+    case = Case(verbose=True)
+    case.lookup("a", STACK)
+    case.tracer.invoke(1, STACK, "kernel", 0x4444)  # some other indirect call
+    case.tracer.invoke(1, STACK, "kernel", 0x5000)
+    case.tracer.invoked(1, STACK)
+    case.tracer.returned(1, STACK)
+    assert [line.split("]")[0].strip() for line in case.lines] == [
+        "[call", "[lookup", "[index", "[found", "[enter", "[return", "[return",
+    ]  # fmt: skip
+    assert "unboxed" in case.lines[4]
+    assert not case.tracer.depth.threads()
+
+
+def test_a_boxed_entry_is_told_as_such() -> None:
+    case = Case(verbose=True)
+    case.lookup("a", STACK)
+    case.tracer.invoke(1, STACK, "kernel", 0x5008)
+    assert case.lines[-1].endswith("boxed\n")
+    assert "unboxed" not in case.lines[-1]
+
+
+def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
+    stack = Stack()
+    stack.words[STACK - 0x108] = 0x8888  # no rule there
+    stack.words[STACK - 8] = 0x4242
+    lineage = Lineage(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    assert lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 0x4242))
+    assert not lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 0x4243))
+
+
+def test_a_damaged_stack_ends_the_walk() -> None:
+    stack = Stack()
+    nowhere = 0x6050
+    stack.words[STACK - 0x108] = nowhere
+    stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
+    lineage = Lineage(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    assert not lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 1))
+
+
+def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> Dispatch:
+    found = Describer().find(SimpleNamespace(name=f"op{number}"), "call", 1)
+    return Dispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
+
+
+def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
+    parts: list[bytes] = []
+    trace = ChromeTrace(parts.append, 42, lambda: 99.0)
+    outer, inner, last = dispatch(1, 1, None), dispatch(2, 2, None, 2), dispatch(3, 50, None)
+    trace.dispatch(outer)
+    trace.dispatch(inner)
+    inner.ended, inner.returned = 5, True
+    trace.ended(inner)
+    outer.ended = 10
+    trace.ended(outer)
+    trace.dispatch(last)
+    trace.close()
+    events = json.loads(b"".join(parts))["traceEvents"]
+    assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
+    assert [one["args"]["returned"] for one in events] == [False, True, False]
+    assert {one["pid"] for one in events} == {42}
+
+
+def test_an_empty_chrome_trace_is_json() -> None:
+    parts: list[bytes] = []
+    ChromeTrace(parts.append, 1, lambda: 0.0).close()
+    assert json.loads(b"".join(parts))["traceEvents"] == []
+
+
+def test_json_lines() -> None:
+    parts: list[bytes] = []
+    trace = JsonTrace(parts.append)
+    one = dispatch(1, 1, 2)
+    trace.dispatch(one)
+    trace.step(one, "enter", "x")
+    trace.ended(one)
+    documents = [json.loads(part) for part in parts]
+    assert [document["step"] for document in documents] == ["dispatch", "enter", "end"]
+    assert {document["number"] for document in documents} == {1}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", ("mm", "call")),
+        ("_ZN2at4_ops2mm10redispatchEN3c1014DispatchKeySetE", ("mm", "redispatch")),
+        ("_ZN2at4_ops11add__Tensor4callE", ("add__Tensor", "call")),
+        ("_ZN2at4_ops2mm6schemaE", ("mm", "")),
+        ("_ZN2at4_opsL23create_mm_typed_handleEv", ("", "")),
+    ],
+)
+def test_split_struct(name: str, expected: tuple[str, str]) -> None:
+    assert split_struct(name) == expected
+
+
+def test_direct_calls_are_all_found() -> None:
+    generator = random.Random(5)
+    code = bytearray(generator.randbytes(300_000))
+    for target in (1000, 299_000, -70_000, 400_000):
+        places = sorted(generator.sample(range(0, len(code) - 5, 8), 40))
+        text = bytearray(code)
+        for at in places:
+            text[at : at + 5] = b"\xe8" + struct.pack("<i", target - at - 5)
+        found = list(direct_calls(bytes(text), target))
+        brute = [
+            at
+            for at in range(len(text) - 4)
+            if text[at] == 0xE8 and struct.unpack_from("<i", text, at + 1)[0] == target - at - 5
+        ]
+        assert sorted(found) == brute
+        assert len(found) == len(set(found))
+        assert set(places) <= set(found)
+
+
+def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
+    generator = random.Random(7)
+    names = [slot.name for slot in keys.slots[1:]]
+    for _ in range(300):
+        bits = keys.bits_of(generator.choice(names)) | keys.bits_of(generator.choice(names))
+        highest = keys.highest_key(bits)
+        for name in {highest, *generator.sample(names, 10)}:
+            condition = key_condition(keys, "ks", name).replace("&&", "and")
+            assert bool(eval(condition, {"ks": bits})) == (name == highest), (name, hex(bits), condition)
+
+
+def test_keys_are_checked(keys: KeyNames) -> None:
+    check_keys(keys, BreakRequest("call", ["mm"], key="CPU", has="Meta"))
+    with pytest.raises(UsageError, match="Autogard"):
+        check_keys(keys, BreakRequest("call", ["mm"], key="Autogard"))
+    with pytest.raises(UsageError, match="no keyset"):
+        check_keys(keys, BreakRequest("return", ["mm"], key="CPU"))
+
+
+def test_only_one_trace_at_a_time() -> None:
+    control.begin("dispatch-trace")
+    try:
+        with pytest.raises(UsageError, match="running already"):
+            control.begin("dispatch-trace")
+    finally:
+        control.end()
+    control.begin("dispatch-break")
+    control.end()
+
+
+def test_a_core_cannot_be_traced() -> None:
+    session: Any = SimpleNamespace(target=SimpleNamespace(is_core=True, debugger="gdb"))
+    with pytest.raises(Exception, match="cannot run"):
+        control.control_for(session)
+    session = SimpleNamespace(target=SimpleNamespace(is_core=False, debugger="none"))
+    with pytest.raises(UsageError, match="needs gdb"):
+        control.control_for(session)
