@@ -85,6 +85,11 @@ ensure_gdb() {
       "try: gdb -nx -batch -ex 'python import sys; print(sys.version)'"
 }
 
+# What one test of the remote protocol needs; nothing else does.
+ensure_gdbserver() {
+  have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true
+}
+
 # A C++ compiler that knows C++20 and the headers of libc: test inferiors are built with it.
 ensure_compiler() {
   compiler_works && return
