@@ -60,6 +60,11 @@ class Wait:
     missing: str = ""
     """Why the threads that would end this wait do not exist in this process; "" when that is not known."""
 
+    external: bool = False
+    """Another process may end it: the object is in memory that both have."""
+    seconds: float | None = None
+    """How long a sleep takes from now on, None where that is not known."""
+
     @property
     def owners(self) -> tuple[Owner, ...]:
         """All known owners."""

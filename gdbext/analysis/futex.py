@@ -12,6 +12,7 @@ from gdbext.analysis.syscalls import Syscall
 FUTEX = 202
 _FUTEX_WAITV = 449
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
+_PRIVATE = 0x80
 _COMMAND = 0x7F
 """~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME), for the operations in use."""
 TID_MASK = 0x3FFFFFFF
@@ -26,6 +27,8 @@ class FutexWait:
     command: int
     value: int
     timed: bool
+    shared: bool = False
+    """The word may be in memory that other processes have, too: one of them may wake the thread."""
 
     @property
     def is_pi(self) -> bool:
@@ -51,4 +54,4 @@ def futex_wait(call: Syscall | None) -> FutexWait | None:
     command = operation & _COMMAND
     if command not in (WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2):
         return None
-    return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0)
+    return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)

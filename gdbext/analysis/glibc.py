@@ -8,18 +8,23 @@ recognised by the exported caller, by the futex operation and by what is in memo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from gdbext.analysis import once
 from gdbext.analysis.facts import Owner, Resource, Wait
 from gdbext.analysis.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.analysis.look import INNER, PTHREAD_TID, ThreadLook
 from gdbext.process.memory import Memory
 
-_MUTEX_SIZE = 40
+_MUTEX_SIZE, _KIND = 40, 16  # of pthread_mutex_t, and where __kind is in it
 _KIND_BITS = 0x3F3
 """Type (0–3), robust, PI, PP, process-shared and elision bits of pthread_mutex_t.__data.__kind."""
+_PRIORITY_INHERITING, _SHARED = 0x20, 0x80  # PTHREAD_MUTEX_PRIO_INHERIT_NP, PTHREAD_MUTEX_PSHARED_BIT (pthreadP.h)
 _READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
 _SIGNAL_OFFSETS = (40, 44, 32, 36)
 """__g_signals[0] and [1] of pthread_cond_t: up to glibc 2.40, then since 2.41 (which dropped __g_refs)."""
+_RED_ZONE = 128
+"""Bytes below the stack pointer that a function may use (psABI x86-64, 3.2.2)."""
 _NEAR = 14
 """Frames between the kernel and the exported function of libc or ld.so that waits."""
 
@@ -35,7 +40,7 @@ def others(thread: ThreadLook) -> Wait | None:
     futex = futex_wait(thread.syscall)
     if futex is None:
         return None
-    for recognise in (_condvar, _semaphore, _join, _barrier, _once):
+    for recognise in (_condvar, _semaphore, _join, _barrier, once.classify):
         wait = recognise(thread, futex)
         if wait is not None:
             return wait
@@ -45,7 +50,7 @@ def others(thread: ThreadLook) -> Wait | None:
 def _lock_word(thread: ThreadLook, futex: FutexWait) -> Wait | None:
     """A pthread mutex of any kind, the loader's, or one of libc's own locks, which record no owner."""
     if not (futex.is_lock_word or futex.is_pi or futex.is_robust):
-        return None
+        return _refused_mutex(thread, futex)
     mutex = _MutexWords.read(thread.process.memory, futex.address)
     level = thread.first("mutex", "cond", within=6)
     if mutex is not None and (level is not None or mutex.looks_owned(thread)):
@@ -64,6 +69,9 @@ def _lock_word(thread: ThreadLook, futex: FutexWait) -> Wait | None:
                 handover=_is_free(thread, futex.address),
                 evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
             )
+    if level is not None and mutex is None:
+        evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is none (freed or overwritten)"
+        return Wait(Resource("mutex", futex.address, "destroyed"), evidence=(evidence,))
     if level is None and not thread.module_name(0).startswith(("libc.", "libc-", "ld-", "libpthread")):
         return None
     return Wait(
@@ -102,6 +110,29 @@ def _interrupted_malloc(thread: ThreadLook, futex: FutexWait) -> Wait | None:
     return None
 
 
+def _refused_mutex(thread: ThreadLook, futex: FutexWait) -> Wait | None:
+    """A priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the thread wait
+    for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only one of that kind, and
+    locked, that libc's frames hold a pointer to (or to its kind, which the function has just read)."""
+    levels = thread.inner_libc_levels
+    if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
+        return None
+    if not thread.frames[0].sp - _RED_ZONE <= futex.address < thread.frames[levels[-1]].cfa:
+        return None
+    found: dict[int, _MutexWords] = {}
+    for address in {value - offset for level in levels for value in thread.values(level) for offset in (0, _KIND)}:
+        mutex = _MutexWords.read(thread.process.memory, address) if address % 8 == 0 and address > _RED_ZONE else None
+        pi = mutex is not None and mutex.kind & _PRIORITY_INHERITING
+        if mutex is not None and pi and thread.process.owner(mutex.lock & TID_MASK) is not None:
+            found[address] = mutex
+    if len(found) != 1:
+        return None
+    address, mutex = found.popitem()
+    owner = thread.process.owner(mutex.lock & TID_MASK)
+    evidence = f"{mutex.words} mutex {address:#x}: lock word {mutex.lock:#x}; the kernel refused to wait (EDEADLK)"
+    return Wait(Resource("mutex", address, thread.process.name_at(address)), owner, "recorded", evidence=(evidence,))
+
+
 class _MutexWords:
     """The first five words of a pthread_mutex_t."""
 
@@ -136,7 +167,7 @@ class _MutexWords:
 
 def _mutex_wait(thread: ThreadLook, futex: FutexWait, mutex: _MutexWords) -> Wait:
     process = thread.process
-    in_loader = thread.first("loader", within=_NEAR) is not None or _in_loader(thread, futex.address)
+    in_loader = _in_loader(thread, futex.address) or _loader_locks(thread)
     resource = Resource("loader-lock" if in_loader else "mutex", futex.address, process.name_at(futex.address))
     tid = mutex.owner
     if futex.is_pi or futex.is_robust:
@@ -150,12 +181,21 @@ def _mutex_wait(thread: ThreadLook, futex: FutexWait, mutex: _MutexWords) -> Wai
         evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.words} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
+    if owner.state == "gone" and mutex.kind & _SHARED:
+        text = f"shared between processes, locked by thread {tid}, which is none of this one"
+        return Wait(replace(resource, name=text), timed=futex.timed, evidence=(evidence,), external=True)
     return Wait(resource, owner, "recorded", evidence=(evidence,), timed=futex.timed)
 
 
 def _in_loader(thread: ThreadLook, address: int) -> bool:
     module = thread.process.modules.find(address)
     return module is not None and module.name.startswith(("ld-linux", "ld-2.", "ld.so"))
+
+
+def _loader_locks(thread: ThreadLook) -> bool:
+    """The loader itself calls pthread_mutex_lock; a constructor or callback that it runs may wait for any mutex."""
+    level = thread.first("mutex", within=6)
+    return level is not None and level + 1 < len(thread.frames) and "loader" in thread.marks(level + 1)
 
 
 def _is_free(thread: ThreadLook, address: int) -> bool:
@@ -260,9 +300,11 @@ def _semaphore(thread: ThreadLook, futex: FutexWait) -> Wait | None:
         return None
     name = thread.process.name_at(futex.address)
     evidence = (f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it",)
+    if futex.shared:
+        name = "shared between processes"
     return Wait(
         Resource("semaphore", futex.address, name), timed=futex.timed, evidence=evidence,
-        handover=_has_tokens(thread, futex.address),
+        handover=_has_tokens(thread, futex.address), external=futex.shared,
     )  # fmt: skip
 
 
@@ -278,9 +320,8 @@ def _is_semaphore(thread: ThreadLook, futex: FutexWait) -> bool:
 
 def _unnamed_in_libc(thread: ThreadLook) -> bool:
     """The libc frames at the top of the stack have no names, and are few."""
-    levels = [level for level in range(min(5, len(thread.frames))) if _in_libc(thread, level)]
-    inner = list(range(len(levels)))
-    return 0 < len(levels) < 4 and levels == inner and all(thread.stack.function(level) is None for level in levels)
+    levels = thread.inner_libc_levels
+    return 0 < len(levels) < 4 and all(thread.stack.function(level) is None for level in levels)
 
 
 def _has_tokens(thread: ThreadLook, address: int) -> bool:
@@ -313,40 +354,3 @@ def _barrier(thread: ThreadLook, futex: FutexWait) -> Wait | None:
         if 0 < count < 1 << 20 and entered - round_ <= count:
             text = f"{entered - round_} of {count} threads have arrived"
     return Wait(Resource("barrier", address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
-
-
-def _once(thread: ThreadLook, futex: FutexWait) -> Wait | None:
-    """pthread_once: the control word itself; who runs the initialiser is seen on another stack."""
-    level = thread.first("once", within=4)
-    if level is None and not _is_once_word(thread, futex):
-        return None
-    resource = Resource("once", futex.address, thread.process.name_at(futex.address))
-    owners = [Owner(other.tid) for other in thread.process.threads if other is not thread and _runs_once(other, futex)]
-    if len(owners) != 1:
-        return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
-    where = f"a libc frame of thread {owners[0].tid} that called out of libc"
-    evidence = f"once control {futex.address:#x} is in {where}"
-    return Wait(resource, owners[0], "inferred", evidence=(evidence,))
-
-
-def _is_once_word(thread: ThreadLook, futex: FutexWait) -> bool:
-    """__pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
-    generation above), waited for untimed in libc, directly called by code outside of libc."""
-    if futex.command != 0 or futex.timed or futex.value & 3 != 1 or futex.value > 1 << 20:
-        return False
-    levels = [level for level in range(min(4, len(thread.frames))) if _in_libc(thread, level)]
-    if len(levels) not in (1, 2, 3) or len(thread.stack) < 2:
-        return False
-    return thread.mentions(futex.address, levels) and thread.stack.function(1) is None
-
-
-def _runs_once(other: ThreadLook, futex: FutexWait) -> bool:
-    """A frame of libc that holds the control word and has called code outside of libc."""
-    for level in range(1, min(len(other.frames), 60)):
-        if _in_libc(other, level) and not _in_libc(other, level - 1) and other.mentions(futex.address, (level,)):
-            return True
-    return False
-
-
-def _in_libc(thread: ThreadLook, level: int) -> bool:
-    return thread.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))

@@ -224,6 +224,16 @@ class ThreadLook:
         module = self.frames[level].module if level < len(self.frames) else None
         return module.name if module is not None else ""
 
+    def in_libc(self, level: int) -> bool:
+        """The frame is in the C library or, before glibc 2.34, in its thread library."""
+        return self.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))
+
+    @cached_property
+    def inner_libc_levels(self) -> Sequence[int]:
+        """The innermost frames that are in libc, up to the first one that is not."""
+        inner = range(min(len(self.frames), INNER))
+        return range(next((level for level in inner if not self.in_libc(level)), len(inner)))
+
     def mentions(self, address: int, levels: Iterable[int]) -> bool:
         """The address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))

@@ -23,7 +23,7 @@ _C_NAMES = {
     "join": "pthread_join ___pthread_join __pthread_join pthread_timedjoin_np pthread_clockjoin_np "
             "__pthread_clockjoin_ex",
     "barrier": "pthread_barrier_wait ___pthread_barrier_wait __pthread_barrier_wait",
-    "once": "pthread_once __pthread_once ___pthread_once",
+    "once": "pthread_once __pthread_once ___pthread_once __pthread_once_slow",
     "guard": "__cxa_guard_acquire",
     "loader": "dlopen dlmopen dlclose dlsym dlvsym dladdr dladdr1 dlinfo dlerror dl_iterate_phdr _dl_open "
               "_dl_catch_exception _dl_catch_error __tls_get_addr _dl_find_dso_for_object",

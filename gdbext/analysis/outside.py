@@ -50,7 +50,7 @@ def _sleep(process: ProcessLook, call: Syscall) -> Wait:
         text = f"sleeps ({max(seconds, 0):.3g} s more)" if seconds is not None else "sleeps"
     else:
         text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
-    return Wait(Resource("sleep", 0, text), timed=True)
+    return Wait(Resource("sleep", 0, text), timed=True, seconds=seconds)
 
 
 def _seconds(process: ProcessLook, pointer: int) -> float | None:
