@@ -212,6 +212,8 @@ def _stopped(event: Any) -> None:
                 tell(f"dispatch-break: {error}\n")
 
 
-def _exited(_event: Any) -> None:
+def _exited(event: Any) -> None:
+    if any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
+        return  # gdb follows a forked child, whose addresses are the same, and lets the parent go
     for each in _sets:
         each.suspend()

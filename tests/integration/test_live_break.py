@@ -1,0 +1,141 @@
+"""dispatch-break in gdb and in scripts/dispatch, and the live commands' manners in a user's gdb."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from harness import DISPATCH, INFERIORS, ROOT, Outcome, run
+
+SCRIPT = INFERIORS / "traced_calls.py"
+
+
+def gdb(commands: Sequence[str], program: str = "linear", *options: str) -> Outcome:
+    """A user's gdb on the script: init.py sourced, then the commands."""
+    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", *options]
+    for command in (f"source {ROOT}/gdbext/init.py", *commands):
+        words += ["-ex", command]
+    return run([*words, "--args", sys.executable, SCRIPT, program], timeout=300)
+
+
+def test_pending_then_real_then_pending_again() -> None:
+    outcome = gdb(
+        ["dispatch-break call aten::mm --key AutogradMeta", "info breakpoints", "run", "info breakpoints",
+         "dispatch-break --list", "continue", "continue", "info breakpoints", "dispatch-break --delete",
+         "info breakpoints"]
+    )  # fmt: skip
+    text = outcome.stdout
+    assert "<PENDING>" in text, outcome
+    assert "aten::mm at call" in text
+    assert "keyset DispatchKeySet(Meta, AutogradMeta) 0x1000018000" in text
+    assert re.search(r"key AutogradMeta, table index \d+, valid=1 boxed=1 unboxed=1", text)
+    assert "expected then: Meta:" in text
+    assert "stop only if" in text
+    assert text.count("dispatch-break: aten::mm at call") == 2  # with and without gradients
+    assert "exited with code 07" in text
+    after = text[text.index("exited with code 07") :]
+    assert "pending" in after.lower()
+    assert "No breakpoints" in after
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("redispatch", "keyset DispatchKeySet(CPU"),
+        ("kernel", "aten::mm at kernel"),
+        ("impl", "structured_mm_out_cpu::impl"),
+        ("return", "aten::mm at return"),
+    ],
+)
+def test_every_place_is_reached(where: str, said: str) -> None:
+    outcome = run([DISPATCH, "dispatch-break", where, "aten::mm.default", "--", sys.executable, SCRIPT, "linear"])
+    assert outcome.status == 0, outcome
+    assert said in outcome.stdout
+
+
+def test_continue_tells_and_goes_on() -> None:
+    outcome = run(
+        [DISPATCH, "dispatch-break", "lookup", "aten::mm.default", "--continue", "--has", "Meta", "--",
+         sys.executable, SCRIPT, "linear"]
+    )  # fmt: skip
+    assert outcome.status == 0, outcome
+    keysets = re.findall(r"keyset DispatchKeySet\(([\w, ]+)\)", outcome.stdout)
+    assert keysets[-2:] == ["Meta, AutogradMeta", "Meta"]
+    assert all("Meta" in keyset for keyset in keysets)
+    assert "exited with status 7" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere", "mm"], "'nowhere' is no place to stop"),
+        (["call"], "name the operators"),
+        (["return", "mm", "--key", "CPU"], "no keyset"),
+        (["call", "aten::nothing"], "no operator"),
+        (["call", "mm", "--key", "Metta"], "Metta"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str) -> None:
+    outcome = run([DISPATCH, "dispatch-break", *arguments, "--", sys.executable, SCRIPT, "linear"])
+    assert outcome.status == 2, outcome
+    assert said in outcome.stderr
+
+
+def test_a_trace_in_the_users_gdb_leaves_nothing() -> None:
+    """It starts the program by itself; afterwards only the user's own breakpoint is there."""
+    outcome = gdb(
+        ["set breakpoint pending on", "break no_such_function", "dispatch-trace aten::mm --limit 2", "info breakpoints",
+         "maint info breakpoints", "dispatch-trace aten::mm", "info program"],
+        "linear", "--readnever", "-iex", "set auto-solib-add off",
+    )  # fmt: skip
+    assert "2 dispatches traced; ended: --limit 2" in outcome.stdout, outcome
+    listing = outcome.stdout[outcome.stdout.index("ended: --limit 2") :]
+    assert "no_such_function" in listing
+    assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
+    assert "catchpoint" not in listing
+    assert "the process exited with status 7" in outcome.stdout
+
+
+def test_children_keep_their_breakpoints_to_themselves() -> None:
+    """gdb follows the parent; the child runs through the same code and ends as it wants."""
+    outcome = gdb(["dispatch-break call aten::mm --continue", "run"], "children")
+    assert outcome.stdout.count("aten::mm at call") == 2, outcome
+    assert "exited with code 07" in outcome.stdout
+
+
+def test_following_the_child() -> None:
+    outcome = gdb(
+        ["set follow-fork-mode child", "dispatch-break call aten::mm --continue", "run"], "children"
+    )
+    assert outcome.stdout.count("aten::mm at call") == 2, outcome  # one in the parent before, one in the child
+    assert "exited with code 03" in outcome.stdout
+
+
+def test_threads(tmp_path: Path) -> None:
+    """All threads are traced, each with its own nesting; --thread chooses one."""
+    script = tmp_path / "threads.py"
+    script.write_text(
+        "import threading, torch\n"
+        "torch.set_num_threads(1)\n"
+        "a = torch.ones(2, 2, requires_grad=True)\n"
+        "def work():\n"
+        "    for _ in range(5): torch.mm(a, a)\n"
+        "threads = [threading.Thread(target=work) for _ in range(3)]\n"
+        "for one in threads: one.start()\n"
+        "for one in threads: one.join()\n"
+    )
+    outcome = run([DISPATCH, "--json", "dispatch-trace", "aten::mm.default", "--", sys.executable, script])
+    assert outcome.status == 0, outcome
+    events = [each for each in outcome.document["trace"]["events"] if each["step"] == "dispatch"]
+    tids = {each["tid"] for each in events}
+    assert len(tids) == 3
+    for tid in tids:
+        mine = [(each["event"], each["depth"]) for each in events if each["tid"] == tid]
+        assert mine == [("call", 1), ("redispatch", 2)] * 5
+    assert json.dumps(outcome.document["errors"]) == "[]"
+    assert os.environ.get("XDG_CACHE_HOME")
