@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gdbext.analysis import stuck, words
 from gdbext.analysis.crash import Crash
 from gdbext.analysis.facts import VERDICT_KINDS, CycleEdge, Finding, Step, ThreadFacts, Verdict
-from gdbext.analysis.graph import Edge, WaitGraph
+from gdbext.analysis.graph import Chain, Edge, WaitGraph
 from gdbext.analysis.recursion import Recursion
 
 
@@ -179,13 +179,33 @@ def _missing(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:
 
 
 def _blocked(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
+    alike: dict[object, list[Chain]] = {}
     for chain in stuck.blocked_chains(case.threads, graph, case.pid):
+        alike.setdefault(_likeness(chain, graph), []).append(chain)
+    for chain, *more in alike.values():
         tids = list(dict.fromkeys([edge.tid for edge in chain.edges] + [chain.end]))
         threads = [graph.threads[tid] for tid in tids if tid in graph.threads]
         with_steps = [thread for thread in threads if thread.dispatch]
         step = with_steps[-1].dispatch[0] if with_steps else None
         evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
-        yield Candidate(Finding("blocked", stuck.chain_sentence(chain, graph), tuple(tids), evidence), step)
+        text = stuck.chain_sentence(chain, graph)
+        if more:
+            wait = "threads wait" if len(more) > 1 else "thread waits"
+            text = f"{text[:-1]}; {len(more)} more {wait} in the same way."
+            tids += [other.end for other in more]
+        yield Candidate(Finding("blocked", text, tuple(tids), evidence), step)
+
+
+def _likeness(chain: Chain, graph: WaitGraph) -> object:
+    """Equal for threads that wait by themselves for the same thing in the same operator: they are one finding."""
+    end = graph.threads[chain.end]
+    if chain.edges or end.wait is None or not end.dispatch or not end.stack_key:
+        return chain.end
+    resource = end.wait.resource
+    step = end.dispatch[0]
+    # Python's locks, timers and descriptors are one for each thread, and yet the threads are alike.
+    address = resource.address if resource.kind in ("mutex", "rwlock", "static-init", "once") else 0
+    return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
 
 
 def _external(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:

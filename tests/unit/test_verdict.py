@@ -151,3 +151,10 @@ def test_crash_is_strongest():
     )  # fmt: skip
     assert (found.kind, found.op, found.key, found.threads) == ("crash", "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
+
+
+def test_threads_that_wait_alike_are_one_finding():
+    threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
+    judged = judge(Case([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
+    assert [len(finding.threads) for finding in judged.findings] == [199, 1]
+    assert "198 more threads" in judged.verdict.summary

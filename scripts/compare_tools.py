@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Writes docs/compared.md: what plain gdb, py-spy, pystack and dispatch-diagnose say of each scenario.
+
+Real outputs, shortened by rule: the first LINES lines, each clipped to WIDTH columns. Run it from the development
+environment (scripts/test makes it): .venv/bin/python scripts/compare_tools.py [SCENARIO…]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+import harness  # noqa: E402 - the tests' folder is on the path from here on
+
+LINES, WIDTH = 16, 150
+TIMEOUT = 120
+
+
+class Scenario(NamedTuple):
+    name: str
+    args: tuple[str, ...]
+    what: str
+
+
+SCENARIOS = (
+    Scenario("meta-mm", (), "A Python kernel for aten::mm on Meta never returns."),
+    Scenario("gil-mutex", (), "One thread has the GIL and wants a mutex, another has the mutex and wants the GIL."),
+    Scenario("guard-entry", (), "One thread runs a static's initialiser and wants the GIL, another has it and waits."),
+    Scenario("mutex-abba", (), "Two native mutexes in opposite order, inside operators."),
+    Scenario("python-lock-abba", (), "Two threading.Lock in opposite order."),
+    Scenario("fork-mutex", (), "A mutex held by another thread while the process forked."),
+    Scenario("fork-openmp", (), "A parallel operator in a forked child; the OpenMP pool did not survive."),
+    Scenario("boxed-recursion", (), "A boxed fallback that redispatches with the same keyset, 200 deep so far."),
+    Scenario("gloo-mismatch", (), "Rank 0 is in all_reduce, rank 1 never enters it."),
+    Scenario("dataloader", (), "The main thread waits for a worker process that is stopped."),
+    Scenario("condvar-lost", (), "A kernel waits on a condition variable that nobody signals."),
+    Scenario("pools", (), "Healthy: idle pools, the main thread reads standard input."),
+)
+
+
+class Tool(NamedTuple):
+    title: str
+    command: tuple[str, ...]
+    keep: tuple[str, ...] = ()
+    """Beginnings of the lines that tell of the process; () keeps all. gdb's start-up talk is left out so."""
+
+
+def tools(pid: int) -> list[Tool]:
+    """The commands as a user would type them."""
+    binaries = Path(sys.executable).parent
+    return [
+        Tool("dispatch-diagnose", (str(harness.DISPATCH), "-p", str(pid))),
+        Tool(
+            "gdb: thread apply all bt",
+            ("gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off", "-p", str(pid), "-ex", "thread apply all bt"),
+            ("Thread ", "#"),
+        ),
+        Tool("py-spy dump --native", (str(binaries / "py-spy"), "dump", "--native", "-p", str(pid))),
+        Tool("pystack remote --native", (str(binaries / "pystack"), "remote", "--native", str(pid))),
+    ]
+
+
+def run(tool: Tool) -> tuple[float, list[str]]:
+    """Seconds, and all lines of the output (of both streams where there is nothing on the first)."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(tool.command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
+                              stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return time.monotonic() - started, [f"(no answer after {TIMEOUT} s)"]
+    seconds = time.monotonic() - started
+    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return seconds, [line for line in lines if line.startswith(tool.keep)] if tool.keep else lines
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """The first lines, clipped; says how many there are."""
+    kept = [line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines[:LINES]]
+    return [*kept, f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else kept
+
+
+def section(scenario: Scenario) -> tuple[str, str]:
+    """The table row and the section of one scenario."""
+    with harness.started(scenario.name, *scenario.args) as inferior:
+        results = [(tool, *run(tool)) for tool in tools(inferior.pid)]
+    verdict = results[0][2][0] if results[0][2] else ""
+    times = " | ".join(f"{seconds:.2f} s, {len(lines)} lines" for _, seconds, lines in results)
+    row = f"| [{scenario.name}](#{scenario.name}) | {verdict.split(':')[0]} | {times} |"
+    parts = [f"## {scenario.name}", "", scenario.what, ""]
+    for tool, seconds, lines in results:
+        parts += [f"**{tool.title}** ({seconds:.2f} s)", "", "```", *shortened(lines), "```", ""]
+    return row, "\n".join(parts).replace(str(ROOT), "…")
+
+
+def main(names: list[str]) -> None:
+    """Run all, or those named, and write the page."""
+    rows, sections = [], []
+    for scenario in SCENARIOS:
+        if names and scenario.name not in names:
+            continue
+        print(scenario.name, file=sys.stderr, flush=True)
+        row, text = section(scenario)
+        rows.append(row)
+        sections.append(text)
+    versions = [_version("gdb"), _version(str(Path(sys.executable).parent / "py-spy")),
+                _version(str(Path(sys.executable).parent / "pystack"))]  # fmt: skip
+    page = [
+        "# Side by side", "",
+        "What each tool says of the same live process, as it said it; made by `scripts/compare_tools.py`. Outputs are",
+        f"cut after {LINES} lines of {WIDTH} columns. Wall clock times, one run each, two shared cores.",
+        "", f"Tools: {'; '.join(versions)}.", "",
+        "| scenario | our verdict | dispatch-diagnose | gdb | py-spy | pystack |",
+        "|---|---|---|---|---|---|", *rows, "",
+    ]  # fmt: skip
+    target = ROOT / "docs" / "compared.md"
+    target.write_text("\n".join([*page, *sections]).rstrip() + "\n")
+    print(target)
+
+
+def _version(program: str) -> str:
+    if shutil.which(program) is None:
+        return f"{os.path.basename(program)} (missing)"  # noqa: PTH119
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    words = done.stdout.splitlines()[0] if done.stdout else "unknown version"
+    name = os.path.basename(program)  # noqa: PTH119
+    return words if name.split("-")[0] in words.lower() else f"{name} {words}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
