@@ -39,6 +39,8 @@ class BreakSite:
     what: str
     keyset: str = ""
     condition: str = ""
+    function: tuple[int, int] = (0, 0)
+    """The function [start, end) in the middle of which it is, where the arguments came to its start."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class BreakPlan:
             parts.append(f"({site.keyset} & {bits:#x}) == {bits:#x}")
         return BreakSite(
             site.address, site.event, site.operator, site.name, site.what, site.keyset,
-            parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts),
+            parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts), site.function,
         )  # fmt: skip
 
     def _of(self, operator: Operator, request: BreakRequest) -> list[BreakSite]:
@@ -170,8 +172,10 @@ def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     keyset = f"{_UNSIGNED}${sites.keyset}"
     what = f"its lookup, in {function.function.demangled[0].partition('(')[0]}"
     addresses = [sites.lookup, *(address for address, _ in sites.others)]
+    span = (function.function.start, function.function.start + function.function.size)
     return [
-        BreakSite(address, function.event, operator.address, operator.qualified, what, keyset) for address in addresses
+        BreakSite(address, function.event, operator.address, operator.qualified, what, keyset, "", span)
+        for address in addresses
     ]
 
 

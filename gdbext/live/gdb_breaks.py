@@ -178,8 +178,11 @@ def report_stop(site: BreakSite) -> None:
     """Tell about the stop that the selected thread is at. Raises gdb.error, OSError."""
     bits = int(gdb.parse_and_eval(site.keyset)) & _WORD if site.keyset else None
     tid = gdb.selected_thread().ptid[1]
-    fs_base = int(gdb.parse_and_eval("$fs_base")) & _WORD
-    tell("\n".join(stop_lines(_session(), site, bits, tid, fs_base)) + "\n")
+    tell("\n".join(stop_lines(_session(), site, bits, tid, _register)) + "\n")
+
+
+def _register(name: str) -> int:
+    return int(gdb.parse_and_eval(f"${name}")) & _WORD
 
 
 def tell(text: str) -> None:

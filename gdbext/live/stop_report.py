@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.live.arguments import REGISTERS, argument_texts, holders, register_values
+from gdbext.process.x86_decode import instructions
 
 if TYPE_CHECKING:
     from gdbext.dispatcher.operator import Operator
@@ -13,18 +15,22 @@ if TYPE_CHECKING:
     from gdbext.session import Session
 
 
-def stop_lines(session: Session, site: BreakSite, bits: int | None, tid: int, fs_base: int) -> list[str]:
+def stop_lines(
+    session: Session, site: BreakSite, bits: int | None, tid: int, register: Callable[[str], int]
+) -> list[str]:
     """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
 
-    ``bits`` is the keyset where the place has one, ``fs_base`` that of the thread that stopped. What cannot be read is
-    left out, and that is said.
+    ``bits`` is the keyset where the place has one, ``register`` reads those of the thread that stopped. What cannot be
+    read is left out, and that is said.
     """
     lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
     try:
         operator = session.dispatcher.by_def(site.operator)
         if operator is not None and bits is not None:
             lines += _lookup(session, operator, bits)
-        lines += _state(session, tid, fs_base)
+        if operator is not None:
+            lines += _arguments(session, site, operator, register)
+        lines += _state(session, tid, register("fs_base"))
     except GdbextError as error:
         lines.append(f"  cannot be read: {error.what}")
     return lines
@@ -47,6 +53,24 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
             yield f"  expected then: {link.cell.key}: {function}"
     if links and links[-1].certainty == "unknown":
         yield f"  further on: {links[-1].why}"
+
+
+def _arguments(
+    session: Session, site: BreakSite, operator: Operator, register: Callable[[str], int]
+) -> Iterator[str]:
+    """Those that are in registers: at a kernel's entry behind functor and keyset, else as the function was called."""
+    start, end = site.function
+    if start:
+        code = list(instructions(session.memory.read(start, end - start), start))
+        values = register_values(holders(code, site.address), register, session.memory.try_u64)
+        skipped = 0 if site.event == "call" else 1
+    elif site.event == "kernel" and "$rdi ==" in site.condition:
+        values, skipped = [register(name) for name in REGISTERS], 2
+    else:
+        return
+    texts = argument_texts(session, operator, values, skipped)
+    if texts:
+        yield f"  arguments {', '.join(texts)}"
 
 
 def _state(session: Session, tid: int, fs_base: int) -> Iterator[str]:

@@ -15,11 +15,13 @@ from gdbext.dispatcher.traced import Dispatch, Found
 from gdbext.errors import UsageError
 from gdbext.layouts import registry
 from gdbext.live import control
+from gdbext.live.arguments import Holder, hidden_result, holders, register_values, schema_types
 from gdbext.live.breaks import BreakRequest, check_keys, key_condition
 from gdbext.live.everything import direct_calls
 from gdbext.live.lineage import Ancestor, Lineage, Place, Rule
 from gdbext.live.plan import split_struct
 from gdbext.live.trace import Limits, Tracer
+from gdbext.process.x86_decode import instructions
 from gdbext.render.chrome_trace import ChromeTrace
 from gdbext.render.trace_text import JsonTrace, TextTrace
 
@@ -245,6 +247,38 @@ def test_json_lines() -> None:
 )
 def test_split_struct(name: str, expected: tuple[str, str]) -> None:
     assert split_struct(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "types", "hidden"),
+    [
+        ("aten::mm(Tensor self, Tensor mat2) -> Tensor", [("Tensor", "self"), ("Tensor", "mat2")], True),
+        ("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
+         [("Tensor", "self"), ("Tensor", "other"), ("Scalar", "alpha")], False),
+        ("aten::sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
+         [("Tensor", "self"), ("int[1]?", "dim"), ("bool", "keepdim")], True),
+        ("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+         [("Tensor", "self"), ("int", "dim0"), ("int", "dim1")], True),
+        ("aten::size.int(Tensor self, int dim) -> int", [("Tensor", "self"), ("int", "dim")], False),
+        ("aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
+         [("Tensor", "self"), ("int", "dim")], True),
+        ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], None),
+    ],
+)  # fmt: skip
+def test_what_a_schema_says_of_registers(schema: str, types: list[tuple[str, str]], hidden: bool | None) -> None:
+    assert schema_types(schema) == types
+    assert hidden_result(schema) is hidden
+
+
+def test_arguments_are_followed_to_where_they_are_kept() -> None:
+    # push rbp; mov rsp,rbp; mov rdi,-0x20(rbp); mov rsi,r12; mov rdx,rbx; mov rcx,r13; xor ebx,ebx; call; nop
+    code = bytes.fromhex("55 4889e5 48897de0 4989f4 4889d3 4989cd 31db e800000000 90")
+    listing = list(instructions(code, 0x1000))
+    found = holders(listing, listing[-1].address)
+    assert found == {"rdi": Holder("rbp", -0x20), "rsi": Holder("r12"), "rcx": Holder("r13")}  # rbx is reused
+    registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
+    values = register_values(found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    assert values == [4, 5, None, 6, None, None]
 
 
 def test_direct_calls_are_all_found() -> None:
