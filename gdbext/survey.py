@@ -20,6 +20,8 @@ from gdbext.target.base import Thread
 if TYPE_CHECKING:
     from gdbext.cpython.gil import GilState
 
+_ABORTING = 16
+"""Frames between a signal and the function that ended the program."""
 _KEYED = 200
 """Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
 
@@ -60,7 +62,7 @@ def survey(session: Session, frames: bool = False) -> Survey:
     found = [_with_state(session, facts, look) for _, facts, look in known]
     found = [_with_loader_workers(facts, python, surroundings) for facts in found]
     found = with_holds(found, process.gils)
-    judgement = verdict.judge(_case(session, known, found))
+    judgement = verdict.judge(replace(_case(session, known, found), complete=len(found) == len(process.tids)))
     notes = tuple(_missing_kernels(session, process, found))
     judgement = replace(judgement, findings=judgement.findings + notes)
     places = {} if surroundings is None else {look.tid: _place(surroundings, look) for look in process.threads}
@@ -119,8 +121,11 @@ def _case(
 ) -> verdict.Case:
     crashes, recursions = {}, {}
     for (thread, _, look), facts in zip(known, found):
-        if thread.signal is not None and crash.is_fatal(thread.signal):
-            crashes[facts.tid] = crash.describe(facts.tid, thread.signal, look.registers, session.target.maps())
+        trap = crash.is_trap(thread.signal, look.registers, session.memory)
+        if thread.signal is not None and (trap or crash.is_fatal(thread.signal)):
+            aborted = next((mark for mark in crash.ABORTS if look.first(mark, within=_ABORTING) is not None), "")
+            maps = session.target.maps()
+            crashes[facts.tid] = crash.describe(facts.tid, thread.signal, look.registers, maps, aborted)
         overflown = facts.tid in crashes and crashes[facts.tid].kind == "stack-overflow"
         levels = sorted({frame.level for frame in facts.python})
         endless = recursion.detect(facts.dispatch, levels, overflown)

@@ -55,6 +55,11 @@ _C_NAMES = {
             "ncclGroupEnd ncclAllReduce ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclSend ncclRecv "
             "ncclCommSplit",
     "mpi": "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init",
+    "assert": "__assert_fail __assert_perror_fail __assert",
+    "overrun": "__stack_chk_fail __fortify_fail __chk_fail",
+    "pure-virtual": "__cxa_pure_virtual __cxa_deleted_virtual",
+    "terminate": "_ZSt9terminatev _ZN10__cxxabiv111__terminateEPFvvE",
+    "python-fatal": "Py_FatalError _Py_FatalErrorFunc _Py_FatalErrorFormat",
     "uv-run": "uv_run",
     "blas-pool": "blas_thread_server",
     "pthreadpool": "thread_main",
@@ -119,10 +124,10 @@ def marks_of(names: Iterable[str]) -> frozenset[str]:
     """The marks of one function, given all its names (mangled)."""
     found: set[str] = set()
     for name in names:
+        mark = _MARK_OF_C_NAME.get(name)
+        if mark is not None:
+            found.add(mark)
         if not name.startswith("_Z"):
-            mark = _MARK_OF_C_NAME.get(name)
-            if mark is not None:
-                found.add(mark)
             continue
         # A name at the very start of the mangled name is the function itself; deeper it is only an argument.
         match = _PIECE.match(_plain(name))

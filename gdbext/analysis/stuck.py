@@ -14,6 +14,10 @@ OUTSIDE = frozenset({"collective", "device", "child-process"})
 LOCKS = frozenset({"gil", "mutex", "rwlock", "python-lock", "static-init", "once", "loader-lock", "libc-lock"})
 """Locks proper: while one is waited for, some thread holds it."""
 
+LONG_SLEEP = 5.0
+"""Seconds from which a sleep with a lock that others want is no pause between two steps of work."""
+_SET_BY_HANDLERS = frozenset({"threading.Event", "threading.Condition", "queue.SimpleQueue"})
+"""Python objects that programs set in signal handlers while their main thread waits."""
 _NO_THREAD_NEEDED = frozenset({"io", "sleep"}) | OUTSIDE
 
 
@@ -22,19 +26,21 @@ def main_thread(threads: Sequence[ThreadFacts], pid: int) -> ThreadFacts | None:
     return next((thread for thread in threads if thread.tid == pid), threads[0] if threads else None)
 
 
-def blocked_chains(threads: Sequence[ThreadFacts], graph: WaitGraph, pid: int) -> Iterator[Chain]:
+def blocked_chains(
+    threads: Sequence[ThreadFacts], graph: WaitGraph, pid: int, complete: bool = True
+) -> Iterator[Chain]:
     """Chains that lead to a wait which no thread of the process is known to end; the most telling one first.
 
-    One chain for each end: chains that share their end are one finding.
+    One chain for each end: chains that share their end are one finding. ``complete``: no thread is missing.
     """
     runs = any(thread.state == "running" for thread in threads)
-    hopeless = not runs and not any(map(_may_wake_others, threads))
+    hopeless = complete and nobody_goes_on(threads)
     chains: dict[int, tuple[tuple[int, ...], Chain]] = {}
     for thread in threads:
         if thread.wait is None or thread.state == "idle":
             continue
         chain = graph.chain(thread.tid)
-        if not _is_blocked(thread, chain, graph, runs, hopeless):
+        if not _is_blocked(thread, chain, graph, pid, runs, hopeless):
             continue
         rank = (not thread.dispatch, thread.tid != pid, -len(chain.edges))
         if chain.end not in chains or rank < chains[chain.end][0]:
@@ -43,7 +49,7 @@ def blocked_chains(threads: Sequence[ThreadFacts], graph: WaitGraph, pid: int) -
         yield chain
 
 
-def _is_blocked(thread: ThreadFacts, chain: Chain, graph: WaitGraph, runs: bool, hopeless: bool) -> bool:
+def _is_blocked(thread: ThreadFacts, chain: Chain, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
     end = graph.threads.get(chain.end)
     if chain.reason not in ("unknown", "timed") or end is None or end.wait is None or end.state == "idle":
         return False
@@ -54,18 +60,36 @@ def _is_blocked(thread: ThreadFacts, chain: Chain, graph: WaitGraph, runs: bool,
         return False
     if thread.dispatch:
         return True
-    if chain.reason == "timed":
-        return False
     needed = any(edge.wait.resource.kind in LOCKS for edge in chain.edges)
-    return needed or (hopeless and kind in LOCKS)
+    if chain.reason == "timed":
+        return needed and (end.wait.seconds or 0) >= LONG_SLEEP
+    return needed or (hopeless and not a_signal_may_end_it(end, pid))
+
+
+def nobody_goes_on(threads: Sequence[ThreadFacts]) -> bool:
+    """Every thread waits for another thread of this process: nobody will ever wake anybody."""
+    return not any(map(_may_wake_others, threads))
 
 
 def _may_wake_others(thread: ThreadFacts) -> bool:
     """The thread will go on without any thread of this process, and may then let others go on."""
     wait = thread.wait
     if wait is None:
-        return thread.state == "running"
-    return wait.handover or ends_by_itself(wait) or wait.resource.kind in _NO_THREAD_NEEDED
+        return True
+    if thread.state == "idle" and not wait.resource.address:
+        return True  # it waits for the system (a pipe, a socket), or spins
+    return wait.handover or wait.external or ends_by_itself(wait) or wait.resource.kind in _NO_THREAD_NEEDED
+
+
+def a_signal_may_end_it(thread: ThreadFacts, pid: int) -> bool:
+    """The main thread waits for what a signal handler may give: Python runs handlers there, also while it waits for
+    an event; in C, sem_post is the one of these functions that a handler may call (signal-safety(7))."""
+    wait = thread.wait
+    if wait is None or thread.tid != pid:
+        return False
+    if wait.resource.kind == "semaphore":
+        return True
+    return bool(thread.python) and wait.resource.name in _SET_BY_HANDLERS
 
 
 def chain_sentence(chain: Chain, graph: WaitGraph) -> str:
@@ -138,6 +162,7 @@ def uncertainties(threads: Sequence[ThreadFacts], graph: WaitGraph) -> Iterator[
             "a deadlock through it cannot be excluded."
         )
         yield text, (thread.tid,)
+    yield from _sleeping_holders(threads, graph)
     for cycle in graph.cycles(with_timed=True):
         timed = [edge for edge in cycle if ends_by_itself(edge.wait)]
         if timed:
@@ -145,3 +170,17 @@ def uncertainties(threads: Sequence[ThreadFacts], graph: WaitGraph) -> Iterator[
             breaker = graph.threads[timed[0].tid].label
             text = f"{names} wait for each other, but the wait of {breaker} is timed and ends by itself."
             yield text, tuple(edge.tid for edge in cycle)
+
+
+def _sleeping_holders(threads: Sequence[ThreadFacts], graph: WaitGraph) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Threads that sleep, for a time that a core does not tell, with the GIL in hand and others waiting for it."""
+    waiting: dict[int, int] = {}
+    for thread in threads:
+        if thread.wait is not None and thread.wait.resource.kind == "gil" and thread.wait.owner is not None:
+            waiting[thread.wait.owner.tid] = waiting.get(thread.wait.owner.tid, 0) + 1
+    for tid, count in waiting.items():
+        holder = graph.threads.get(tid)
+        wait = holder.wait if holder is not None else None
+        if holder is not None and wait is not None and wait.resource.kind == "sleep" and wait.seconds is None:
+            others = "a thread waits" if count == 1 else f"{count} threads wait"
+            yield f"{holder.label} {words.waiting(wait)} with the GIL in hand, for which {others}.", (tid,)

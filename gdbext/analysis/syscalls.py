@@ -25,6 +25,8 @@ _RESTART = 219
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
 """-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
 from the entry of a system call until its result is known."""
+_WRITES = (1, 44)
+"""write and sendto, whose third argument is the number of bytes."""
 _SYSCALL_BYTES = b"\x0f\x05"
 _MOV_EAX = 0xB8
 """``mov eax, imm32``: how every libc loads the number."""
@@ -54,7 +56,7 @@ def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
     number = registers.get("orig_rax")
     if number is not None and _signed(number) < 0:
         return None
-    if rax not in _INTERRUPTED:
+    if rax not in _INTERRUPTED and not _is_cut_short(number, rax, registers):
         return None
     code = memory.try_read(registers["rip"] - _LOOK_BACK, _LOOK_BACK)
     if code is None or code[-2:] != _SYSCALL_BYTES:
@@ -68,6 +70,12 @@ def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
         return None
     arguments = tuple(registers.get(name, 0) for name in ("rdi", "rsi", "rdx", "r10", "r8", "r9"))
     return Syscall(number, arguments)
+
+
+def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int]) -> bool:
+    """A blocking write that had got rid of a part when the debugger stopped it (pipe_write in fs/pipe.c and
+    sock_sendmsg end early then); the thread is still on its way out of the system call, with orig_rax in place."""
+    return number in _WRITES and 0 < result < registers.get("rdx", 0)
 
 
 def _loaded_number(code: bytes | None) -> int | None:

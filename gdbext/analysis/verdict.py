@@ -20,6 +20,8 @@ class Case:
     pid: int
     crashes: Mapping[int, Crash] = field(default_factory=dict)
     recursions: Mapping[int, Recursion] = field(default_factory=dict)
+    complete: bool = True
+    """No thread is missing because it could not be read."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,24 @@ def _idle(case: Case, notes: Sequence[Finding]) -> Verdict:
         return Verdict("idle", text, notes[0].threads)
     if running:
         text = f"No thread is in the dispatcher; {words.listed([t.label for t in running])} "
-        text += "runs other code." if len(running) == 1 else "run other code."
+        text += f"runs other code{_with_gil(running, case)}." if len(running) == 1 else "run other code."
         return Verdict("idle", text, tuple(thread.tid for thread in running))
     main = stuck.main_thread(case.threads, case.pid)
     doing = f"; {main.label} {words.waiting(main.wait)}" if main is not None and main.wait is not None else ""
+    if doing and case.complete and stuck.nobody_goes_on(case.threads):
+        doing += ", and no thread of this process will end that: only a signal or another process can"
     return Verdict("idle", f"No thread is in the dispatcher, and no wait is suspicious{doing}.")
+
+
+def _with_gil(running: Sequence[ThreadFacts], case: Case) -> str:
+    """One look does not tell whether a thread that runs with the GIL will soon give it away."""
+    tid = running[0].tid
+    waiters = [each for each in case.threads if each.wait is not None and each.wait.resource.kind == "gil"
+               and any(owner.tid == tid for owner in each.wait.owners)]  # fmt: skip
+    if not waiters:
+        return ""
+    others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
+    return f" with the GIL, for which {others}"
 
 
 def _crashes(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
@@ -180,7 +195,7 @@ def _missing(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:
 
 def _blocked(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
     alike: dict[object, list[Chain]] = {}
-    for chain in stuck.blocked_chains(case.threads, graph, case.pid):
+    for chain in stuck.blocked_chains(case.threads, graph, case.pid, case.complete):
         alike.setdefault(_likeness(chain, graph), []).append(chain)
     for chain, *more in alike.values():
         tids = list(dict.fromkeys([edge.tid for edge in chain.edges] + [chain.end]))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from fake_target import FakeTarget
 
-from gdbext.analysis.crash import describe
+from gdbext.analysis.crash import describe, is_trap
+from gdbext.process.memory import Memory
 from gdbext.target.base import MemoryMapping, Signal
 
 STACK = MemoryMapping(0x7F0000020000, 0x7F0000820000, 0, "", "rw-p")
@@ -30,7 +32,7 @@ def test_segv(address, expected):
 
 
 def test_general_protection_has_no_address():
-    assert kind(0, code=128) == "non-canonical"
+    assert kind(None, code=128) == "non-canonical"
 
 
 def test_sent_by_kill():
@@ -58,3 +60,17 @@ def test_jumps():
 def test_abort_has_no_address():
     crash = describe(1, Signal(6, "SIGABRT", -6, 123), {"rsp": SP}, MAPS)
     assert (crash.kind, crash.address) == ("abort", None)
+
+
+def test_what_ended_the_program():
+    abort = Signal(6, "SIGABRT", -6, None)
+    assert "std::terminate" in describe(1, abort, {}, MAPS, "terminate").sentence
+    assert "std::terminate" not in describe(1, abort, {}, MAPS).sentence
+
+
+def test_a_trap_of_the_program_is_no_breakpoint_of_a_debugger():
+    memory = Memory(FakeTarget({0x400000: bytes(0x0F) + b"\xcc" + bytes(0xFF0)}))
+    trap = Signal(5, "SIGTRAP", 128, None)
+    assert is_trap(trap, {"rip": 0x400010}, memory)
+    assert not is_trap(trap, {"rip": 0x40000F}, memory)
+    assert not is_trap(Signal(5, "SIGTRAP", 0, None), {"rip": 0x400010}, memory)
