@@ -135,15 +135,25 @@ class _Job:
         words = [gdb, "-nx", "-q", "-batch", *QUIET, *self._symbols(), "-ex", f"python {code}"]
         if options.core is not None:
             words[1:1] = ["-c", os.path.abspath(options.core)]  # noqa: PTH100
-        if self._program:
-            words += ["--args", *options.program]
-            self._gdb = os.posix_spawn(gdb, words, os.environ, file_actions=self._files())
-        else:  # not in our process group: Ctrl+C is for us, and we pass it on
-            self._gdb = os.posix_spawn(gdb, words, environment(), file_actions=self._files(), setpgroup=0)
+        self._gdb = self._spawn(gdb, words, options)
         os.close(theirs)
         if output is not None:
             os.close(output)
         self._status: int | None = None
+
+    def _spawn(self, gdb: str, words: list[str], options: Options) -> int:
+        try:
+            if self._program:
+                words = [*words, "--args", *options.program]
+                return os.posix_spawn(gdb, words, os.environ, file_actions=self._files())
+            # not in our process group: Ctrl+C is for us, and we pass it on
+            return os.posix_spawn(gdb, words, environment(), file_actions=self._files(), setpgroup=0)
+        except OSError as error:
+            raise TargetError(
+                f"gdb cannot be started ({gdb}): {error.strerror}",
+                why="the file is no program of this machine, or the command line is too long",
+                help="name another gdb in $GDB, or use --debugger none, which needs no debugger at all",
+            ) from error
 
     def _symbols(self) -> tuple[str, ...]:
         """A live command needs no symbols of gdb's; for one that stops in a program gdb may read what it likes."""
@@ -196,8 +206,12 @@ class _Job:
 
         SIGKILL is the gentle way here: the kernel lets all threads go and nothing was changed in the process. Asked
         to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. Only commands that set
-        breakpoints need gdb's own way out.
+        breakpoints need gdb's own way out. A second Ctrl+C must not end us before the process goes on.
         """
+        import signal
+
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
         for number in (SIGTERM, SIGKILL) if self._has_changed_it else (SIGKILL,):
             if self._status is None:
                 os.kill(self._gdb if self._program else -self._gdb, number)
@@ -239,7 +253,10 @@ class _Job:
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
             if _is_stopped(pid):
-                os.kill(pid, SIGCONT)
+                try:
+                    os.kill(pid, SIGCONT)
+                except OSError:  # it has just ended
+                    return
                 return
             time.sleep(0.01)
 

@@ -6,7 +6,6 @@ Imports little, for it must start at once.
 from __future__ import annotations
 
 import os
-import sys
 
 from gdbext.commands import registry
 from gdbext.errors import GdbextError, TargetError, UsageError
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from gdbext.session import Session
 
 DEBUGGERS = ("gdb", "lldb", "none")
+MAX_TIMEOUT = 1e9
+"""Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
 
 USAGE = """\
 usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; it goes on afterwards
@@ -60,17 +61,16 @@ class Options:
 
 def main(argv: Sequence[str]) -> int:
     """Run ``scripts/dispatch`` with these arguments; its exit status."""
+    _occupy_standard_descriptors()
     json_wanted = "--json" in _before_program(argv)
     options = Options()
     try:
         if _asks_for_help(argv):
-            print(usage(), end="")
-            return 0
+            return deliver(registry.Outcome(0, usage()))
         if "--version" in argv[:1]:
             from gdbext import __version__
 
-            print(f"gdbext {__version__}")
-            return 0
+            return deliver(registry.Outcome(0, f"gdbext {__version__}\n"))
         parse(argv, options)
         outcome = _run(options)
     except GdbextError as error:
@@ -93,8 +93,20 @@ def deliver(outcome: registry.Outcome) -> int:
         outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
         status = 1
     if outcome.error:
-        _write(2, f"dispatch: {outcome.error}\n")
+        try:
+            _write(2, f"dispatch: {outcome.error}\n")
+        except OSError:  # there is nobody left to tell
+            return status
     return status
+
+
+def _occupy_standard_descriptors() -> None:
+    """Where the caller closed one of 0 to 2, something that cannot be written: else a pipe of ours becomes it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free
 
 
 def _write(descriptor: int, text: str) -> None:
@@ -176,8 +188,8 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
             options.timeout = float(value)
         except ValueError:
             raise UsageError(f"--timeout: {value!r} is no number of seconds") from None
-        if not options.timeout > 0:
-            raise UsageError("--timeout: the number of seconds must be greater than 0")
+        if not 0 < options.timeout <= MAX_TIMEOUT:
+            raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
 
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
@@ -293,6 +305,6 @@ def timeout_error(seconds: float) -> TargetError:
 
 def terminal() -> registry.Terminal:
     """How standard output wants its text."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+    if not os.isatty(1) or os.environ.get("NO_COLOR"):
         return registry.Terminal()
     return registry.Terminal(os.environ.get("TERM", "dumb") != "dumb", os.get_terminal_size(1).columns or 120)

@@ -202,6 +202,8 @@ def test_the_help_of_a_command_needs_no_target() -> None:
         (["-p", "1", "--debugger", "windbg"], "none of gdb, lldb, none"),
         (["-p", "1", "--timeout", "soon"], "no number of seconds"),
         (["-p", "1", "--timeout", "-1"], "greater than 0"),
+        (["-p", "1", "--timeout", "inf"], "at most 1e+09"),
+        (["-p", "1", "--timeout", "nan"], "greater than 0"),
         (["-c", "x", "--sysroot", "/nowhere"], "no folder"),
         (["-p", "1", "--sysroot", "/"], "for core dumps"),
         (["--debugger", "none", "dispatch-bt", "--", "true"], "without a debugger"),
@@ -323,6 +325,27 @@ def test_a_gdb_that_gives_no_result(plain: Plain, tmp_path: Path) -> None:
         dispatch("-p", str(plain.pid), "--json", "dispatch-bt", env={"GDB": str(fake)}), "ended with status 0"
     )
     assert "Python scripting is not supported" in document["errors"][0]["why"]
+
+
+def test_a_gdb_that_is_no_program(plain: Plain, tmp_path: Path) -> None:
+    fake = tmp_path / "gdb"
+    fake.write_bytes(b"\x7fELF, but no more")
+    fake.chmod(0o755)
+    outcome = dispatch("-p", str(plain.pid), "--json", "dispatch-bt", env={"GDB": str(fake)})
+    assert_error_document(outcome, "gdb cannot be started")
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize("debugger", DEBUGGERS)
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors(plain: Plain, debugger: str, closed: str) -> None:
+    """No pipe of ours may take their place: a report that cannot be written is told, and nothing else happens."""
+    words = f'exec "$0" -p {plain.pid} --debugger {debugger} dispatch-bt {closed}'
+    outcome = run(["sh", "-c", words, DISPATCH])
+    lost = ">&-" in closed and closed != "2>&-"
+    assert outcome.status == lost, outcome
+    assert outcome.stdout.startswith("Thread") is not lost
+    assert outcome.stderr == ("dispatch: cannot write the report: Bad file descriptor\n" if closed == ">&-" else "")
 
 
 def test_it_costs_no_debugger_to_refuse(plain: Plain, tmp_path: Path) -> None:
