@@ -27,10 +27,11 @@ Resumes the process, and shows each dispatch of the named operators as it happen
 as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level. Ctrl+C ends the trace and takes
 all its breakpoints away; the process is stopped then (scripts/dispatch lets it go on).
 
-Cost: a stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols). There is one for each call and
-one for each redispatch of a named operator; all other operators run at full speed. --verbose adds six or more for each
-dispatch, --output FILE.json four. --all stops once for each call of any operator: a torch.mm of 1 us takes 0.2 ms,
-200 times as long. It shows calls only, since the redispatches of all operators together have 6,200 functions.
+Cost: a stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols). There is one for each call and one for
+each redispatch of a named operator; all other operators run at full speed. --verbose has six or more for each
+dispatch, --output FILE.json four. --all stops once for each call of any operator: forward and backward of a small
+model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only:
+the redispatches of all operators together are 3,101 functions.
 """
 
 

@@ -58,6 +58,11 @@ class Everything:
         """Every copy of ``OperatorEntry::lookup``."""
         return self._plan.addresses_named(LOOKUP_PREFIX, self.modules())
 
+    def lookups_of_extensions(self) -> list[int]:
+        """The copies in libraries other than torch's: what was built without optimisation calls them out of line."""
+        others = [module for module in self._session.modules.modules if not module.name.startswith("libtorch")]
+        return self._plan.addresses_named(LOOKUP_PREFIX, [module for module in others if _names_callbacks(module)])
+
     def hosts(self) -> list[Host]:
         """The functions that ask for step callbacks and have the lookup inlined."""
         found: dict[int, Host] = {}
@@ -148,10 +153,13 @@ class _Caller(NamedTuple):
 class LookupStop:
     """What is done at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
 
-    def __init__(self, session: Session, control: Control, tracer: Tracer) -> None:
+    def __init__(self, session: Session, control: Control, tracer: Tracer, plan: Plan, redispatches: bool) -> None:
+        """``redispatches``: tell of those, too."""
         self._session = session
         self._control = control
         self._tracer = tracer
+        self._plan = plan
+        self._redispatches = redispatches
         self._callers: dict[int, _Caller] = {}
 
     def __call__(self, tid: int, cfa: int, bits: int) -> bool:
@@ -176,7 +184,7 @@ class LookupStop:
             return _Caller("", None, nowhere)
         role = classify(function)
         event = role.event if role.role.opens else ("call" if self._asks_for_callbacks(function) else "redispatch")
-        if event not in ("call", "callBoxed"):
+        if event not in ("call", "callBoxed") and not self._redispatches:
             return _Caller("", None, nowhere)
         frame = frame_at(self._session.modules, self._session.memory, returns_to, 8)
         place = Place(returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size)
@@ -185,6 +193,6 @@ class LookupStop:
     def _asks_for_callbacks(self, function: Function) -> bool:
         wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
         try:
-            return wanted in Plan(self._session).calls_of(function)
+            return wanted in self._plan.calls_of(function)
         except BadData:
             return False

@@ -153,7 +153,7 @@ class GdbControl:
             gdb.execute("continue", False, True)
         except KeyboardInterrupt:
             self._interrupt()
-            return Ending("interrupted", "Ctrl+C")
+            return Ending("interrupted", "interrupted")
         except gdb.error as error:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
@@ -173,7 +173,7 @@ class GdbControl:
         if isinstance(event, gdb.SignalEvent):
             name = event.stop_signal
             if name == "SIGINT":
-                return Ending("interrupted", "Ctrl+C")
+                return Ending("interrupted", "interrupted")
             return None if name in _PASSED_ON else Ending("signal", f"the process got {name}")
         if isinstance(event, gdb.BreakpointEvent):
             if any(each.number == self._exec_catch for each in event.breakpoints):
@@ -219,7 +219,7 @@ def _program() -> str:
 
 def _failed(error: BaseException) -> Ending:
     if isinstance(error, KeyboardInterrupt):
-        return Ending("interrupted", "Ctrl+C")
+        return Ending("interrupted", "interrupted")
     if isinstance(error, GdbextError):
         return Ending("failed", error.what, error=error)
     if isinstance(error, OSError):

@@ -141,11 +141,18 @@ class Placer:
 
     def everything(self, everything: Everything) -> None:
         """Every call of every operator."""
-        stop = LookupStop(self._session, self._control, self._tracer)
-        for address in everything.lookups():
-            self.hook(HookSpec(address, AT_ENTRY, stop, "rsi"))
+        self._lookups(everything.lookups(), redispatches=False)
         for host in everything.hosts():
             self.host(host)
+
+    def extensions(self, everything: Everything) -> None:
+        """Dispatches by libraries that have the dispatcher's functions out of line: builds without optimisation."""
+        self._lookups(everything.lookups_of_extensions(), redispatches=True)
+
+    def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
+        stop = LookupStop(self._session, self._control, self._tracer, self._plan, redispatches)
+        for address in addresses:
+            self.hook(HookSpec(address, AT_ENTRY, stop, "rsi"))
 
     def _boxed_event(self, returns_to: int) -> str:
         """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""

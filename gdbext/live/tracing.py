@@ -153,6 +153,7 @@ class Tracing:
                 placer.boxed_entry(entry, not boxed)
         if request.verbose:
             placer.structured(named)
+        placer.extensions(everything)
         for host in everything.hosts() if boxed else ():
             placer.host(host)
         return placer.count

@@ -152,6 +152,25 @@ def test_a_core_is_refused(tmp_path: Path) -> None:
     assert "a core dump cannot run" in outcome.stderr
 
 
+def test_an_extension_without_optimisation(tmp_path: Path) -> None:
+    """Its Dispatcher::call, redispatch and callBoxed are functions of their own, with their own copy of lookup."""
+    script = tmp_path / "debug.py"
+    library = native_build.build("debug_dispatch")
+    script.write_text(
+        "import torch\n"
+        f"torch.ops.load_library({str(library)!r})\n"
+        "a = torch.ones(2, 2, requires_grad=True)\n"
+        "torch.mm(a, a)\n"
+        "torch.ops.gdbext_debug.mm_typed(a, a)\n"
+        "torch.ops.gdbext_debug.mm_boxed(a, a)\n"
+    )
+    outcome = run([DISPATCH, "dispatch-trace", "aten::mm.default", "--", sys.executable, script])
+    assert outcome.status == 0, outcome
+    below = "  [redispatch] op=[aten::mm], key=[CPU]"
+    typed, boxed = (f" [{event}] op=[aten::mm], key=[AutogradCPU]" for event in ("call", "callBoxed"))
+    assert trace_lines(outcome.stdout) == [typed, below, typed, below, boxed, below]
+
+
 def text_of(pid: int, needle: str) -> bytes:
     """The bytes in memory of ``at::_ops::mm::call`` and ``::redispatch``, as far as nm gives them."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
