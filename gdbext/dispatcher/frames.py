@@ -68,11 +68,24 @@ class StepReader:
             roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
         )
         steps: list[Step] = []
-        for found in passes:
-            recovered = self._recovery.recover(stack, found) if self._recovery else Recovered()
+        for found, recovered in zip(passes, self._recover(stack, passes)):
+            behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
+            if behind is not None:
+                steps.append(self._step(stack, *behind, innermost=not steps))
             if recovered.operator is not None or not found.needs_proof:
                 steps.append(self._step(stack, found, recovered, innermost=not steps))
         return tuple(steps)
+
+    def _recover(self, stack: Stack, passes: list[Pass]) -> list[Recovered]:
+        """What is known of each pass; found from the outermost one inwards."""
+        results: list[Recovered] = []
+        outer = None
+        for found in reversed(passes):
+            recovered = self._recovery.recover(stack, found, outer) if self._recovery else Recovered()
+            results.append(recovered)
+            outer = recovered.operator or outer
+        results.reverse()
+        return results
 
     def _elided(self, stack: Stack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
         """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
@@ -84,9 +97,14 @@ class StepReader:
             if target is None:
                 continue
             opener = self._role_at(target)
-            if opener.role.opens and roles[level].mangled != opener.mangled:
+            if opener.role.opens and roles[level].mangled != opener.mangled and not self._on_the_way(stack, level):
                 found[level] = opener
         return found
+
+    def _on_the_way(self, stack: Stack, level: int) -> bool:
+        """The frame stands in the PLT stub through which it is about to enter the opener."""
+        pc = stack.frames[level].pc
+        return stack.function(level) is None and follow_stub(self._memory, pc) != pc
 
     def _role_at(self, address: int) -> FunctionRole:
         """The role of the function that starts at ``address``."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from gdbext.dispatcher.roles import FunctionRole, Role
+from gdbext.dispatcher.roles import PLAIN, FunctionRole, Role
 
 
 @dataclass
@@ -80,6 +80,7 @@ class _Grouping:
 
     def __init__(self, calls_pointer: CallKind, outermost: int) -> None:
         self.passes: list[Pass] = []
+        self._above = PLAIN
         self._calls_pointer = calls_pointer
         self._outermost = outermost
 
@@ -97,6 +98,7 @@ class _Grouping:
             self._extend(growing, level, found)
         elif level < self._outermost:  # where the stack ends early, the host is not on it
             self._maybe_hosted(level, found)
+        self._above = found
 
     def add_elided(self, level: int, found: FunctionRole) -> None:
         """An opener was called by the frame above ``level`` and is gone."""
@@ -134,7 +136,7 @@ class _Grouping:
             self._host(Pass([level + 1, level], hosted=True))
         elif role is Role.LOOKUP:
             self._host(Pass([level + 1], hosted=True, detail=role, helpers=[level]))
-        elif role.is_kernel_entry and self._calls_pointer(level + 1):
+        elif role.is_kernel_entry and not self._above.calls_its_functor and self._calls_pointer(level + 1):
             is_body = role in (Role.BOXED_BODY, Role.UNBOXED_BODY)
             self._host(Pass([level + 1], hosted=True, needs_proof=is_body, kernel=level))
 

@@ -7,29 +7,27 @@ the very kernel that runs in the pass's inner frame. *exact*: read at the call i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from gdbext.dispatcher.call_sites import ARGUMENTS, CallSites
 from gdbext.dispatcher.kernel import KernelFunction
 from gdbext.dispatcher.operator import Dispatcher, Operator
+from gdbext.dispatcher.operator_search import OperatorSearch
 from gdbext.dispatcher.passes import Pass
 from gdbext.dispatcher.roles import Role
-from gdbext.dispatcher.tail_calls import TailCalls
+from gdbext.dispatcher.running import SAVED, Running
 from gdbext.errors import BadData, GdbextError
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
 from gdbext.process.symbols import Symbolizer
 
-MAX_FRAME_WORDS = 512
-"""Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
 MAX_STACK = 1 << 26
 """Bytes from a frame to the outermost one that a pointer into the stack may span."""
 _TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
 """Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
 runtime key of each; autograd is the one that tensors do not have alone."""
-_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
 
 
 @dataclass
@@ -50,92 +48,42 @@ class Recovery:
     def __init__(self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
         self._dispatcher = dispatcher
         self._memory = memory
-        self._symbolizer = symbolizer
         self._sites = sites
-        self._tail_calls = TailCalls(memory, symbolizer)
-        self._static_operators: dict[str, Operator | None] = {}
+        self._running = Running(memory, symbolizer, sites)
+        self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._running)
 
-    def recover(self, stack: Stack, found: Pass) -> Recovered:
-        """Everything that can be proven of a pass; a fault costs the field that it concerns."""
+    def recover(self, stack: Stack, found: Pass, outer: Operator | None = None) -> Recovered:
+        """Everything that can be proven of a pass; a fault costs the field that it concerns.
+
+        ``outer`` is the operator of the next pass further out.
+        """
         result = Recovered()
         try:
-            self._find_operator(stack, found, result)
+            result.operator = self._operators.find(stack, found, outer, result.evidence)
             if result.operator is not None:
                 self._find_keyset(stack, found, result, result.operator)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
         return result
 
-    # --- the operator ----------------------------------------------------------------------------
+    # --- a kernel that is gone --------------------------------------------------------------------
 
-    def _find_operator(self, stack: Stack, found: Pass, result: Recovered) -> None:
-        if found.operator_struct:
-            result.operator = self._operator_of_struct(found, result)
-            return
-        for level in _calls_inward(found):
-            for register in ARGUMENTS[:3]:
-                value = self._sites.argument(stack, level, register)
-                operator = self._operator_behind(value)
-                if operator is not None:
-                    place = f"{register} of the call in frame #{level}"
-                    result.evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
-                    result.operator = operator
-                    return
-        result.operator = self._operator_in_frames(stack, found, result)
+    def left_behind(self, stack: Stack, found: Pass, outer: Recovered) -> tuple[Pass, Recovered] | None:
+        """The pass that a kernel left by a tail call: a boxed fallback that ends with ``op.redispatchBoxed(…)``.
 
-    def _operator_of_struct(self, found: Pass, result: Recovered) -> Operator | None:
-        """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
-        mangled = found.mangled.split(".", 1)[0]
-        if mangled not in self._static_operators:
-            self._static_operators[mangled] = self._static_operator(mangled, found.operator_struct, result)
-        operator = self._static_operators[mangled]
-        if operator is None:
-            operator = self._operator_by_struct_name(found.operator_struct)
-            if operator is not None:
-                result.evidence.append(f"the only registered operator that at::_ops::{found.operator_struct} can mean")
-        return operator
-
-    def _static_operator(self, mangled: str, struct: str, result: Recovered) -> Operator | None:
-        address = self._symbolizer.address_of(f"_ZZ{mangled[2:]}E2op", "libtorch_cpu.so")
-        definition = self._memory.try_u64(address) if address is not None else None
-        if not definition:
-            return None  # the handle is not initialised, or its symbol is stripped
-        operator = self._dispatcher.by_def(definition)
-        if operator is not None:
-            result.evidence.append(f"static handle of at::_ops::{struct} at {address:#x}: OperatorDef {definition:#x}")
-        return operator
-
-    def _operator_by_struct_name(self, struct: str) -> Operator | None:
-        """torchgen joins name and overload by an underscore (torchgen/model.py, unambiguous_name)."""
-        meant = []
-        for qualified, address in self._dispatcher.names.items():
-            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == struct:
-                meant.append(address)
-        return self._dispatcher.by_def(meant[0]) if len(meant) == 1 else None
-
-    def _operator_behind(self, value: int | None) -> Operator | None:
-        """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""
-        if not value or value & 7:
+        Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up.
+        """
+        if found.kernel is None or outer.kernel is None or outer.operator is None:
             return None
-        operator = self._dispatcher.by_def(value)
-        if operator is None:
-            first = self._memory.try_u64(value)
-            operator = self._dispatcher.by_def(first) if first else None
-        return operator
-
-    def _operator_in_frames(self, stack: Stack, found: Pass, result: Recovered) -> Operator | None:
-        """The one operator that the words of the pass's frames point to, if its table has the kernel that runs."""
-        meant: dict[int, Operator] = {}
-        for level in _calls_inward(found):
-            for _, value in self._frame_words(stack, level):
-                operator = self._operator_behind(value)
-                if operator is not None and self._kernel_indices(stack, found, operator):
-                    meant[operator.address] = operator
-        if len(meant) != 1:
+        if self._running.runs(stack, found.kernel, outer.kernel):
             return None
-        operator = next(iter(meant.values()))
-        result.evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
-        return operator
+        result = Recovered(operator=outer.operator)
+        self._from_kernel_alone(stack, found, result, outer.operator)
+        if result.kernel is None:
+            return None
+        outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
+        event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
+        return Pass([found.kernel], event, elided=True, kernel=found.kernel), result
 
     # --- the keyset ------------------------------------------------------------------------------
 
@@ -213,7 +161,7 @@ class Recovery:
         """The table entry is what runs in the pass's kernel frame; without one nothing contradicts it."""
         if found.kernel is None:
             return found.detail is Role.LOOKUP or kernel.valid
-        return self._entry_runs(stack, found.kernel, kernel)
+        return self._running.runs(stack, found.kernel, kernel)
 
     def _entry_in_hand(self, stack: Stack, found: Pass, operator: Operator, index: int) -> bool:
         """The pass's frames hold the address of this very table entry: what lookup returned for this call.
@@ -221,38 +169,22 @@ class Recovery:
         Needed where the entry left by a virtual tail call, whose target no code tells.
         """
         for level in found.header:
-            saved = (stack.frames[level].registers.get(register) for register in _SAVED)
+            saved = (stack.frames[level].registers.get(register) for register in SAVED)
             passed = (self._sites.argument(stack, level, register) for register in ARGUMENTS)
             if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
                 return True
         return False
-
-    def _entry_runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
-        start = self._function_start(stack, level)
-        if start is None:
-            return False
-        pointers = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
-        return any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in pointers)
-
-    def _function_start(self, stack: Stack, level: int) -> int | None:
-        function = stack.function(level)
-        if function is None:
-            return self._sites.site(stack, level + 1).target if level + 1 < len(stack) else None
-        for name in function.names:
-            if name.endswith(".cold"):
-                return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
-        return function.start
 
     def _only_candidate(self, stack: Stack, found: Pass, result: Recovered, operator: Operator) -> None:
         if found.kernel is None:
             return
         proven: dict[int, str] = {}
         for level in _calls_inward(found):
-            for place, value in self._frame_words(stack, level):
+            for place, value in self._running.words(stack, level):
                 if value in proven or not self._looks_computed(value):
                     continue
                 _, kernel = operator.kernel_for(value)
-                if kernel.valid and self._entry_runs(stack, found.kernel, kernel):
+                if kernel.valid and self._running.runs(stack, found.kernel, kernel):
                     proven[value] = f"{place} of frame #{level}"
         possible = [value for value in proven if self._could_be_called_with(value, found, operator)]
         if len(possible) == 1:
@@ -270,7 +202,7 @@ class Recovery:
         return keyset & ~operator.extractor.mask(self._dispatcher.keys, keyset) == 0
 
     def _from_kernel_alone(self, stack: Stack, found: Pass, result: Recovered, operator: Operator) -> None:
-        indices = self._kernel_indices(stack, found, operator)
+        indices = self._running.indices(stack, found.kernel, operator)
         if not indices:
             return
         kernel = operator.kernel(indices[0])
@@ -281,19 +213,6 @@ class Recovery:
         elif same:
             result.kernel, result.confidence = kernel, "inferred"
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
-
-    def _kernel_indices(self, stack: Stack, found: Pass, operator: Operator) -> list[int]:
-        if found.kernel is None:
-            return []
-        level, seen, indices = found.kernel, {}, []
-        for index, kernel in enumerate(operator.table):
-            if not kernel.valid:
-                continue
-            if kernel not in seen:
-                seen[kernel] = self._entry_runs(stack, level, kernel)
-            if seen[kernel]:
-                indices.append(index)
-        return indices
 
     def _accept(self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: str) -> None:
         result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
@@ -336,20 +255,6 @@ class Recovery:
             if slot.name in _TENSOR_KEYS:
                 bits |= slot.bits & ~keys.backend_mask
         return bits
-
-    def _frame_words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
-        """Callee-saved registers and stack words of a frame, with where they are."""
-        frame = stack.frames[level]
-        for register in _SAVED:
-            value = frame.registers.get(register)
-            if value is not None:
-                yield register, value
-        count = min((frame.cfa - frame.sp) // 8, MAX_FRAME_WORDS)
-        if count <= 0:
-            return
-        raw = self._memory.try_read(frame.sp, count * 8)
-        for at in range(0, len(raw or b""), 8):
-            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")  # type: ignore[index]
 
 
 def _calls_inward(found: Pass) -> list[int]:

@@ -77,6 +77,14 @@ class FunctionRole:
     mangled: str = ""
     """The name by which the role was recognised."""
 
+    @property
+    def calls_its_functor(self) -> bool:
+        """A wrapper whose functor holds a function pointer: what it calls through a pointer is that function."""
+        return RUNTIME_FUNCTOR in self.mangled
+
+
+RUNTIME_FUNCTOR = "31WrapFunctionIntoRuntimeFunctor_I"
+"""``c10::impl::detail::WrapFunctionIntoRuntimeFunctor_`` (ATen/core/boxing/impl/WrapFunctionIntoRuntimeFunctor.h)."""
 
 PLAIN = FunctionRole(Role.PLAIN)
 

@@ -41,7 +41,7 @@ class TailCalls:
             return False
         if entry == start or start in self._closure(entry):
             return True
-        return bool(functor) and self._by_pointer.get(entry, False) and start in self._stored_pointers(functor)
+        return bool(functor) and self._by_pointer.get(entry, False) and start in self.stored_pointers(functor)
 
     def _closure(self, entry: int) -> frozenset[int]:
         found = self._targets.get(entry)
@@ -82,7 +82,8 @@ class TailCalls:
             return self._memory.try_u64(instruction.address + instruction.length + memory.displacement)
         return None
 
-    def _stored_pointers(self, functor: int) -> tuple[int, ...]:
+    def stored_pointers(self, functor: int) -> tuple[int, ...]:
+        """The words of a functor object, one of which may be the function that it wraps."""
         try:
             return self._memory.words(functor, FUNCTOR_WORDS)
         except GdbextError:
