@@ -59,7 +59,7 @@ def classify(thread: ThreadLook) -> Wait | None:
     free = raw is not None and any(raw)
     if found is None:
         return _plain_lock(thread, futex, futex.address, "", free)
-    if found.kind in ("lock", "rlock") or found.reacquiring:
+    if found.kind in ("lock", "rlock", "import") or found.reacquiring:
         return _lock(thread, futex, found, free)
     kind, name = _KINDS.get(found.kind, ("python-lock", found.kind))
     evidence = f"Python frame {found.frame.function}: {found.kind} at {found.address:#x}"
@@ -92,6 +92,8 @@ def _lock(thread: ThreadLook, futex: FutexWait, found: PythonWait, free: bool) -
     address = lock.address if lock is not None else found.address
     recursive = found.kind == "rlock" or (lock is not None and lock.kind == "RLock")
     kind = "threading.RLock" if recursive else "threading.Lock"
+    if found.kind == "import":
+        address, kind = found.address, "import lock of a module"
     ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock is not None else None)
     if ident is None:
         return _plain_lock(thread, futex, address, kind, free)

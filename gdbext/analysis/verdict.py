@@ -95,6 +95,7 @@ def _idle(case: Case, notes: Sequence[Finding]) -> Verdict:
     doing = f"; {main.label} {words.waiting(main.wait)}" if main is not None and main.wait is not None else ""
     if doing and case.complete and stuck.nobody_goes_on(case.threads):
         doing += ", and no thread of this process will end that: only a signal or another process can"
+        return Verdict("idle", f"No thread is in the dispatcher, and no hang is proven{doing}.")
     return Verdict("idle", f"No thread is in the dispatcher, and no wait is suspicious{doing}.")
 
 

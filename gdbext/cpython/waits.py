@@ -2,7 +2,8 @@
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
 object as ``self``. What kind of object it is, its attributes tell (Lib/threading.py, Lib/queue.py,
-Lib/concurrent/futures/_base.py, 3.8 to 3.13), since several classes have a method of the same name.
+Lib/concurrent/futures/_base.py, Lib/importlib/_bootstrap.py, 3.8 to 3.13), since several classes have a method of
+the same name.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ _WAITING = {
     ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
     ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
     ("_base.py", "result"), ("_base.py", "exception"),
+    ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
+    ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
 }  # fmt: skip
 """(file, function) of frames that only wait."""
 
 _MARKS = (
     ("thread", ("_target", "_ident")),
+    ("import", ("wakeup", "owner", "waiters", "name")),
     ("barrier", ("_parties", "_cond")),
     ("event", ("_flag", "_cond")),
     ("semaphore", ("_value", "_cond")),
@@ -44,7 +48,8 @@ _MARKS = (
 class PythonWait:
     """A wait as the Python frames show it.
 
-    ``kind`` is "condition", "event", "semaphore", "barrier", "queue", "future", "thread" (join), "shutdown" (the
+    ``kind`` is "import" (the lock of a module that another thread imports),
+    "condition", "event", "semaphore", "barrier", "queue", "future", "thread" (join), "shutdown" (the
     interpreter waits for its threads to end), "rlock", "lock" or "simplequeue"; ``address`` that of the object (0 for
     "shutdown"). ``lock`` is the lock that the thread sleeps on, where it is known. ``reacquiring``: a
     condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are those of the thread
@@ -147,6 +152,8 @@ def _owner(runtime: PythonRuntime, kind: str, address: int, lock: LockState | No
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind == "thread":
         return _integer(runtime, _attributes(runtime, address).get("_ident", 0))
+    if kind == "import":
+        return _integer(runtime, _attributes(runtime, address).get("owner", 0))
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
     return _integer(runtime, _attributes(runtime, address).get("_owner", 0)) if kind == "rlock" else None

@@ -16,6 +16,7 @@ from ..errors import GdbextError
 from .frames import PythonFrame
 from .locks import LockState, read_lock
 from .runtime import PythonRuntime, ThreadState
+from .slots import locals_of
 
 _FRAMES = 200
 """Innermost Python frames that are looked at."""
@@ -27,14 +28,40 @@ _BLOCK_SIZE, _BLOCK_LEVEL = 12, 8  # sizeof(PyTryBlock): three ints, b_level is 
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
-    """The locks (Lock, RLock) inside whose ``with`` block the thread is, innermost first. Raises nothing."""
+    """The locks (Lock, RLock) inside whose ``with`` block the thread is, innermost first. Raises nothing.
+
+    Not among them: a lock that a Condition.wait further in has given up, and those of functions that mention
+    ``release``, which may have let go of them inside the block.
+    """
     found: list[LockState] = []
+    given_up: set[int] = set()
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         try:
-            found.extend(_locks_of(runtime, frame))
+            given_up.update(_given_up(runtime, frame))
+            locks = [lock for lock in _locks_of(runtime, frame) if lock.address not in given_up]
+            if locks and not _mentions_release(runtime, frame):
+                found.extend(locks)
         except GdbextError:
             continue
     return found
+
+
+def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The lock that threading.Condition.wait has released for the time of the wait (Lib/threading.py)."""
+    if frame.function.rpartition(".")[2] != "wait" or not frame.file.endswith("threading.py"):
+        return
+    condition = locals_of(runtime, frame).get("self", 0)
+    lock = runtime.dicts.attribute(condition, "_lock") if condition else None
+    if lock:
+        yield lock
+
+
+def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
+    """``release`` is among the names that the function's code uses (co_names)."""
+    field = "co_varnames" if runtime.minor < (3, 11) else "co_exceptiontable"
+    # co_names stands right before that field in every version (Include/cpython/code.h, 3.8 to 3.13)
+    names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", field) - 8)
+    return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
 
 
 def _locks_of(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[LockState]:
