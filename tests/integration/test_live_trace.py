@@ -171,6 +171,30 @@ def test_an_extension_without_optimisation(tmp_path: Path) -> None:
     assert trace_lines(outcome.stdout) == [typed, below, typed, below, boxed, below]
 
 
+def test_a_call_that_does_not_come_back(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import threading, torch\n"
+        "def meta_mm(a, b): threading.Event().wait()\n"
+        "library = torch.library.Library('aten', 'IMPL')\n"
+        "library.impl('mm', meta_mm, 'Meta')\n"
+        "x = torch.ones(2, 2, device='meta', requires_grad=True)\n"
+        "torch.mm(x, x)\n"
+    )
+    command = [DISPATCH, "--timeout", "20", "dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable]
+    outcome = run([*command, script])
+    assert outcome.status == 0, outcome
+    text = outcome.stdout
+    assert "ended: interrupted" in text, outcome
+    steps = text[: text.index("dispatches traced")].splitlines()
+    assert steps[-2].lstrip().startswith("[boxed] kernel=[meta_mm at "), outcome
+    told = text[text.index("has not come back from:") :].splitlines()
+    assert told[1].strip() == "[call] op=[aten::mm], key=[AutogradMeta]  last step seen: enter"
+    assert told[2].strip() == "[redispatch] op=[aten::mm], key=[Meta]  last step seen: boxed"
+    assert "aten::mm, key Meta, in-kernel, kernel meta_mm at " in told[3]
+    assert "the kernel was entered and has not returned" in told[4]
+
+
 def text_of(pid: int, needle: str) -> bytes:
     """The bytes in memory of ``at::_ops::mm::call`` and ``::redispatch``, as far as nm gives them."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
