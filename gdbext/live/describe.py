@@ -32,11 +32,11 @@ class Describer:
 
     def find(self, operator: Operator, event: str, bits: int) -> Found:
         """What a lookup with this keyset finds now. Raises BadData (no keyset), MemoryFault."""
-        session = self._session
-        session.memory.forget()
-        current = session.dispatcher.by_def(operator.address)
+        self._session.memory.forget()
+        current = self.operator(operator.address)
         if current is None:
             raise BadData(f"{operator.qualified} is not registered any more")
+        session = self._session
         keys, kernels = session.dispatcher.keys, session.dispatcher.kernels
         for stale in ("_table", "table"):
             current.__dict__.pop(stale, None)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.dispatcher.frames import STEP_CALLBACKS
+from gdbext.dispatcher.operator import Operator
 from gdbext.dispatcher.roles import Role, classify
 from gdbext.errors import GdbextError
 from gdbext.live.control import Control, HookSpec
 from gdbext.live.everything import Everything, Host, LookupStop
 from gdbext.live.lineage import Place
-from gdbext.live.plan import TORCH, BoxedEntry, OperatorFunction, Plan
+from gdbext.live.plan import REGISTER_SCHEMA, TORCH, BoxedEntry, OperatorFunction, Plan
 from gdbext.live.sites import Frame, Invocation, Sites, frame_at
 from gdbext.process.symbols import Function
 
 if TYPE_CHECKING:
-    from gdbext.dispatcher.operator import Operator
     from gdbext.live.trace import Tracer
     from gdbext.session import Session
 
@@ -40,6 +40,19 @@ class Placer:
         """Place one."""
         self._control.place(spec)
         self.count += 1
+
+    def definitions(self, defined: Callable[[Operator], None]) -> None:
+        """Call ``defined`` for every operator that is defined from now on, before it has kernels."""
+        memory = self._session.memory
+
+        def registered(_tid: int, _cfa: int, entry: int) -> bool:
+            memory.forget()
+            defined(Operator(self._session.dispatcher, entry))
+            return False
+
+        torch = self._session.modules.named(TORCH)
+        for address in self._plan.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
+            self.hook(HookSpec(address, AT_ENTRY, registered, "rdi"))
 
     # --- an operator's own functions -------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gdbext.dispatcher.operator_names import matcher
 from gdbext.errors import TargetError
 from gdbext.live import control as live_control
 from gdbext.live.aftermath import aftermath
@@ -154,9 +155,32 @@ class Tracing:
         if request.verbose:
             placer.structured(named)
         placer.extensions(everything)
-        for host in everything.hosts() if boxed else ():
+        hosts = everything.hosts() if boxed else []
+        for host in hosts:
             placer.host(host)
+        self._place_for_later(placer, plan, None if hosts else everything)
         return placer.count
+
+    def _place_for_later(self, placer: Placer, plan: Plan, everything: Everything | None) -> None:
+        """Operators that are defined from now on and that the patterns mean are traced, too.
+
+        ``everything`` is given where boxed calls are not stopped at yet: an operator without own functions needs it.
+        """
+        matchers = [matcher(pattern) for pattern in self._request.patterns]
+        unused = [everything] if everything is not None else []
+
+        def defined(operator: Operator) -> None:
+            if not any(matches(operator.qualified) for matches in matchers):
+                return
+            self._traced.add(operator.address)
+            functions = plan.functions(operator)
+            for function in functions:
+                placer.function(function, self._request.verbose)
+            if not functions and unused:
+                for host in unused.pop().hosts():
+                    placer.host(host)
+
+        placer.definitions(defined)
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -171,6 +171,36 @@ def test_an_extension_without_optimisation(tmp_path: Path) -> None:
     assert trace_lines(outcome.stdout) == [typed, below, typed, below, boxed, below]
 
 
+def test_operators_and_kernels_that_appear_later(tmp_path: Path) -> None:
+    script = tmp_path / "later.py"
+    script.write_text(
+        "import torch\n"
+        "a = torch.ones(2, 2)\n"
+        "torch.mm(a, a)\n"
+        "library = torch.library.Library('gdbext_later', 'DEF')\n"
+        "library.define('mm(Tensor a) -> Tensor')\n"
+        "library.impl('mm', lambda a: a + 1, 'CPU')\n"
+        "torch.ops.gdbext_later.mm(a)\n"
+        "other = torch.library.Library('aten', 'IMPL')\n"
+        "def late_mm(a, b): return a\n"
+        "other.impl('mm', late_mm, 'CPU')\n"
+        "torch.mm(a, a)\n"
+    )
+    outcome = run(
+        [DISPATCH, "--json", "dispatch-trace", "aten::mm.default", "*::mm", "--", sys.executable, script]
+    )
+    assert outcome.status == 0, outcome
+    events = [each for each in outcome.document["trace"]["events"] if each["step"] == "dispatch"]
+    names = [(each["event"], each["op"], each["key"]) for each in events if each["op"].endswith("::mm")]
+    mm = [("call", "aten::mm", "AutogradCPU"), ("redispatch", "aten::mm", "CPU")]
+    assert names[:2] == mm
+    assert names[2][:2] == ("callBoxed", "gdbext_later::mm")
+    assert names[-2:] == mm
+    kernels = [each["kernel"]["function"] for each in events if each["key"] == "CPU" and each["op"] == "aten::mm"]
+    assert "wrapper_CPU_mm" in kernels[0]
+    assert kernels[-1].startswith("late_mm at ")
+
+
 def test_a_call_that_does_not_come_back(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(
