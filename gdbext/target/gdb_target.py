@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gdb
@@ -39,6 +39,7 @@ class GdbThread(Thread):
         self._thread = thread
         self._state = state
         self._registers: dict[str, int] | None = None
+        self._signal: Signal | None = None
 
     @property
     def name(self) -> str | None:  # type: ignore[override]
@@ -48,13 +49,8 @@ class GdbThread(Thread):
     @property
     def signal(self) -> Signal | None:  # type: ignore[override]
         """The crash signal that gdb stopped this thread for. Raises TargetError (the thread runs), TargetGone."""
-        self._check()
-        with _gdb_errors(self.tid):
-            if self.is_selected():
-                return _stop_signal()
-            with keeping_selection():
-                self._thread.switch()
-                return _stop_signal()
+        self._read()
+        return self._signal
 
     @property
     def kernel_state(self) -> str | None:
@@ -63,26 +59,31 @@ class GdbThread(Thread):
 
     def registers(self) -> Mapping[str, int]:
         """REGISTERS. Raises TargetError (the thread runs), TargetGone."""
+        self._read()
+        return self._registers or {}
+
+    def _read(self) -> None:
         if self._registers is None:
             self._check()
             with _gdb_errors(self.tid):
-                self._owner.read_registers(self)
-        return self._registers or {}
+                self._owner.read_thread(self)
 
     def is_selected(self) -> bool:
         """It is the thread that gdb has selected."""
         selected = gdb.selected_thread()
         return selected is not None and selected.ptid == self._thread.ptid
 
-    def read_registers(self) -> None:
-        """Select the thread and read its registers, where it is stopped. Raises gdb.error."""
-        if not self._thread.is_valid() or self._thread.is_running():
+    def read_selected(self) -> None:
+        """Select the thread and read its registers and signal, where it is stopped. Raises gdb.error."""
+        if self._registers is not None or not self._thread.is_valid() or self._thread.is_running():
             return
         if not self.is_selected():
             self._thread.switch()
         # Frame 0's registers are the thread's own: gdb has them without unwinding anything.
         frame = gdb.newest_frame()
-        self._registers = {name: int(frame.read_register(name)) & _WORD for name in self._owner.register_names()}
+        registers = {name: int(frame.read_register(name)) & _WORD for name in self._owner.register_names()}
+        self._signal = _stop_signal()
+        self._registers = registers
 
     def _check(self) -> None:
         if not self._thread.is_valid():
@@ -164,18 +165,20 @@ class GdbTarget(Target):
             self._register_names = tuple(name for name in REGISTERS if _has_register(frame, name))
         return self._register_names
 
-    def read_registers(self, thread: GdbThread) -> None:
-        """Fill in one thread's registers, and those of all others where coming back is dear. Raises gdb.error.
+    def read_thread(self, thread: GdbThread) -> None:
+        """Fill in one thread's registers and signal, and those of all others where coming back is dear.
 
         Selecting another thread drops gdb's frames, and an outer frame that the user looks at has to be unwound
-        anew afterwards. So in that case all threads are read at one go.
+        anew afterwards. So in that case all threads are read at one go. Raises gdb.error.
         """
         if thread.is_selected():
-            thread.read_registers()
+            thread.read_selected()
             return
         with keeping_selection() as is_dear:
-            for each in self._all_threads() if is_dear else [thread]:
-                each.read_registers()
+            thread.read_selected()
+            for other in self._all_threads() if is_dear else ():
+                with suppress(gdb.error):  # it costs that one only, when it is asked for
+                    other.read_selected()
 
     def _all_threads(self) -> list[GdbThread]:
         if self._threads is None:
