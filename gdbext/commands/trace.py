@@ -76,7 +76,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     )  # fmt: skip
     output = _Output(args)
     try:
-        traced = Tracing(session, control, request).run(output.sink)
+        traced = Tracing(session, control, request, output.notify).run(output.sink)
     finally:
         output.close()
     return Report(
@@ -112,6 +112,7 @@ class _Output:
     def __init__(self, args: argparse.Namespace) -> None:
         self._path: str | None = args.output
         self._verbose: bool = args.verbose
+        self._quiet: bool = args.json
         self._events: list[dict[str, Any]] | None = [] if args.json and not args.output else None
         self._descriptor = live_control.output
         if self._path is not None:
@@ -134,6 +135,11 @@ class _Output:
         if self._path is not None and self._path.endswith(".jsonl"):
             return JsonTrace(write)
         return TextTrace(write, self._verbose)
+
+    def notify(self, text: str) -> None:
+        """Tell something at once, where people look; with --json it is in the document's notes."""
+        if not self._quiet:
+            os.write(live_control.output, f"note: {text}\n".encode("utf-8", "backslashreplace"))
 
     def document(self) -> dict[str, Any]:
         """Where the events are."""

@@ -64,7 +64,11 @@ class Traced:
 class Tracing:
     """One run of dispatch-trace."""
 
-    def __init__(self, session: Session, control: Control, request: TraceRequest) -> None:
+    def __init__(
+        self, session: Session, control: Control, request: TraceRequest, notify: Callable[[str], None]
+    ) -> None:
+        """``notify`` is told at once what the user must know before the end."""
+        self._notify = notify
         self._session = session
         self._control = control
         self._request = request
@@ -74,7 +78,7 @@ class Tracing:
         self._target = session.target_facts()
 
     def run(self, make_sink: MakeSink) -> Traced:
-        """Trace until something ends it. Raises UsageError, TargetError."""
+        """Trace until something ends it. Raises TargetError, UsageError (another trace runs)."""
         live_control.begin("dispatch-trace")
         try:
             return self._run(make_sink)
@@ -104,16 +108,20 @@ class Tracing:
         return self._finish(tracer, sink, ending)
 
     def _operators(self) -> list[Operator]:
-        """The operators that are named. Raises UsageError for a word that means none."""
+        """The operators that are named; a word that means none yet is told, and waited for."""
         dispatcher = self._session.dispatcher
         found: dict[int, Operator] = {}
         for pattern in self._request.patterns:
             matches = dispatcher.find(pattern)
             if not matches:
-                raise dispatcher.unknown(pattern)
+                self._note(f"{dispatcher.unknown(pattern)} ({dispatcher.unknown(pattern).help}): waiting for it")
             found.update((operator.address, operator) for operator in matches)
         self._traced = set(found)
         return list(found.values())
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._notify(text)
 
     def _is_traced(self, operator: Operator) -> bool:
         return self._request.everything or operator.address in self._traced
@@ -141,7 +149,7 @@ class Tracing:
         if without and not boxed:
             boxed = not functions
             how = "every boxed call of any operator is stopped at" if boxed else "they are not traced; --boxed does it"
-            self._notes.append(f"no functions of their own in libtorch: {', '.join(without[:8])}: {how}")
+            self._note(f"no functions of their own in libtorch: {', '.join(without[:8])}: {how}")
         if len(functions) > FUNCTION_LIMIT:
             raise TargetError(
                 f"that are {len(functions)} functions, and more than {FUNCTION_LIMIT} breakpoints are too slow",

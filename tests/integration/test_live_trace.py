@@ -134,7 +134,6 @@ def test_limit_depth_and_json() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["aten::mmm"], "no operator 'aten::mmm'"),
         ([], "name the operators"),
         (["mm", "--limit", "0"], "greater than 0"),
     ],
@@ -144,6 +143,14 @@ def test_wrong_usage(options: list[str], said: str) -> None:
     assert outcome.status == 2, outcome
     assert said in outcome.stderr
     assert outcome.stdout == ""
+
+
+def test_an_unknown_operator_is_waited_for() -> None:
+    outcome = trace(["aten::mmm"], "linear")
+    assert outcome.status == 0, outcome
+    assert outcome.stdout.startswith("note: no operator 'aten::mmm' is registered"), outcome
+    assert "did you mean aten::mm" in outcome.stdout
+    assert "0 dispatches traced; ended: the process exited with status 7" in outcome.stdout
 
 
 def test_a_core_is_refused(tmp_path: Path) -> None:
