@@ -62,7 +62,9 @@ def survey(session: Session, frames: bool = False) -> Survey:
     found = [_with_state(session, facts, look) for _, facts, look in known]
     found = [_with_loader_workers(facts, python, surroundings) for facts in found]
     found = with_holds(found, process.gils)
-    judgement = verdict.judge(replace(_case(session, known, found), complete=len(found) == len(process.tids)))
+    case = replace(_case(session, known, found), complete=len(found) == len(process.tids))
+    stopped = bool(known) and all(thread.kernel_state == "T" for thread, _, _ in known)
+    judgement = verdict.judge(replace(case, stopped=stopped))
     notes = tuple(_missing_kernels(session, process, found))
     judgement = replace(judgement, findings=judgement.findings + notes)
     places = {} if surroundings is None else {look.tid: _place(surroundings, look) for look in process.threads}

@@ -104,6 +104,9 @@ def _about_wait(wait: Wait) -> Iterator[str]:
 def _external(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str]:
     wait = involved[0].wait if involved else None
     kind = wait.resource.kind if wait is not None else ""
+    if "kill -CONT" in verdict.summary:
+        yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
+        return
     if kind == "collective":
         yield "Look at the other ranks with the same command: one is not in this collective, or in another one."
         yield "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives."
@@ -117,7 +120,6 @@ def _external(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str
             yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
     else:
         yield "Look at the other end: the peer that should send."
-    del verdict
 
 
 def _idle(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str]:

@@ -300,11 +300,12 @@ def _semaphore(thread: ThreadLook, futex: FutexWait) -> Wait | None:
         return None
     name = thread.process.name_at(futex.address)
     evidence = (f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it",)
-    if futex.shared:
+    external = futex.shared and thread.is_shared(futex.address)
+    if external:
         name = "shared between processes"
     return Wait(
         Resource("semaphore", futex.address, name), timed=futex.timed, evidence=evidence,
-        handover=_has_tokens(thread, futex.address), external=futex.shared,
+        handover=_has_tokens(thread, futex.address), external=external,
     )  # fmt: skip
 
 

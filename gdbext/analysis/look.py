@@ -30,6 +30,7 @@ PTHREAD_TID = 0x2D0
 then a list_t); the same in glibc 2.12 to 2.41."""
 MAX_TID = 1 << 22
 """PID_MAX_LIMIT (include/linux/threads.h)."""
+_SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
 _SLOTS = 64
 """Stack words of one frame that are searched for an address."""
 
@@ -233,6 +234,11 @@ class ThreadLook:
         """The innermost frames that are in libc, up to the first one that is not."""
         inner = range(min(len(self.frames), INNER))
         return range(next((level for level in inner if not self.in_libc(level)), len(inner)))
+
+    def is_shared(self, address: int) -> bool:
+        """The address is in memory that other processes may have, too; in a core only a path tells that."""
+        mapping = self.process.modules.mapping_at(address)
+        return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(_SHARED_FILES)
 
     def mentions(self, address: int, levels: Iterable[int]) -> bool:
         """The address is in a register or a stack word of one of these frames."""

@@ -125,10 +125,11 @@ def external_waiters(threads: Sequence[ThreadFacts], pid: int) -> Iterator[Threa
         if thread.wait is None or thread.state == "idle" or thread.wait.handover:
             continue
         kind = thread.wait.resource.kind
-        if kind in OUTSIDE or (kind == "io" and thread.tid == pid):
+        mine = thread.tid == pid and not ends_by_itself(thread.wait)
+        if kind in OUTSIDE or (kind == "io" and thread.tid == pid) or (thread.wait.external and mine):
             found.append(thread)
-    order = ("collective", "device", "child-process", "io")
-    found.sort(key=lambda thread: (order.index(thread.wait.resource.kind) if thread.wait else 9, thread.tid != pid))
+    order = {"collective": 0, "device": 1, "child-process": 2, "io": 3}
+    found.sort(key=lambda thread: (order.get(thread.wait.resource.kind, 4) if thread.wait else 9, thread.tid != pid))
     yield from found
 
 

@@ -22,6 +22,8 @@ class Case:
     recursions: Mapping[int, Recursion] = field(default_factory=dict)
     complete: bool = True
     """No thread is missing because it could not be read."""
+    stopped: bool = False
+    """All threads were stopped already, by a signal (SIGSTOP, Ctrl+Z), before anybody looked."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,10 @@ def _likeness(chain: Chain, graph: WaitGraph) -> object:
 
 
 def _external(case: Case, _graph: WaitGraph) -> Iterator[Candidate]:
+    main = stuck.main_thread(case.threads, case.pid)
+    if case.stopped and main is not None:
+        text = f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {case.pid}."
+        yield Candidate(Finding("waiting-external", text, (main.tid,)), words.innermost(main))
     for thread in stuck.external_waiters(case.threads, case.pid):
         assert thread.wait is not None
         text = f"{words.who(thread)} {words.waiting(thread.wait)}."

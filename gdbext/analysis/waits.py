@@ -59,7 +59,8 @@ def wait_of(thread: ThreadLook) -> Wait | None:
         return None
     evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
     name = thread.process.name_at(futex.address)
-    return Wait(Resource("futex", futex.address, name), timed=futex.timed, evidence=(evidence,), external=futex.shared)
+    external = futex.shared and thread.is_shared(futex.address)
+    return Wait(Resource("futex", futex.address, name), timed=futex.timed, evidence=(evidence,), external=external)
 
 
 def _outside_of_the_kernel(thread: ThreadLook) -> State:
