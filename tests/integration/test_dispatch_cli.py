@@ -408,9 +408,9 @@ def test_when_gdb_is_killed(plain: Plain) -> None:
 
 def test_when_we_are_killed(plain: Plain) -> None:
     process, gdb = start(plain)
+    os.kill(gdb, signal.SIGCONT)  # first: the kernel sends SIGHUP to a stopped group whose parent goes
     process.kill()
     process.communicate(timeout=30)
-    os.kill(gdb, signal.SIGCONT)
     wait_until(lambda: ended(gdb), "gdb ends by itself")
 
 
