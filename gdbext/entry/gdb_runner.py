@@ -8,6 +8,7 @@ import time
 
 from gdbext.commands import registry
 from gdbext.errors import GdbextError, TargetError
+from gdbext.process.cache_folder import cache_folder, may_fill
 from gdbext.target.proc_checks import thread_states
 
 TYPE_CHECKING = False
@@ -106,13 +107,12 @@ def environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     ours["LC_ALL"] = "C.UTF-8"
     ours["PYTHONNOUSERSITE"] = "1"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    folder = os.path.join(cache, "gdbext", "pycache")  # noqa: PTH118
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
-    except OSError:
-        return ours
-    if os.access(folder, os.W_OK):
+    folder = f"{cache_folder()}/pycache"
+    if may_fill(folder):
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
+        except OSError:
+            return ours
         ours["PYTHONPYCACHEPREFIX"] = folder
     return ours
 

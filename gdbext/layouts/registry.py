@@ -10,6 +10,7 @@ from typing import Any
 from gdbext.errors import LayoutError
 from gdbext.layouts import validate
 from gdbext.layouts.layout import Layout
+from gdbext.process import cache_folder
 
 DATA = Path(__file__).resolve().parent / "data"
 INDEX = "index.json"
@@ -102,15 +103,13 @@ def make_index(folder: Path = DATA) -> dict[str, dict[str, str]]:
     return made
 
 
-def cache_folder() -> Path:
+def layout_cache() -> Path:
     """Where layouts generated on this machine are kept: $XDG_CACHE_HOME/gdbext/layouts."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "gdbext" / "layouts"
+    return Path(cache_folder.cache_folder()) / "layouts"
 
 
 def _cached(build_id: str) -> Layout | None:
-    path = cache_folder() / f"{build_id}.json"
+    path = layout_cache() / f"{build_id}.json"
     try:
         if path.stat().st_uid != os.geteuid():
             return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import LayoutError, NotTorch
 from gdbext.layouts import identity, registry
 from gdbext.layouts.layout import Layout
+from gdbext.process.cache_folder import may_fill
 
 if TYPE_CHECKING:
     from gdbext.process.memory import Memory
@@ -149,7 +150,8 @@ def _generated(module: Module, refused: list[str]) -> Layout | None:
         refused.append("none can be generated: the installed library is not the one in memory")
         return None
     try:
-        generate.write(document, registry.cache_folder() / f"{module.build_id}.json")
+        if may_fill(str(registry.layout_cache())):
+            generate.write(document, registry.layout_cache() / f"{module.build_id}.json")
     except OSError as error:
         print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
     return layout

@@ -20,6 +20,7 @@ from typing import Union
 from zlib import crc32
 
 from ..errors import SymbolFileError
+from .cache_folder import cache_folder, may_fill
 from .elf import ElfImage
 from .symbol_table import SYMBOL_SIZE, SymbolTable
 
@@ -117,7 +118,7 @@ class SymbolCache:
     """The user's folder of index files. Everything here fails silently: a cache that does not work is no cache."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = cache_folder() if folder is None else folder
+        self.folder = Path(cache_folder()) if folder is None else folder
 
     def load(self, name: str) -> Arrays | None:
         """The arrays stored under ``name``; None when there are none or the file is damaged."""
@@ -134,9 +135,9 @@ class SymbolCache:
         """Write the arrays under ``name``: privately, and visible only when complete."""
         temporary = self.folder / f".{name}.{os.getpid()}.{time.monotonic_ns()}"
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.folder.stat().st_uid != os.geteuid():  # sudo with the caller's HOME: leave no root-owned files
+            if not may_fill(str(self.folder)):
                 return
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
             return
@@ -147,14 +148,6 @@ class SymbolCache:
             temporary.replace(self.folder / name)
         except OSError:
             temporary.unlink(missing_ok=True)
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/gdbext, by default ~/.cache/gdbext."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # the XDG specification: relative paths are to be ignored
-        base = Path(os.environ.get("HOME") or "/") / ".cache"
-    return base / "gdbext"
 
 
 def cache_key(image: ElfImage, tables: Sequence[SymbolTable]) -> str | None:

@@ -210,7 +210,7 @@ def test_release(text: str, numbers: tuple[int, ...]) -> None:
 
 def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = registry.cache_folder()
+    folder = registry.layout_cache()
     folder.mkdir(parents=True)
     build_id = "ab" * 20
     path = folder / f"{build_id}.json"

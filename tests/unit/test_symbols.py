@@ -23,7 +23,7 @@ from gdbext.process import symbol_cache, symbol_index
 from gdbext.process.elf import ElfImage
 from gdbext.process.memory import Memory
 from gdbext.process.module import ModuleTable
-from gdbext.process.symbol_cache import SymbolCache, cache_folder
+from gdbext.process.symbol_cache import SymbolCache
 from gdbext.process.symbols import Function, Symbol, SymbolIndex, Symbolizer, without_clone_suffix
 
 LOCAL, GLOBAL, WEAK = 0, 1, 2
@@ -469,16 +469,6 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         thread.join()
     assert failures == []
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
-
-
-def test_cache_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache_folder() == Path("/somewhere/gdbext")
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", "/home/x")
-    assert cache_folder() == Path("/home/x/.cache/gdbext")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == Path("/home/x/.cache/gdbext")
 
 
 # --- the process -------------------------------------------------------------------------------------------------
