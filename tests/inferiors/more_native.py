@@ -1,0 +1,36 @@
+"""Hangs through native locks that are entered again, crosswise or by a callback. Argument: the kind (see KINDS)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import native_library
+import truth
+
+native = native_library.load("more")
+KINDS = {
+    "priority-inheritance": ["mutex", "mutex"],
+    "once-again": ["once"],
+    "call-once-cross": ["once", "once"],
+    "static-and-mutex": ["static-init", "mutex"],
+    "loader-callback": ["loader-lock", "mutex"],
+    "static-late": ["static-init", None, None],
+}
+"""What each thread waits for, by its number."""
+
+
+def work(number):
+    truth.thread(str(number), waits="any", waits_for=KINDS[kind][number])
+    named.wait()
+    getattr(native, kind.replace("-", "_"))(number)
+
+
+kind = sys.argv[1]
+named = threading.Barrier(len(KINDS[kind]) + 1)
+for number in range(len(KINDS[kind])):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+named.wait()
+truth.thread("main", waits="any")
+truth.ready()
+sys.stdin.readline()
