@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "inferiors" / "native"
-FLAGS = {"debug_dispatch": ["-O0", "-g"]}
+FLAGS = {"debug_dispatch": ["-O0", "-g"], "dispatch_paths_o3": ["-O3", "-flto", "-fno-omit-frame-pointer"]}
 """Per library; all others are built as a user's extension is: -O2, no debug information."""
 
 USE = re.compile(r"""native_library\.load(?:_operators)?\(["'](\w+)["']""")

@@ -1,0 +1,100 @@
+"""dispatch-bt on every way to a kernel that we know of: nothing missing, nothing made up, no keyset wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Look
+from harness import Inferior, started
+
+UNPROVEN = {"zero-tensor", "python-dispatcher"}
+"""A tail call took the keyset's place, or it was computed on the spot: then it is unknown, never wrong."""
+KEYS = {
+    "function-forward": ["CPU", "AutogradCPU"],
+    "function-backward": ["CPU", "AutogradCPU"],
+    "reentrant": ["CPU", "AutogradCPU"],
+    "inference": ["CPU"],
+    "no-grad": ["CPU", "AutogradCPU"],
+    "conj": ["CPU", "Conjugate", "AutogradCPU"],
+    "neg": ["CPU", "Negative", "AutogradCPU"],
+    "overload": ["CPU", "AutogradCPU"],
+    "redispatch": ["CPU"],
+    "profiler": ["CPU", "AutogradCPU"],
+    "profiler-boxed": ["CPU", "AutogradCPU"],
+    "inplace": ["CPU", "ADInplaceOrView", "AutogradCPU"],
+    "zero-tensor": [None, "ZeroTensor", "AutogradCPU"],
+}
+"""Keys of the steps of aten::sin, innermost first, where the path through PyTorch's sources tells them."""
+
+
+def steps_of(document: dict[str, Any], tid: int) -> list[dict[str, Any]]:
+    (thread,) = [thread for thread in document["threads"] if thread["tid"] == tid]
+    return list(thread["dispatch"])
+
+
+def proven(step: dict[str, Any]) -> bool:
+    return step["confidence"] in ("exact", "verified") and step["keyset"] is not None
+
+
+def test_the_innermost_kernel_and_its_keyset(inferior: Callable[..., Inferior], look: Look) -> None:
+    hang = inferior("dispatch-paths")
+    document = look(hang, "dispatch-bt", "--all")
+    for role, facts in hang.truth["threads"].items():
+        steps = steps_of(document, facts["tid"])
+        assert steps[0]["op"] in ("aten::sin", "aten::sin_"), (role, steps[0])
+        assert all(step["stage"] == "in-kernel" and step["op"] for step in steps), (role, steps)
+        assert "blocked" in steps[0]["kernel"]["function"], (role, steps[0])
+        if role in UNPROVEN:
+            assert steps[0]["keyset"] is None, (role, steps[0])
+        else:
+            assert all(proven(step) for step in steps), (role, steps)
+            assert int(steps[0]["keyset"]["bits"], 16) == int(facts["kernel_keyset"], 16), (role, steps[0])
+
+
+def test_the_keyset_of_the_call_is_what_pytorch_computes(inferior: Callable[..., Inferior], look: Look) -> None:
+    hang = inferior("dispatch-paths")
+    document = look(hang, "dispatch-bt", "--all")
+    compared = 0
+    for role, facts in hang.truth["threads"].items():
+        if not facts["call"]:
+            continue
+        steps = [step for step in steps_of(document, facts["tid"]) if step["op"] == "aten::sin" and step["keyset"]]
+        wanted = int(facts["call"]["bits"], 16)
+        assert wanted in [int(step["keyset"]["bits"], 16) for step in steps], (role, steps)
+        compared += 1
+    assert compared >= 8
+
+
+@pytest.mark.parametrize("role", KEYS)
+def test_the_chain_of_keys(inferior: Callable[..., Inferior], role: str) -> None:
+    hang = inferior("dispatch-paths")
+    document = hang.dispatch("dispatch-bt", "--thread", str(hang.tid(role)), debugger="none").document
+    steps = [step for step in steps_of(document, hang.tid(role)) if step["op"] in ("aten::sin", "aten::sin_")]
+    assert [step["key"] for step in steps] == KEYS[role], steps
+
+
+LAYERED = {"leaf", "tail", "boxed", "boxed_tail", "lambda", "many", "thread_typed", "thread_boxed"}
+COMPOSITE = {"composite": ["leaf", "leaf", "composite"], "composite_boxed": ["leaf", "leaf", "composite_boxed"]}
+
+
+@pytest.mark.parametrize("library", ["dispatch_paths", "dispatch_paths_o3"])
+def test_extensions(library: str) -> None:
+    """Dispatchers that a compiler inlined into a user's functions, called from Python and from plain C++ threads."""
+    with started("extension-paths", library) as hang:
+        document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
+        assert len(hang.truth["paths"]) >= 18
+        for path in hang.truth["paths"]:
+            steps = steps_of(document, path["tid"])
+            names = [step["op"].partition("::")[2] for step in steps]
+            operator = {"thread_typed": "leaf", "thread_boxed": "many", "thread_factory": "factory"}.get(
+                path["name"], path["name"]
+            )
+            wanted = COMPOSITE.get(path["name"], [operator])
+            if path["name"] in LAYERED:
+                wanted = [operator] * 2
+            fallback = [*wanted, operator]  # PyTorch's own autograd fallback
+            assert names == wanted or (path["name"] not in LAYERED and names == fallback), (path, steps)
+            assert all(proven(step) for step in steps), (path, steps)
+            assert int(steps[0]["keyset"]["bits"], 16) == int(path["keyset"], 16), (path, steps[0])
