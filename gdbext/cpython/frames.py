@@ -162,6 +162,8 @@ class FrameReader:
         while address:
             if address in seen:
                 raise BadData(f"the frame at {address:#x} is its own caller")
+            if len(seen) >= FRAME_LIMIT:
+                raise BadData(f"truncated at {FRAME_LIMIT} frames")
             seen.add(address)
             yield address
             address = self._memory.u64(address + back_at)

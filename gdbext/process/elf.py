@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from stat import S_ISREG
 from typing import NamedTuple, Union
 
 from ..errors import SymbolFileError
@@ -160,13 +161,15 @@ class ElfImage:
     def open(cls, path: str) -> ElfImage:
         """Map the file at ``path``. Raises SymbolFileError when it cannot be read or is no x86-64 ELF file."""
         try:
+            if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
+                raise SymbolFileError(f"cannot open {path}: no regular file")
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             raise SymbolFileError(f"cannot open {path}: {getattr(error, 'strerror', error)}") from error
         try:
             stat = os.fstat(descriptor)
             data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # a folder, a pipe, an empty file
+        except (OSError, ValueError) as error:  # an empty file
             raise SymbolFileError(f"cannot map {path}: {error}") from error
         finally:
             os.close(descriptor)

@@ -13,7 +13,10 @@ from gdbext.target.elf_core import PF_W, PF_X, CoreThread, ElfCore, FileMapping,
 from gdbext.target.mapped_files import MappedFiles, permission_text
 
 MAX_ENVIRONMENT = 64 * 1024
-"""Variables looked at, at most; the kernel itself caps arguments and environment at a quarter of the stack limit."""
+MAX_ENVIRONMENT_BYTES = 6 << 20
+MAX_STRING = 128 * 1024
+"""Variables looked at, bytes of all of them and of one: the kernel lets exec have no more than 6 MiB of arguments and
+environment (3/4 of _STK_LIM, fs/exec.c) and 128 KiB in one string (MAX_ARG_STRLEN, linux/binfmts.h)."""
 
 
 class CoreFileThread(Thread):
@@ -98,9 +101,14 @@ class CoreTarget(Target):
 
     def environ(self) -> Mapping[str, str]:
         """The initial environment, found on the stack through the copy of the auxiliary vector that follows it."""
-        pointers = self._environment_pointers()
-        strings = (self._string(pointer) for pointer in pointers)
-        return linux.parse_environ(b"\0".join(text for text in strings if text is not None))
+        strings: list[bytes] = []
+        left = MAX_ENVIRONMENT_BYTES
+        for pointer in self._environment_pointers():
+            text = self._string(pointer)
+            if text is not None and len(text) <= left:
+                strings.append(text)
+                left -= len(text)
+        return linux.parse_environ(b"\0".join(strings))
 
     def close(self) -> None:
         """Unmap the core and all files; idempotent."""
@@ -237,7 +245,7 @@ class CoreTarget(Target):
         if segment is None:
             return None
         at = segment.offset + address - segment.start
-        end = self._core.data.find(b"\0", at, segment.offset + segment.filesz)
+        end = self._core.data.find(b"\0", at, min(segment.offset + segment.filesz, at + MAX_STRING))
         return self._core.data[at:end] if end >= 0 else None
 
 

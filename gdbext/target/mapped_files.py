@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import bisect
 import mmap
+import os
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Callable, Optional
@@ -153,6 +155,8 @@ class MappedFiles:
             return None, f"not in the core, and nothing proves which {name} was mapped"
         local = self._local_path(name)
         try:
+            if not stat.S_ISREG(os.stat(local).st_mode):  # noqa: PTH116 - opening a device or a pipe may do something
+                return None, f"not in the core, and {local} is no regular file"
             with open(local, "rb") as handle:
                 file = mmap.mmap(handle.fileno(), 0, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:

@@ -253,6 +253,32 @@ def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
     assert open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector)).environ() == {}
 
 
+def test_an_endless_environment_ends(tmp_path: Path) -> None:
+    """60,000 pointers into one string of 8 MB: the kernel would let exec have none of that."""
+    count, at = 60_000, BASE + (1 << 20)
+    vector = auxv(n25=BASE + 8, n6=PAGE)
+    raw = struct.pack("<6Q", 25, BASE + 8, 6, PAGE, 0, 0)
+    pointers = struct.pack("<2Q", 1, 0) + struct.pack("<Q", at) * count + bytes(8)
+    strings = b"A=1\0" + b"B=" + b"x" * (8 << 20)
+    stack = (bytes(64) + pointers + raw).ljust(1 << 20, b"\0")
+    assert open_core(tmp_path, Core([Load(BASE, stack + strings)], prstatus(1) + vector)).environ() == {"A": "1"}
+    longest = b"B=" + b"x" * (100 << 10)
+    data = stack + longest + b"\0" + strings
+    assert open_core(tmp_path, Core([Load(BASE, data)], prstatus(1) + vector)).environ() == {"B": "x" * (100 << 10)}
+    endless = stack + strings[4:]
+    assert open_core(tmp_path, Core([Load(BASE, endless)], prstatus(1) + vector)).environ() == {}
+
+
+def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
+    """To open a pipe for reading waits for ever, to open a device may start something."""
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    mapped = files((BASE, BASE + PAGE, 0, path), (BASE + PAGE, BASE + 2 * PAGE, PAGE, path))
+    target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + mapped))
+    with pytest.raises(MemoryFault, match="is no regular file"):
+        target.read(BASE + PAGE, 8)
+
+
 # --- size --------------------------------------------------------------------------------------------------
 
 
