@@ -9,6 +9,8 @@ from gdbext.dispatcher.kernel import KernelFunction
 from gdbext.dispatcher.operator import Operator
 from gdbext.dispatcher.roles import RUNTIME_FUNCTOR
 from gdbext.dispatcher.tail_calls import TailCalls
+from gdbext.errors import GdbextError
+from gdbext.process.frame_tables import FrameTable, frame_table
 from gdbext.process.memory import Memory
 from gdbext.process.stack import Stack
 from gdbext.process.symbols import Symbolizer
@@ -27,6 +29,7 @@ class Running:
         self._symbolizer = symbolizer
         self._sites = sites
         self._tail_calls = TailCalls(memory, symbolizer)
+        self._frame_tables: dict[int, FrameTable | None] = {}
 
     def runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
@@ -76,8 +79,24 @@ class Running:
     def _function_start(self, stack: Stack, level: int) -> int | None:
         function = stack.function(level)
         if function is None:
-            return self._sites.site(stack, level + 1).target if level + 1 < len(stack) else None
+            start = self._start_by_frame_table(stack, level)
+            return self._sites.site(stack, level + 1).target if start is None and level + 1 < len(stack) else start
         for name in function.names:
             if name.endswith(".cold"):
                 return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
         return function.start
+
+    def _start_by_frame_table(self, stack: Stack, level: int) -> int | None:
+        """Where code without symbols (a stripped extension) begins: its call frame information tells."""
+        frame = stack.frames[level]
+        module = frame.module
+        if module is None:
+            return None
+        if module.start not in self._frame_tables:
+            try:
+                self._frame_tables[module.start] = frame_table(module, self._memory)
+            except GdbextError:
+                self._frame_tables[module.start] = None
+        table = self._frame_tables[module.start]
+        found = table.find(module.vaddr(frame.lookup_pc)) if table is not None else None
+        return None if found is None else module.base + found.start

@@ -85,7 +85,7 @@ definitions = torch.library.Library("gdbext_paths", "DEF")
 definitions.define("implicit(Tensor x) -> Tensor")
 definitions.define("explicit(int n) -> Tensor")
 definitions.define("layered(Tensor x) -> Tensor")
-definitions.define("many(Tensor a, Tensor? b, int c, float d, SymInt e, str f, Tensor[] g, Scalar h, int[] i) -> Tensor")
+definitions.define("many(Tensor a, Tensor? b, int c, float d, SymInt e, str f, Tensor[] g, Scalar h) -> Tensor")
 
 
 def layered(keyset, x):
@@ -168,7 +168,7 @@ JOBS = {
     "implicit": lambda: torch.ops.gdbext_paths.implicit(leaf),
     "explicit": lambda: torch.ops.gdbext_paths.explicit(3),
     "layered": lambda: torch.ops.gdbext_paths.layered(leaf),
-    "many": lambda: torch.ops.gdbext_paths.many(leaf, None, 1, 2.0, 3, "s", [plain], 2, [1]),
+    "many": lambda: torch.ops.gdbext_paths.many(leaf, None, 1, 2.0, 3, "s", [plain], 2),
     "sparse-csr": lambda: torch.sin(torch.eye(3).to_sparse_csr()),
     "nested": lambda: torch.sin(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
     "zero-tensor": lambda: torch.sin(torch._efficientzerotensor(3)),

@@ -66,6 +66,13 @@ def test_a_direct_call_between_kernel_functions_is_no_pass() -> None:
     assert (found.level, found.kernel) == (3, 2)
 
 
+def test_a_wrapper_that_calls_the_function_of_its_functor_hosts_no_dispatcher() -> None:
+    mangled = "_ZN3c104impl31make_boxed_from_unboxed_functorINS0_6detail31WrapFunctionIntoRuntimeFunctor_IPFvvEE"
+    wrapper = FunctionRole(Role.BOXED_FROM_UNBOXED, mangled=mangled)
+    (found,) = passes(PLAIN, FunctionRole(Role.UNBOXED_BODY), wrapper, CALL_BOXED, PLAIN, pointer=(2, 3))
+    assert (found.level, found.kernel) == (3, 2)
+
+
 def test_a_hosted_boxing_layer_opens_a_pass_at_its_caller() -> None:
     (found,) = passes(BODY, BOXING, PLAIN, PLAIN, pointer=(1,))
     assert (found.level, found.hosted, found.kernel, found.header) == (2, True, 0, [2, 1])
