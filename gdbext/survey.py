@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from gdbext.analysis import crash, recursion, verdict, words
+from gdbext.analysis import crash, openmp, recursion, verdict, words
 from gdbext.analysis.facts import Finding, Resource, ThreadFacts
 from gdbext.analysis.look import ProcessLook, ThreadLook
 from gdbext.analysis.progress import Place
@@ -133,7 +133,16 @@ def _case(
         endless = recursion.detect(facts.dispatch, levels, overflown)
         if endless is not None:
             recursions[facts.tid] = endless
-    return verdict.Case(tuple(found), session.target.pid, crashes, recursions)
+    masters = _masters([look for _, _, look in known], crashes)
+    return verdict.Case(tuple(found), session.target.pid, crashes, recursions, masters)
+
+
+def _masters(looks: Sequence[ThreadLook], crashes: Mapping[int, crash.Crash]) -> dict[int, int]:
+    """For crashed OpenMP workers: the thread inside an operator that has a team, where there is one such thread."""
+    masters = [look.tid for look in looks if look.dispatch and openmp.is_in_a_team(look)] if crashes else []
+    if len(masters) != 1:
+        return {}
+    return {look.tid: masters[0] for look in looks if look.tid in crashes and openmp.is_worker(look)}
 
 
 def _missing_kernels(session: Session, process: ProcessLook, found: Sequence[ThreadFacts]) -> Iterator[Finding]:

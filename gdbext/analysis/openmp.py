@@ -6,17 +6,18 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gdbext.analysis.facts import Owner, Resource, Wait
 from gdbext.analysis.futex import futex_wait
-from gdbext.analysis.look import ThreadLook
+from gdbext.analysis.look import INNER, ThreadLook
 
 POOL = "OpenMP"
 _GNU = ("libgomp",)
 _LLVM = ("libiomp5", "libomp")
 _LIBRARIES = _GNU + _LLVM
 _NEAR = 12
+_LOCKED = 0xFFFFFFFF
+"""gomp_mutex_t that is locked and waited for (libgomp/config/linux/mutex.c, do_wait with -1); the functions that
+wait for it are often reached by a jump, which leaves no frame of omp_set_lock or GOMP_critical_start."""
 _MAX_TEAM = 8192
 
 
@@ -27,7 +28,8 @@ def classify(thread: ThreadLook) -> Wait | None:
         return None
     futex = futex_wait(thread.syscall)
     address = futex.address if futex is not None else 0
-    if thread.first("gomp-lock", within=_NEAR) is not None:
+    locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
+    if locks or thread.first("gomp-lock", within=_NEAR) is not None:
         return Wait(Resource("mutex", address, "OpenMP lock or critical section")) if futex is not None else None
     if is_worker(thread):
         if _only_runtime_frames(thread, level):
@@ -76,7 +78,9 @@ def _team(thread: ThreadLook, address: int) -> Wait:
     resource = Resource("worker-pool", address, POOL)
     expected = _barrier_total(thread, address)
     if workers and (expected is None or len(workers) >= expected - 1):
-        return _for_team_mates(resource, workers)
+        return _for_team_mates(thread, resource, workers)
+    if expected is None and thread.module_name(0).startswith(_GNU):
+        return Wait(resource, evidence=("it waits inside the OpenMP runtime, for what is not known",))
     evidence = [
         "it waits inside the OpenMP runtime for the other threads of its team",
         f"{len(workers) or 'none'} of the {len(thread.process.tids)} threads of this process was started by the "
@@ -100,21 +104,39 @@ def _barrier_total(thread: ThreadLook, generation: int) -> int | None:
 
 
 def _barrier(thread: ThreadLook, address: int) -> Wait:
-    """A barrier inside a region: the others must arrive."""
-    mates = [other for other in thread.process.threads if other is not thread and is_worker(other)]
-    return _for_team_mates(Resource("barrier", address, POOL), mates)
+    """A barrier inside a region: the others must arrive, and the master with them."""
+    mates = [other for other in thread.process.threads if other is not thread and is_in_a_team(other)]
+    return _for_team_mates(thread, Resource("barrier", address, POOL), mates)
 
 
-def _for_team_mates(resource: Resource, workers: list[ThreadLook]) -> Wait:
-    """Those that still are inside user code have not arrived."""
-    late = list(_in_user_code(workers))
+def is_in_a_team(thread: ThreadLook) -> bool:
+    """A worker of the runtime, or a thread with a frame of the runtime: it has started a parallel region."""
+    inner = range(min(len(thread.frames), INNER))
+    return is_worker(thread) or any(thread.module_name(level).startswith(_LIBRARIES) for level in inner)
+
+
+def _for_team_mates(thread: ThreadLook, resource: Resource, mates: list[ThreadLook]) -> Wait:
+    """Those that are neither at that barrier nor without work have not arrived. With several teams, who belongs to
+    this one is known only if the barrier waits for just as many."""
+    late = [mate for mate in mates if not is_idle_worker(mate) and not _is_at(mate, resource.address)]
     if not late:
         return Wait(resource, handover=True, evidence=("all workers are in the runtime, none is late",))
+    missing = _still_to_arrive(thread, resource.address)
+    if missing and len(late) not in missing:
+        return Wait(resource, evidence=(f"of its team {min(missing)} are still to arrive; {len(late)} threads may be",))
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
-    return Wait(resource, Owner(late[0]), "inferred", evidence=(evidence,), others=tuple(map(Owner, late[1:])))
+    owners = tuple(Owner(mate.tid) for mate in late)
+    return Wait(resource, owners[0], "inferred", evidence=(evidence,), others=owners[1:])
 
 
-def _in_user_code(workers: list[ThreadLook]) -> Iterator[int]:
-    for worker in workers:
-        if _innermost_runtime_frame(worker) is None:
-            yield worker.tid
+def _is_at(mate: ThreadLook, generation: int) -> bool:
+    futex = futex_wait(mate.syscall)
+    return futex is not None and futex.address == generation and generation != 0
+
+
+def _still_to_arrive(thread: ThreadLook, generation: int) -> frozenset[int]:
+    """awaited and awaited_final (+68) of the gomp_barrier_t; empty where the numbers cannot be that."""
+    if _barrier_total(thread, generation) is None:
+        return frozenset()
+    raw = thread.process.memory.try_read(generation + 60, 8) or b""
+    return frozenset(int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)) - {0}

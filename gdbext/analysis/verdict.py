@@ -20,6 +20,8 @@ class Case:
     pid: int
     crashes: Mapping[int, Crash] = field(default_factory=dict)
     recursions: Mapping[int, Recursion] = field(default_factory=dict)
+    masters: Mapping[int, int] = field(default_factory=dict)
+    """Crashed worker of an OpenMP team → the only thread inside an operator that has a team."""
     complete: bool = True
     """No thread is missing because it could not be read."""
     stopped: bool = False
@@ -120,9 +122,12 @@ def _crashes(case: Case, graph: WaitGraph) -> Iterator[Candidate]:
         step = words.innermost(thread)
         kernel = step.kernel.function if step and step.kernel else ""
         inside = f", kernel {kernel}" if kernel else ""
-        yield Candidate(
-            Finding("crash", f"{thread.label} crashed{words.place(step)}{inside}: {crash.sentence}.", (tid,)), step
-        )
+        place = words.place(step)
+        master = graph.threads.get(case.masters.get(tid, 0))
+        if step is None and master is not None:
+            step = words.innermost(master)
+            inside = f" at work for {words.who(master)}"
+        yield Candidate(Finding("crash", f"{thread.label} crashed{place}{inside}: {crash.sentence}.", (tid,)), step)
 
 
 def _recursions(case: Case, graph: WaitGraph) -> Iterator[Candidate]:

@@ -85,7 +85,10 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadFacts]) -> str:
         return ""
     gone = [owner for owner in wait.owners if owner.state == "gone"]
     if gone:
-        return f", which thread {gone[0].tid} holds, and that thread does not exist in this process"
+        tid = gone[0].tid
+        # Python records a pthread_t, which nothing translates into an id once the thread has ended.
+        owner = f"thread {tid}" if tid < 1 << 22 else f"the thread with the ident {tid:#x}"
+        return f", which {owner} holds, and that thread does not exist in this process"
     names = listed([_label(owner.tid, threads) for owner in wait.owners])
     seems = "" if wait.certainty == "recorded" else "seems to "
     verb = "hold" if seems or len(wait.owners) > 1 else "holds"

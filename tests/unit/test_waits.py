@@ -442,6 +442,31 @@ def test_nobody_is_late():
     assert wait_of(team(WORKER)).handover
 
 
+def test_an_openmp_lock_is_told_by_its_word():
+    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
+    assert (wait.resource.kind, wait.missing) == ("mutex", "")
+
+
+def test_no_workers_are_missed_where_no_barrier_is():
+    wait = wait_of(Process({DATA: gomp_barrier(0, awaited=0)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0)))
+    assert not wait.missing
+
+
+def test_a_worker_in_an_openmp_lock_is_late():
+    inside = [("libgomp.so.1", None), *ATWORK]
+    process = team(total=3).thread(2, inside, args=(DATA + 0x800, PRIVATE, 0xFFFFFFFF)).thread(3, WORKER)
+    assert wait_of(process).owners == (Owner(2),)
+
+
+def test_more_threads_than_a_barrier_waits_for():
+    process = team(total=3)
+    for tid in (2, 3):
+        process.thread(tid, ATWORK, call=(1 << 64) - 1, rax=0)
+    wait = wait_of(process)
+    assert not wait.owners
+    assert not wait.handover
+
+
 POP = "_ZN5torch8autograd10ReadyQueue3popEv"
 MAIN = "_ZN5torch8autograd6Engine11thread_mainERKSt10shared_ptrINS0_9GraphTaskEE"
 INIT = "_ZN5torch8autograd6Engine11thread_initEiRKSt10shared_ptrINS0_10ReadyQueueEEb"
