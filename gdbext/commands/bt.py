@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gdbext.errors import GdbextError, UsageError
+from gdbext.commands.options import add_thread_choice, chosen_threads
+from gdbext.errors import GdbextError
 from gdbext.report import ErrorFact, Report
 
 if TYPE_CHECKING:
     from gdbext.session import Session
-    from gdbext.target.base import Thread
 
 NAME = "dispatch-bt"
 _EPILOG = """\
@@ -33,9 +33,7 @@ the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own,
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.epilog = _EPILOG
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
-    which.add_argument("--all", action="store_true", help="every thread")
+    add_thread_choice(parser)
     parser.add_argument("--native", action="store_true", help="every native frame, too")
 
 
@@ -43,7 +41,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     """The steps of the chosen threads. A thread that cannot be read costs that thread."""
     threads = []
     errors = list(session.torch_errors())
-    for thread in _chosen(session, args):
+    for thread in chosen_threads(session, args, NAME):
         try:
             threads.append(session.thread_facts(thread, native=args.native))
         except GdbextError as error:
@@ -57,14 +55,3 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         errors=tuple(errors),
         why=args.why,
     )
-
-
-def _chosen(session: Session, args: argparse.Namespace) -> list[Thread]:
-    if args.all:
-        return list(session.target.threads())
-    if args.thread is not None:
-        return [session.find_thread(args.thread)]
-    selected = session.target.selected_thread()
-    if selected is None:
-        raise UsageError("no thread is selected", help="choose one with: dispatch-bt --thread TID, or use --all")
-    return [selected]

@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
+from gdbext.commands.options import NUMBER, TENSOR, number
 from gdbext.errors import UsageError
 from gdbext.report import Report
 
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
 NAME = "dispatch-keyset"
 
-_REGISTER = re.compile(r"(\*?)\$(\w+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|\d+))?")
-_POINTED = re.compile(r"\*\s*(0x[0-9a-fA-F]+|\d+)")
-_TENSOR = re.compile(r"(?:tensor:|@)(0x[0-9a-fA-F]+|\d+)")
+_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
+_POINTED = re.compile(rf"\*\s*{NUMBER}")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,22 +49,22 @@ def run(session: Session, args: argparse.Namespace) -> Report:
 
 def _bits(session: Session, keys: KeyNames, text: str) -> int:
     word = text.strip()
-    tensor = _TENSOR.fullmatch(word)
+    tensor = TENSOR.fullmatch(word)
     if tensor:
         from gdbext.dispatcher.tensor import TensorReader
 
         reader = TensorReader(session.memory, session.layout, session.symbolizer, keys)
-        return reader.key_set(int(tensor.group(1), 0))
+        return reader.key_set(number(tensor.group(1)))
     pointed = _POINTED.fullmatch(word)
     if pointed:
-        return session.memory.u64(int(pointed.group(1), 0))
+        return session.memory.u64(number(pointed.group(1)))
     register = _REGISTER.fullmatch(word)
     if register:
         return _register(session, *register.groups())
     return keys.parse(word)
 
 
-def _register(session: Session, star: str, name: str, sign: str | None, number: str | None) -> int:
+def _register(session: Session, star: str, name: str, sign: str | None, offset: str | None) -> int:
     """``$rbx``, ``*$rsp``, ``*$rsp+8``: a register of the selected thread, or the word that it points at."""
     thread = session.target.selected_thread()
     if thread is None:
@@ -72,7 +72,7 @@ def _register(session: Session, star: str, name: str, sign: str | None, number: 
     registers = thread.registers()
     if name not in registers:
         raise UsageError(f"there is no register {name!r}", help=f"registers are: {', '.join(sorted(registers))}")
-    value = registers[name] + (int(number, 0) if number else 0) * (-1 if sign == "-" else 1)
+    value = registers[name] + (number(offset) if offset else 0) * (-1 if sign == "-" else 1)
     return session.memory.u64(value & (1 << 64) - 1) if star else value & (1 << 64) - 1
 
 

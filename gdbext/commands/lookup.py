@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 from typing import TYPE_CHECKING, Any
 
+from gdbext.commands.options import TENSOR, number
 from gdbext.errors import BadData, UsageError
 from gdbext.report import Report
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gdbext.session import Session
 
 NAME = "dispatch-lookup"
-
-_TENSOR = re.compile(r"(?:tensor:|@)(0x[0-9a-fA-F]+|\d+)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +96,10 @@ class _Call:
 
     def _argument(self, word: str) -> tuple[int, str]:
         word = word.strip()
-        tensor = _TENSOR.fullmatch(word)
+        tensor = TENSOR.fullmatch(word)
         if not tensor:
             return (self._keys.parse(word), "") if word else (0, "no tensor")
-        facts = self._session.tensors.read(int(tensor.group(1), 0))
+        facts = self._session.tensors.read(number(tensor.group(1)))
         return facts.key_set, facts.short
 
     def document(self) -> dict[str, Any]:

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gdbext.errors import UsageError
+
+if TYPE_CHECKING:
+    from gdbext.session import Session
+    from gdbext.target.base import Thread
+
+NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
+"""The pattern of an address or an offset; ``number`` takes it."""
+TENSOR = re.compile(f"(?:tensor:|@){NUMBER}")
+"""How a tensor in memory is named where keys are expected: ``tensor:0x7f12…``; group 1 is the address."""
 
 WIDTH = 100
 """Columns of the help, fixed: the text is made before anybody knows the terminal, and gdb does not wrap it."""
@@ -48,3 +58,27 @@ class CommandParser(argparse.ArgumentParser):
     def option_names(self) -> list[str]:
         """All long options, for completion."""
         return sorted(name for action in self._actions for name in action.option_strings if name.startswith("--"))
+
+
+def number(text: str) -> int:
+    """What ``NUMBER`` matches, as C's programmers mean it but without octal: 010 is ten."""
+    return int(text, 16 if text.startswith("0x") else 10)
+
+
+def add_thread_choice(parser: argparse.ArgumentParser) -> None:
+    """``--thread`` and ``--all``, of which ``chosen_threads`` makes threads."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
+    which.add_argument("--all", action="store_true", help="every thread")
+
+
+def chosen_threads(session: Session, args: argparse.Namespace, command: str) -> list[Thread]:
+    """The threads that a command is about. Raises UsageError."""
+    if args.all:
+        return list(session.target.threads())
+    if args.thread is not None:
+        return [session.find_thread(args.thread)]
+    selected = session.target.selected_thread()
+    if selected is None:
+        raise UsageError("no thread is selected", help=f"choose one with: {command} --thread TID, or use --all")
+    return [selected]

@@ -190,7 +190,9 @@ def error_text(error: GdbextError) -> str:
         lines.append(f"  why: {error.why}")
     if error.help:
         lines.append(f"  try: {error.help}")
-    return _harmless("\n".join(lines))
+    from gdbext.render.style import escape
+
+    return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
 
 
 def error_document(name: str, error: GdbextError) -> str:
@@ -220,8 +222,3 @@ def _unexpected(error: Exception) -> GdbextError:
     import traceback
 
     return GdbextError(what, why=traceback.format_exc(), help=f"report this, with Python {sys.version.split()[0]}")
-
-
-def _harmless(text: str) -> str:
-    """Control characters escaped: names from the target must not drive a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gdbext.analysis.facts import ThreadFacts
-from gdbext.errors import GdbextError, UsageError
+from gdbext.commands.options import add_thread_choice, chosen_threads
+from gdbext.errors import GdbextError
 from gdbext.report import ErrorFact, Report
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ NAME = "dispatch-tls"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--thread", metavar="TID|N", help="this thread only (default: the selected one)")
-    which.add_argument("--all", action="store_true", help="every thread")
+    add_thread_choice(parser)
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
@@ -33,7 +32,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     facts: list[ThreadFacts] = []
     states: list[dict[str, Any]] = []
     errors: list[ErrorFact] = []
-    for thread in _chosen(session, args):
+    for thread in chosen_threads(session, args, NAME):
         try:
             state = session.dispatch_states.read(thread.registers().get("fs_base", 0))
         except GdbextError as error:
@@ -53,17 +52,6 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         extra={"threads": threads},
         why=args.why,
     )
-
-
-def _chosen(session: Session, args: argparse.Namespace) -> list[Thread]:
-    if args.all:
-        return list(session.target.threads())
-    if args.thread is not None:
-        return [session.find_thread(args.thread)]
-    selected = session.target.selected_thread()
-    if selected is None:
-        raise UsageError("no thread is selected", help="choose one with: dispatch-tls --thread TID, or use --all")
-    return [selected]
 
 
 def _facts(session: Session, thread: Thread) -> ThreadFacts:

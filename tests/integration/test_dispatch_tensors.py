@@ -79,4 +79,5 @@ def test_registers_and_memory_hold_keysets(inferior: GetInferior, look: Look) ->
     assert document["keyset"]["bits"] == process.truth["tensors"]["meta"]["bits"]
     stack = look(process, "dispatch-keyset", "$rsp")["keyset"]["bits"]
     word = look(process, "dispatch-keyset", "*$rsp+8")["keyset"]["bits"]
+    assert look(process, "dispatch-keyset", "*$rsp+08")["keyset"]["bits"] == word, "ten is 010, as people write it"
     assert look(process, "dispatch-keyset", f"*{int(stack, 16) + 8:#x}")["keyset"]["bits"] == word
