@@ -10,6 +10,10 @@ from functools import cached_property
 
 _MAX_CHILDREN = 4096
 _MAX_DESCRIPTORS = 4096
+_MAX_THREADS = 32
+"""Threads of a child that are looked at."""
+_PIPE_CALLS = {"0": "waits to read from", "1": "waits to write to"}
+"""Numbers of read and write on x86-64."""
 _STATES = {"T": "stopped", "t": "traced", "Z": "ended, not waited for", "D": "in uninterruptible sleep"}
 
 
@@ -57,8 +61,21 @@ class Surroundings:
         found: dict[int, str] = {}
         for tid in _names(f"/proc/{self._pid}/task"):
             for word in _text(f"/proc/{self._pid}/task/{tid}/children").split()[:_MAX_CHILDREN]:
-                found[int(word)] = _description(int(word))
+                pid = int(word)
+                found[pid] = ", ".join(filter(None, (_description(pid), self._waits_for_us(pid))))
         return found
+
+    def _waits_for_us(self, pid: int) -> str:
+        """``waits to write to pipe:[77], which this process has open, too``: who waits for that child may have to act
+        itself. proc_pid_syscall(5): the number of the system call, then its arguments."""
+        mine = self._links_of(self._pid)
+        for tid in _names(f"/proc/{pid}/task")[:_MAX_THREADS]:
+            words = _text(f"/proc/{pid}/task/{tid}/syscall").split()
+            doing = _PIPE_CALLS.get(words[0]) if len(words) > 1 else None
+            pipe = self._link(pid, int(words[1], 16)) if doing is not None else ""
+            if pipe.startswith("pipe:") and pipe in mine:
+                return f"{doing} {pipe}, which this process has open, too"
+        return ""
 
     def _links_of(self, pid: int) -> set[str]:
         return {self._link(pid, int(fd)) for fd in _names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS] if fd.isdigit()}

@@ -116,6 +116,8 @@ def _external(verdict: Verdict, involved: Sequence[ThreadFacts]) -> Iterator[str
         child = re.search(r"(?:held by|process(?:es)?) (\d+)", wait.resource.name)
         pid = child.group(1) if child is not None else "CHILD"
         yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
+        if "waits to write to" in wait.resource.name and kind == "child-process":
+            yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
         if "stopped" in wait.resource.name:
             yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
     else:

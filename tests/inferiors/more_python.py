@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -128,6 +129,20 @@ def full_socket():
         theirs.send_bytes(bytes(1 << 24))
     truth.ready()
     ours.send_bytes(bytes(1 << 24))
+
+
+def unread_child():
+    """The child writes more than fits into the pipe, and its parent waits for its end before it reads."""
+    child = subprocess.Popen([sys.executable, "-c", "print('x' * 1000000)"], stdout=subprocess.PIPE)
+    wait_until_blocked(child.pid)
+    truth.note(child=child.pid)
+    truth.ready()
+    child.wait()
+
+
+def wait_until_blocked(pid):
+    while not open(f"/proc/{pid}/syscall").read().startswith("1 "):  # write
+        time.sleep(0.01)
 
 
 truth.thread("main", waits="any")

@@ -86,3 +86,13 @@ def test_a_stopped_process_says_so(debugger):
         assert verdict["kind"] in ("waiting-external", "blocked")
         document = target.dispatch("dispatch-diagnose", debugger=debugger).document
         assert any("kill -CONT" in finding["summary"] for finding in document["findings"]), document["findings"]
+
+
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_a_child_that_waits_for_its_parent(debugger, inferior):
+    target = inferior("more-python", "unread-child")
+    verdict = target.dispatch("dispatch-diagnose", debugger=debugger).document["verdict"]
+    assert verdict["kind"] == "waiting-external"
+    assert f"child process {target.truth['child']}" in verdict["summary"]
+    assert "waits to write to pipe:" in verdict["summary"]
+    assert any("communicate()" in line for line in verdict["advice"])
