@@ -7,6 +7,7 @@ through a file descriptor of its own: nothing that gdb or the program prints can
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -101,12 +102,24 @@ def _run_program() -> None:
 
 
 def _let_go(job: Mapping[str, Any]) -> None:
-    """Detach from what we attached to; a program that we started ends with us."""
+    """Detach from what we attached to; a program that we started runs on to its end, or ends with us."""
+    if "core" in job:
+        return
     try:
-        if gdb.selected_inferior().pid and "core" not in job:
+        if "pid" not in job and gdb.selected_inferior().pid and _runs_on():
+            gdb.execute("continue", False, False)
+        if gdb.selected_inferior().pid:
             gdb.execute("detach" if "pid" in job else "kill", False, True)
+    except KeyboardInterrupt:
+        gdb.execute("kill", False, True)
     except (gdb.error, GdbextError):
         return  # it is gone
+
+
+def _runs_on() -> bool:
+    """A live command is done with the program that we started, and nobody asked to end it."""
+    control = sys.modules.get("gdbext.live.control")  # imported only where a live command ran
+    return control is not None and bool(control.finish_program)
 
 
 def leave() -> None:

@@ -21,6 +21,9 @@ output = 1
 alone = False
 """True in a gdb of our own: nobody else lets the process run on after a command."""
 
+finish_program = False
+"""What was watched is over, and nobody asked to end the program: one that we started runs on to its own end."""
+
 
 @dataclass(frozen=True)
 class HookSpec:

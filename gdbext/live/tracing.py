@@ -200,5 +200,7 @@ class Tracing:
         except OSError as error:
             what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
             ending = Ending("failed", what, error=TargetError(what, help="make room, or name another --output"))
-        left = aftermath(self._control, tracer.depth.threads()) if ending.alive and ending.kind != "replaced" else []
+        live_control.finish_program = ending.kind in ("limit", "failed", "replaced")
+        hangs = ending.alive and ending.kind not in ("replaced", "limit")
+        left = aftermath(self._control, tracer.depth.threads()) if hangs else []
         return Traced(self._target, tracer.count, ending, sorted(tracer.operators), self._hooks, left, self._notes)

@@ -131,6 +131,17 @@ def test_limit_depth_and_json() -> None:
     assert document["ending"]["kind"] == "limit"
 
 
+def test_a_program_runs_on_to_its_end_after_the_limit(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    calls = "a = torch.ones(2, 2); [torch.mm(a, a) for _ in range(9)]"
+    code = f"import torch, pathlib; {calls}; pathlib.Path({str(ended)!r}).touch()"
+    outcome = run([DISPATCH, "dispatch-trace", "aten::mm", "--limit", "2", "--", sys.executable, "-c", code])
+    assert outcome.status == 0, outcome
+    assert "2 dispatches traced" in outcome.stdout
+    assert "has not come back" not in outcome.stdout
+    assert ended.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -1,0 +1,62 @@
+"""What a trace costs: nothing for operators that are not traced, little more than a breakpoint for those that are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import DISPATCH, INFERIORS, PATIENCE
+
+SCRIPT = INFERIORS / "costs.py"
+MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
+
+
+def best(command: list[str | Path]) -> float:
+    """Microseconds of the best call, as the program prints it (among whatever else is printed)."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    found = re.search(r"best ([\d.]+)", done.stdout + done.stderr)
+    assert found is not None, (command, done.stdout[-2000:], done.stderr[-2000:])
+    return float(found[1])
+
+
+def program(*words: str) -> list[str | Path]:
+    return [sys.executable, SCRIPT, *words]
+
+
+def traced(*words: str) -> list[str | Path]:
+    return [DISPATCH, "dispatch-trace", "aten::mm", "--", *program(*words)]
+
+
+def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
+    words = ("add", "20000", "20")
+    plain, under = [], []
+    for _ in range(3):
+        plain.append(best(program(*words)))
+        under.append(best(traced(*words)))
+    assert min(under) <= 1.05 * min(plain), (plain, under)
+
+
+def test_a_traced_call_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    script.write_text(
+        "import gdb\n"
+        "class Empty(gdb.Breakpoint):\n"
+        "    def stop(self):\n"
+        "        return False\n"
+        "gdb.execute('set pagination off')\n"
+        "gdb.execute('catch load libtorch_python')\n"
+        "gdb.execute('run')\n"
+        f"Empty('*(char*)&{MM_CALL}')\n"
+        "gdb.execute('continue')\n"
+    )
+    words = ("mm", "200", "10")
+    gdb = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-x", script]
+    bare = [*gdb, "--args", *program(*words)]
+    ratios = []
+    for _ in range(3):
+        empty = best(bare)
+        assert empty > 20, f"the breakpoint was not hit: {empty} µs a call"
+        ratios.append(best(traced(*words)) / empty)
+    assert min(ratios) <= 1.5, ratios
