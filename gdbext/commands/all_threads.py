@@ -17,7 +17,9 @@ NAME = "all-threads"
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--stacks", action="store_true", help="every frame of every thread, equal stacks folded")
-    parser.add_argument("--dot", metavar="FILE", help="write the wait-for graph (and an SVG beside it where graphviz is there)")
+    parser.add_argument(
+        "--dot", metavar="FILE", help="write the wait-for graph (and an SVG beside it where graphviz is there)"
+    )
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
