@@ -65,6 +65,9 @@ def classify(thread: ThreadLook) -> Wait | None:
     evidence = f"Python frame {found.frame.function}: {found.kind} at {found.address:#x}"
     if kind == "join":
         return _join(futex, found, name, evidence)
+    if kind == "condvar" and found.owner_tid is not None and not free:
+        told = (evidence, f"thread {found.owner_tid} runs its job")
+        return Wait(Resource(kind, found.address, name), Owner(found.owner_tid), "recorded", futex.timed, told)
     return Wait(Resource(kind, found.address, name), timed=futex.timed, evidence=(evidence,), handover=free)
 
 

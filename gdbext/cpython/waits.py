@@ -19,6 +19,9 @@ from .slots import locals_of
 _DEPTH = 8
 """Innermost Python frames that are looked at: Barrier.wait goes through three others."""
 
+_OUTER = 12
+"""Outermost Python frames in which a pool's worker runs a job; there are five."""
+
 _WAITING = {
     ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
     ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
@@ -53,7 +56,8 @@ class PythonWait:
     interpreter waits for its threads to end), "rlock", "lock" or "simplequeue"; ``address`` that of the object (0 for
     "shutdown"). ``lock`` is the lock that the thread sleeps on, where it is known. ``reacquiring``: a
     condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are those of the thread
-    that has to do something: an RLock's owner, a joined thread; None where nothing records it.
+    that has to do something: an RLock's owner, a joined thread,
+    the one that runs a future's job; None where nothing records it.
     """
 
     kind: str
@@ -152,11 +156,24 @@ def _owner(runtime: PythonRuntime, kind: str, address: int, lock: LockState | No
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind == "thread":
         return _integer(runtime, _attributes(runtime, address).get("_ident", 0))
+    if kind == "future":
+        return _runner(runtime, address)
     if kind == "import":
         return _integer(runtime, _attributes(runtime, address).get("owner", 0))
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
     return _integer(runtime, _attributes(runtime, address).get("_owner", 0)) if kind == "rlock" else None
+
+
+def _runner(runtime: PythonRuntime, future: int) -> int | None:
+    """Ident of the thread that runs the future's job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
+    for state in runtime.thread_states():
+        for frame in runtime.frames.stack(state).frames[-_OUTER:]:
+            if _name(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py"):
+                item = _locals(runtime, frame).get("self", 0)
+                if item and _attributes(runtime, item).get("future") == future:
+                    return state.ident
+    return None
 
 
 def _integer(runtime: PythonRuntime, address: int) -> int | None:

@@ -66,6 +66,20 @@ def full_pool():
     future.result()
 
 
+def job_and_lock():
+    """The main thread waits with a lock in hand for a job that wants it."""
+    lock = threading.Lock()
+
+    def job():
+        truth.thread("other", waits="any")
+        truth.ready()
+        with lock:
+            pass
+
+    with ThreadPoolExecutor(2) as pool, lock:
+        pool.submit(job).result()
+
+
 def event():
     """Healthy: the main thread waits until a signal handler tells it to end."""
     done = threading.Event()

@@ -44,6 +44,8 @@ PYTHONS = [
     ("import-lock", "venv", "deadlock"),
     ("import-lock", "3.8", "deadlock"),
     ("import-lock", "3.12", "deadlock"),
+    ("job-and-lock", "venv", "deadlock"),
+    ("job-and-lock", "3.9", "deadlock"),
     ("gil-asleep", "debian", "blocked"),
     ("queue-forever", "venv", "blocked"),
     ("full-pool", "3.13", "blocked"),
