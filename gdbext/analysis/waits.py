@@ -21,6 +21,10 @@ _RECOGNISERS = (
 )
 """Locks proper come before the meaning that PyTorch's frames give: a mutex with an owner says more than "inside a
 collective"; a condition variable below a collective says less."""
+_PROMPTS = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
+"""Sources of prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells."""
+_LOOPS = ("/selectors.py", "/asyncio/base_events.py", "/asyncio/runners.py", "/asyncio/unix_events.py", "/asyncio.py")
+"""Event loops that such a prompt may wait in (the last one is tornado's)."""
 _PROMPT = 24
 """Frames between the kernel and the function that reads the interpreter's prompt."""
 
@@ -82,6 +86,16 @@ def _reads_prompt(thread: ThreadLook, wait: Wait) -> bool:
     """The interpreter waits for its user: at its prompt, or for standard input outside of the dispatcher."""
     if wait.resource.kind != "io" or thread.dispatch:
         return False
-    if thread.first("prompt", within=_PROMPT) is not None:
+    if thread.first("prompt", within=_PROMPT) is not None or _is_python_prompt(thread):
         return True
     return thread.syscall is not None and thread.syscall.name == "read" and thread.syscall.arguments[0] == 0
+
+
+def _is_python_prompt(thread: ThreadLook) -> bool:
+    """Between the wait and the prompt's code is nothing but an event loop: no user code runs."""
+    for frame in thread.python:
+        if any(part in frame.file for part in _PROMPTS):
+            return True
+        if not frame.file.endswith(_LOOPS):
+            return False
+    return False

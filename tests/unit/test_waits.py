@@ -545,3 +545,15 @@ def test_a_name_inside_a_template_argument_is_no_mark():
     assert marks_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
     assert marks_of([POP]) == {"autograd-pop"}
     assert marks_of(["_ZN2at4implL12metaFallbackERKN3c1014OperatorHandleE"]) == {"no-kernel"}
+
+
+@pytest.mark.parametrize(("files", "state"), [
+    (["/lib/python3.13/_pyrepl/unix_console.py"], "idle"),
+    (["/lib/python3.11/selectors.py", "/lib/python3.11/asyncio/base_events.py", "/x/ipykernel/kernelapp.py"], "idle"),
+    (["/lib/python3.11/socket.py", "/home/me/cell.py", "/x/ipykernel/kernelapp.py"], "waiting"),
+    (["/lib/python3.11/selectors.py", "/lib/python3.11/asyncio/base_events.py", "/home/me/server.py"], "waiting"),
+])  # fmt: skip
+def test_prompts_written_in_python(files, state):
+    python = [FrameFact(level, "python", "f", file=file) for level, file in enumerate(files)]
+    process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, python=python)
+    assert state_of(process.look()).state == state
