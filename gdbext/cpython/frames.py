@@ -264,11 +264,6 @@ def _word(raw: bytes, at: int) -> int:
     return int.from_bytes(raw[at : at + 8], "little")
 
 
-def python_frames(state: ThreadState) -> list[PythonFrame]:
-    """The Python frames of a thread, innermost first; what cannot be read ends the list."""
-    return state.runtime.frames.stack(state).frames
-
-
 def groups(state: ThreadState) -> list[FrameGroup]:
     """The frames by native evaluation loop, innermost first: the i-th group belongs to the i-th innermost native
     frame of ``_PyEval_EvalFrameDefault``, as long as the innermost loop is not being entered or left right now;

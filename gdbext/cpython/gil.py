@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import BadData
-from .runtime import Interpreter, PythonRuntime, ThreadState
+from .runtime import Interpreter, PythonRuntime
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""
@@ -68,19 +68,9 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
     return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
 
 
-def is_gil_address(runtime: PythonRuntime, address: int) -> bool:
-    """Whether an address lies in a condvar or mutex of some GIL."""
-    return gil_at(runtime, address) is not None
-
-
 def gil_at(runtime: PythonRuntime, address: int) -> GilState | None:
     """The GIL that a futex, condvar or mutex address belongs to, None for any other address."""
     return next((gil for gil in runtime.gils() if gil.role_of(address)), None)
-
-
-def gil_of(runtime: PythonRuntime, state: ThreadState) -> GilState | None:
-    """The GIL that a thread state needs; None before its interpreter has one."""
-    return next((gil for gil in runtime.gils() if state.interpreter.id in gil.interpreters), None)
 
 
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:

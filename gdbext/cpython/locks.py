@@ -47,15 +47,6 @@ class LockState:
     count: int = 0
 
 
-def uses_semaphores(runtime: PythonRuntime) -> bool:
-    """Whether this build's locks are semaphores (it imports sem_wait); else nothing is known of them."""
-    image = runtime.module.image
-    section = image.sections.get(".dynstr") if image is not None else None
-    if image is None or section is None:
-        return True  # every build on Linux since 3.2; without its file nothing says otherwise
-    return b"\0sem_wait\0" in image.contents(section.offset, section.size)
-
-
 def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
     """The lock object at ``address``; None for any other object and where it cannot be read."""
     try:
@@ -79,20 +70,6 @@ def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
     owner = memory.u64(address + offset(struct, "rlock_owner")) if count else None
     owner_tid = runtime.tid_of_ident(owner) if owner else None
     return LockState(address, kind, semaphore, locked, waiters, owner, owner_tid, count)
-
-
-def lock_locked(runtime: PythonRuntime, address: int) -> bool | None:
-    """Whether a lock object is taken; None for any other object."""
-    lock = read_lock(runtime, address)
-    return lock.locked if lock is not None else None
-
-
-def rlock_owner(runtime: PythonRuntime, address: int) -> tuple[int, int] | None:
-    """(owner's thread ident, count) of an RLock that is taken; None when it is free or no RLock."""
-    lock = read_lock(runtime, address)
-    if lock is None or lock.owner_ident is None:
-        return None
-    return lock.owner_ident, lock.count
 
 
 def find_lock(runtime: PythonRuntime, semaphore: int, candidates: Iterable[int]) -> LockState | None:

@@ -32,7 +32,6 @@ FLAG_TUPLE = 1 << 26
 FLAG_BYTES = 1 << 27
 FLAG_UNICODE = 1 << 28
 FLAG_DICT = 1 << 29
-FLAG_EXCEPTION = 1 << 30
 FLAG_TYPE = 1 << 31
 
 _DIGIT_BITS = 30  # PyLong_SHIFT of every 64-bit build
@@ -43,12 +42,11 @@ _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 @dataclass(frozen=True)
 class TypeInfo:
-    """What is used of a PyTypeObject: ``name`` is tp_name, ``basic_size`` and ``dict_offset`` are bytes."""
+    """What is used of a PyTypeObject: ``name`` is tp_name, ``dict_offset`` is bytes."""
 
     address: int
     name: str
     flags: int
-    basic_size: int
     dict_offset: int
 
 
@@ -91,7 +89,6 @@ class Objects:
             address,
             name.decode("utf-8", "replace"),
             memory.u64(address + offset("PyTypeObject", "tp_flags")),
-            memory.i64(address + offset("PyTypeObject", "tp_basicsize")),
             memory.i64(address + offset("PyTypeObject", "tp_dictoffset")),
         )
 
@@ -163,12 +160,6 @@ class Objects:
         value = self.memory.u64(address + tag)
         sign = (1, 0, -1)[min(value & 3, 2)]
         return sign, value >> 3, address + self.layout.offset("PyLongObject", "long_value.ob_digit")
-
-    def floating(self, address: int) -> float:
-        """A float. Raises MemoryFault."""
-        raw = self.memory.read(address + self.layout.offset("PyFloatObject", "ob_fval"), 8)
-        value: float = struct.unpack("<d", raw)[0]
-        return value
 
     def tuple_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
         """Addresses of a tuple's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""

@@ -8,8 +8,6 @@ from typing import Any
 from gdbext.errors import LayoutError
 from gdbext.process.struct_view import Field, Struct
 
-MATCHES = ("exact", "generated", "probed")
-
 
 class Layout:
     """Offsets of one build, from a document of schema "gdbext-layout/1".

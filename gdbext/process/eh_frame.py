@@ -203,7 +203,6 @@ class SearchTable:
             self.count, position = _decode(body, position, head[2], vaddr + 4, vaddr)
         self._table = vaddr + 4 + position
         self._width = _FORMATS.get(self._encoding & 0x0F, (0, False))[0]
-        self._scanned: list[Fde] | None = None
 
     @property
     def searchable(self) -> bool:

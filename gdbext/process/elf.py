@@ -244,14 +244,6 @@ class ElfImage:
             return b""
         return self.data[offset : offset + size]
 
-    def offset_of(self, vaddr: int) -> int | None:
-        """The file offset behind a virtual address, None where no file contents back it (.bss)."""
-        for segment in self.loads:
-            start = segment.vaddr
-            if start <= vaddr < start + segment.filesz:
-                return vaddr - start + segment.offset
-        return None
-
     def read(self, vaddr: int, size: int) -> bytes | None:
         """Exactly ``size`` bytes of file contents behind ``vaddr``; None where the file has them not."""
         for segment in self.loads:

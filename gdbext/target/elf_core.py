@@ -21,7 +21,6 @@ PT_LOAD = 1
 PT_NOTE = 4
 PF_X = 1
 PF_W = 2
-PF_R = 4
 PN_XNUM = 0xFFFF
 """e_phnum when there are more headers than fit; sh_info of section 0 then has their number."""
 

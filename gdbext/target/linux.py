@@ -25,10 +25,8 @@ EM_386 = 3
 EM_X86_64 = 62
 EM_AARCH64 = 183
 
-AT_PHDR = 3
 AT_ENTRY = 9
 AT_RANDOM = 25
-AT_EXECFN = 31
 AT_SYSINFO_EHDR = 33
 """Numbers of the auxiliary vector's entries (elf.h)."""
 

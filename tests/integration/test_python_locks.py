@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from describe_object import describe
 from python_targets import PYTHONS, PythonInferior, View
 
 from gdbext.cpython import gil, locks
-from gdbext.cpython.describe import describe
 from gdbext.cpython.functions import function_source
 from gdbext.cpython.waits import python_wait
 
@@ -61,7 +61,7 @@ def test_gil_holder_and_waiter(holder: PythonInferior, kind: str) -> None:
         waited = futex_of(view, view.truth["wants_gil"])
         assert found.role_of(waited) in ("cond", "mutex")
         assert gil.gil_at(view.runtime, waited) == found
-        assert gil.gil_of(view.runtime, view.state(view.truth["wants_gil"])) == found
+        assert view.state(view.truth["wants_gil"]).interpreter.id in found.interpreters
 
 
 def test_gil_ranges(view: View) -> None:
@@ -73,8 +73,8 @@ def test_gil_ranges(view: View) -> None:
     assert sizes == [48, 40, 48, 40]  # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
     assert found.role_of(found.cond_range[0]) == "cond"
     assert found.role_of(found.switch_mutex_range[1]) is None
-    assert not gil.is_gil_address(view.runtime, found.address - 8)
-    assert not gil.is_gil_address(view.runtime, view.truth["lock"])
+    assert gil.gil_at(view.runtime, found.address - 8) is None
+    assert gil.gil_at(view.runtime, view.truth["lock"]) is None
 
 
 def test_waits(view: View) -> None:
@@ -108,16 +108,23 @@ def test_simplequeue_of_313(view: View) -> None:
     assert locks.read_lock(view.runtime, expected["address"]) is None
 
 
+def lock_at(view: View, name: str) -> locks.LockState:
+    found = locks.read_lock(view.runtime, view.truth[name])
+    assert found is not None, name
+    return found
+
+
 def test_rlock_owner(view: View) -> None:
     ident, tid = view.truth["holder"]["ident"], view.truth["holder"]["tid"]
-    assert locks.rlock_owner(view.runtime, view.truth["rlock"]) == (ident, 3)
+    assert lock_at(view, "rlock").owner_ident == ident
+    assert lock_at(view, "rlock").count == 3
     assert view.runtime.tid_of_ident(ident) == tid
     waiter = view.truth["waits"]["wait_for_rlock"]["tid"]
     found = python_wait(view.runtime, view.state(waiter), futex_of(view, waiter))
     assert found is not None
     assert (found.owner_ident, found.owner_tid) == (ident, tid)
-    assert locks.rlock_owner(view.runtime, view.truth["free_rlock"]) is None
-    assert locks.rlock_owner(view.runtime, view.truth["lock"]) is None
+    assert lock_at(view, "free_rlock").owner_ident is None
+    assert lock_at(view, "lock").owner_ident is None
 
 
 def test_taking_back_the_lock_of_a_condition(view: View) -> None:
@@ -143,12 +150,9 @@ def test_join(view: View) -> None:
 
 
 def test_locked(view: View) -> None:
-    assert locks.uses_semaphores(view.runtime)
-    assert locks.lock_locked(view.runtime, view.truth["lock"]) is True
-    assert locks.lock_locked(view.runtime, view.truth["free_lock"]) is False
-    assert locks.lock_locked(view.runtime, view.truth["rlock"]) is True
-    assert locks.lock_locked(view.runtime, view.truth["free_rlock"]) is False
-    assert locks.lock_locked(view.runtime, view.truth["objects"]["plain"]["address"]) is None
+    locked = {name: lock_at(view, name).locked for name in ("lock", "free_lock", "rlock", "free_rlock")}
+    assert locked == {"lock": True, "free_lock": False, "rlock": True, "free_rlock": False}
+    assert locks.read_lock(view.runtime, view.truth["objects"]["plain"]["address"]) is None
     assert locks.read_lock(view.runtime, 0xDEADBEEF0) is None
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from describe_object import describe
 
 from gdbext.cpython import debug_offsets, frames, locks
-from gdbext.cpython.describe import describe
 from gdbext.cpython.functions import function_source
 from gdbext.cpython.layout import SUPPORTED, layout_for
 from gdbext.cpython.objects import Objects

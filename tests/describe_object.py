@@ -1,13 +1,23 @@
-"""A short text for any Python object, for people: like repr(), but never longer than it is told."""
+"""A short text for any Python object of a target, like repr(): by it the tests see what the readers read."""
 
 from __future__ import annotations
 
+import struct
 from itertools import islice
 
-from ..errors import GdbextError
-from .functions import function_source
-from .objects import FLAG_BYTES, FLAG_DICT, FLAG_LIST, FLAG_LONG, FLAG_TUPLE, FLAG_TYPE, FLAG_UNICODE, TypeInfo
-from .runtime import PythonRuntime
+from gdbext.cpython.functions import function_source
+from gdbext.cpython.objects import (
+    FLAG_BYTES,
+    FLAG_DICT,
+    FLAG_LIST,
+    FLAG_LONG,
+    FLAG_TUPLE,
+    FLAG_TYPE,
+    FLAG_UNICODE,
+    TypeInfo,
+)
+from gdbext.cpython.runtime import PythonRuntime
+from gdbext.errors import GdbextError
 
 WIDTH = 80
 """Characters, at most."""
@@ -40,7 +50,8 @@ def _value(runtime: PythonRuntime, address: int, info: TypeInfo, width: int, dep
     if info.name == "bool":
         return str(bool(objects.integer(address)))
     if info.name == "float":
-        return repr(objects.floating(address))
+        at = address + runtime.layout.offset("PyFloatObject", "ob_fval")
+        return repr(struct.unpack("<d", runtime.memory.read(at, 8))[0])
     if info.flags & FLAG_LONG:
         return _named(info, "int", str(objects.integer(address)))
     if info.flags & FLAG_UNICODE:
