@@ -16,20 +16,6 @@ _PREFIXES = ("_Z", "_GLOBAL_")
 
 _demangler: Callable[[bytes], bytes | None] | None = None
 _tried = False
-_extra_libraries: list[str] = []
-
-
-def use_library(path: str) -> None:
-    """Also try the libstdc++ at ``path`` where this machine has none of its own.
-
-    Loading a library runs its code in our process: offer only files that are trusted like this machine's own.
-    """
-    global _tried
-    if path not in _extra_libraries:
-        _extra_libraries.append(path)
-        if _demangler is None:
-            _tried = False
-            demangle.cache_clear()
 
 
 @lru_cache(maxsize=65536)
@@ -60,7 +46,7 @@ def _load() -> Callable[[bytes], bytes | None] | None:
     global _demangler, _tried
     if not _tried:
         _tried = True
-        for library in (*_LIBRARIES, *_extra_libraries):
+        for library in _LIBRARIES:
             _demangler = _demangler_of(library)
             if _demangler is not None:
                 break

@@ -10,7 +10,6 @@ The id of a module stands where the dynamic linker wrote it: in the slots of its
 from __future__ import annotations
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from ..errors import GdbextError, MemoryFault
 from .memory import Memory
@@ -102,20 +101,3 @@ class ThreadLocals:
         if place == TlsPlace(None, None):
             raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
         return place
-
-
-_FINDERS: WeakKeyDictionary[ModuleTable, ThreadLocals] = WeakKeyDictionary()
-
-
-def thread_local_address(
-    memory: Memory, modules: ModuleTable, fs_base: int, module: Module, offset: int
-) -> int:
-    """The address of a thread-local variable: ``offset`` is the st_value of its STT_TLS symbol in ``module``.
-
-    Raises ThreadLocalUntouched when the thread has not used the module's variables yet, so that this one has its
-    initial value (.tdata, or zero); ThreadLocalUnknown when the address cannot be found out.
-    """
-    finder = _FINDERS.get(modules)
-    if finder is None:
-        finder = _FINDERS[modules] = ThreadLocals(memory, modules)
-    return finder.address(fs_base, module, offset)

@@ -13,7 +13,7 @@ import pytest
 from gdbext.process.memory import Memory
 from gdbext.process.module import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.process.tls import ThreadLocals, ThreadLocalUntouched, thread_local_address
+from gdbext.process.tls import ThreadLocals, ThreadLocalUntouched
 from gdbext.target.proc_target import ProcTarget
 
 SYMBOL = "_ZN3c104impl26raw_local_dispatch_key_setE"
@@ -75,16 +75,17 @@ def test_dispatch_key_sets_of_every_thread(process: tuple[int, dict[int, list[An
         index = Symbolizer(modules).index(libc10)
         assert index is not None
         offset = index.lookup(SYMBOL)[0].vaddr
+        variables = ThreadLocals(memory, modules)
         fs_bases = {thread.tid: thread.registers()["fs_base"] for thread in target.threads()}
         for tid, (_, included, excluded) in truth.items():
-            address = thread_local_address(memory, modules, fs_bases[tid], libc10, offset)
+            address = variables.address(fs_bases[tid], libc10, offset)
             found = memory.words(address, 2)
             differences.add((found[0] ^ included, found[1] ^ excluded))
         # c10 keeps both sets XORed with their defaults (c10/core/impl/LocalDispatchKeySet.h)
         assert len(differences) == 1, differences
         assert len({(included, excluded) for _, included, excluded in truth.values()}) >= 5
         with pytest.raises(ThreadLocalUntouched):
-            thread_local_address(memory, modules, fs_bases[early], libc10, offset)
+            variables.address(fs_bases[early], libc10, offset)
 
 
 def test_every_library_with_thread_local_variables_is_found_or_refused(

@@ -12,7 +12,7 @@ from unit.unwind_fakes import FakeTarget
 from gdbext.process.elf import ElfImage
 from gdbext.process.memory import Memory
 from gdbext.process.module import Module, ModuleTable
-from gdbext.process.tls import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched, thread_local_address
+from gdbext.process.tls import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 LIBC_BASE, BASE = 0x7F00_0000_0000, 0x7E00_0000_0000
@@ -77,7 +77,7 @@ def process(path: str, entries: dict[int, int], size: int = 8) -> tuple[FakeTarg
 def find(target: FakeTarget, offset: int = 0) -> int:
     memory = Memory(target)
     modules = ModuleTable(target, memory)
-    return thread_local_address(memory, modules, TCB, module_of(modules), offset)
+    return ThreadLocals(memory, modules).address(TCB, module_of(modules), offset)
 
 
 def module_of(modules: ModuleTable) -> Module:
