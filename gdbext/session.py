@@ -203,17 +203,16 @@ class Session:
 
     def find_thread(self, word: str) -> Thread:
         """The thread a user means: the debugger's number or a tid. Raises UsageError."""
+        threads = self.target.threads()
+        known = ", ".join(str(thread.tid) for thread in threads[:8]) + (" …" if len(threads) > 8 else "")
         try:
             number = int(word, 0)
         except ValueError:
-            raise UsageError(f"{word!r} is neither a thread number nor a tid") from None
-        threads = self.target.threads()
+            raise UsageError(f"{word!r} is neither a thread number nor a tid", help=f"tids are {known}") from None
         for thread in threads:
             if thread.number == number or thread.tid == number:
                 return thread
-        known = ", ".join(str(thread.tid) for thread in threads[:8])
-        more = " …" if len(threads) > 8 else ""
-        raise UsageError(f"no thread {number} in the target", help=f"tids are {known}{more}")
+        raise UsageError(f"no thread {number} in the target", why="it may have ended", help=f"tids are {known}")
 
     def stack(self, thread: Thread) -> Stack:
         """The unwound stack of a thread. Raises TargetError where its registers cannot be read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from gdbext.analysis.facts import Resource, ThreadFacts
 from gdbext.analysis.graph import WaitGraph
 from gdbext.errors import UsageError
 from gdbext.render.style import escape
+
+_DRAWING_SECONDS = 5
+"""How long graphviz may take: the process stands still meanwhile, and FILE is there without a picture."""
 
 
 def graph(threads: Sequence[ThreadFacts]) -> str:
@@ -27,10 +31,11 @@ def graph(threads: Sequence[ThreadFacts]) -> str:
 def write(path: str, threads: Sequence[ThreadFacts]) -> dict[str, Any]:
     """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
     try:
-        with open(path, "w") as file:
+        # not gdb's own encoding, which may be ASCII (LANG=C); names may hold anything
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(graph(threads))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror}", help="name another --dot FILE") from error
     picture = _draw(path)
     return {"files": [path, picture] if picture else [path], "svg": picture}
 
@@ -42,9 +47,12 @@ def _draw(path: str) -> str | None:
     program = shutil.which("dot")
     if program is None:
         return None
-    picture = f"{path.removesuffix('.dot') if hasattr(path, 'removesuffix') else path}.svg"
+    path = os.path.abspath(path)  # noqa: PTH100 - one that begins with "-" would be an option
+    picture = f"{path.removesuffix('.dot')}.svg"
     try:
-        done = subprocess.run([program, "-Tsvg", path, "-o", picture], capture_output=True, timeout=30, check=False)
+        done = subprocess.run(
+            [program, "-Tsvg", path, "-o", picture], capture_output=True, timeout=_DRAWING_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return picture if done.returncode == 0 else None
