@@ -555,5 +555,5 @@ def test_a_name_inside_a_template_argument_is_no_mark():
 ])  # fmt: skip
 def test_prompts_written_in_python(files, state):
     python = [FrameFact(level, "python", "f", file=file) for level, file in enumerate(files)]
-    process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, python=python)
+    process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
     assert state_of(process.look()).state == state
