@@ -130,21 +130,26 @@ ensure_packages() {
   fi
 }
 
+# install_packages SITE PACKAGES
 install_packages() {
+  target=$1
+  wanted=$2
+  set --
+  if [ -n "$wheels" ]; then set -- --no-index --find-links "$wheels"; fi
   scratch=$(mktemp -d)
   status=0
   python=$(find_pip) || python=$(borrow_pip "$scratch/venv") || python=
   if [ -z "$python" ]; then
-    warn "no pip found for $2; gdbext works without. To have them: install python3-pip, run this again"
+    warn "no pip found for $wanted; gdbext works without. To have them: install python3-pip, run this again"
     status=1
   else
     mkdir -p "$DATA"
-    # shellcheck disable=SC2086  # lists of words
+    # shellcheck disable=SC2086  # a list of words
     if ! "$python" -m pip install -q --disable-pip-version-check --no-input --no-deps --only-binary=:all: \
-      --python-version "$version" --upgrade --target "$1" $index $2 </dev/null >"$scratch/log" 2>&1; then
+      --python-version "$version" --upgrade --target "$target" "$@" $wanted </dev/null >"$scratch/log" 2>&1; then
       tail -n 3 "$scratch/log" >&2
-      warn "$2 cannot be fetched (offline?); gdbext works without. To have them, on a machine with network:"
-      warn "  pip download --no-deps -d wheels $2;  then here: ./install.sh --wheels wheels"
+      warn "$wanted cannot be fetched (offline?); gdbext works without. To have them, on a machine with network:"
+      warn "  pip download --no-deps -d wheels $wanted;  then here: ./install.sh --wheels wheels"
       status=1
     fi
   fi
@@ -257,7 +262,7 @@ remove_empty() {
 gdbinit=no
 dry=no
 action=install
-index=
+wheels=
 while [ $# -gt 0 ]; do
   case "$1" in
     --gdbinit) gdbinit=yes ;;
@@ -265,7 +270,7 @@ while [ $# -gt 0 ]; do
     --uninstall) action=uninstall ;;
     --wheels)
       [ $# -gt 1 ] && [ -d "$2" ] || fail "--wheels needs a folder" "see ./install.sh --help"
-      index="--no-index --find-links $(CDPATH='' cd -- "$2" && pwd)"
+      wheels=$(CDPATH='' cd -- "$2" && pwd)
       shift ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
