@@ -26,7 +26,8 @@ usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; 
        dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
        dispatch COMMAND --help                       explain a command
 
-Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only.
+Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
+says that it lets the process run.
 
 options:
   -p, --pid PID        the process
