@@ -132,7 +132,10 @@ class EntryReader:
             entry = self.raw(vaddr)
             if entry is None:
                 raise BadData(f"no common information entry at {vaddr:#x}")
-            cie = self._cies[vaddr] = _parse_cie(entry[0], entry[1])
+            try:
+                cie = self._cies[vaddr] = _parse_cie(entry[0], entry[1])
+            except IndexError:
+                raise BadData(f"common information entry at {vaddr:#x} is cut short") from None
         return cie
 
     def _bytes(self, vaddr: int, size: int) -> bytes:

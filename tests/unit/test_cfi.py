@@ -396,3 +396,20 @@ def test_leb128(data: str, unsigned: int, signed: int) -> None:
     for cut in (raw[:-1], b"\x80" * 11):
         with pytest.raises(BadData):
             uleb128(cut, 0)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\x01zR\0\x01\x78",  # no return register
+        b"\x01zR\0\x01\x78\x10\x01",  # no encoding
+        b"\x01zPR\0\x01\x78\x10\x08",  # no personality
+        b"\x03zLR\0\x01\x78\x10\x02\x1b",  # no encoding behind the LSDA's
+    ],
+)
+def test_a_common_entry_that_is_cut_short_is_damage(tail: bytes) -> None:
+    body = b"\0\0\0\0" + tail
+    data = len(body).to_bytes(4, "little") + body
+    reader = EntryReader(lambda vaddr, size: data[vaddr : vaddr + size] if vaddr + size <= len(data) else None)
+    with pytest.raises(BadData, match="cut short"):
+        reader.cie(0)
