@@ -27,7 +27,8 @@ WHERE:
   return      at the ends of call and redispatch
 
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
-process runs on when you say so. Without torch they are pending. scripts/dispatch runs the process to the first stop
+process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
+yet. scripts/dispatch runs the process to the first stop
 (with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
 """
 
@@ -53,18 +54,19 @@ def run(session: Session, args: argparse.Namespace) -> Report:
 
     deleted: int | None = None
     shown = None
+    notes: list[str] = []
     ending: live_control.Ending | None = None
     if args.delete is not None:
         deleted = gdb_breaks.delete(args.delete)
     elif not args.list:
-        shown, ending = _set(session, control, _request(session, args))
+        shown, ending = _set(session, control, _request(session, args), notes, args.json)
     errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
     return Report(
         command=NAME,
         target=session.target_facts(),
         view="breaks",
         errors=(*session.errors(), *errors),
-        extra={"breaks": _document(shown if shown is not None else gdb_breaks.listed(), deleted, ending)},
+        extra={"breaks": _document(shown if shown is not None else gdb_breaks.listed(), deleted, ending, notes)},
         why=args.why,
     )
 
@@ -82,18 +84,21 @@ def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
 
 
 def _set(
-    session: Session, control: live_control.Control, request: BreakRequest
+    session: Session, control: live_control.Control, request: BreakRequest, notes: list[str], quiet: bool
 ) -> tuple[_Listed, live_control.Ending | None]:
-    """Set the breakpoints, and tell them; in a gdb of our own let the process run, too."""
+    """Set the breakpoints, and tell them; in a gdb of our own let the process run, too. ``notes`` is filled, and told
+    unless ``quiet``."""
     from gdbext.live import gdb_breaks
     from gdbext.live.waiting import torch_session
 
     if not live_control.alone:
-        gdb_breaks.add(request, session)
+        notes += gdb_breaks.add(request, session).notes
         return gdb_breaks.listed()[-1:], None
     live_control.begin(NAME)
     try:
-        gdb_breaks.add(request, torch_session(control, session))
+        notes += gdb_breaks.add(request, torch_session(control, session)).notes
+        for note in () if quiet else notes:  # at once: without a stop the process may run for long
+            gdb_breaks.tell(f"note: {note}\n")
         ending = control.run()
         return gdb_breaks.listed()[-1:] if ending.alive else [], ending
     finally:
@@ -102,7 +107,9 @@ def _set(
         live_control.end()
 
 
-def _document(listed: _Listed, deleted: int | None, ending: live_control.Ending | None) -> dict[str, Any]:
+def _document(
+    listed: _Listed, deleted: int | None, ending: live_control.Ending | None, notes: list[str]
+) -> dict[str, Any]:
     return {
         "requests": [
             {
@@ -115,6 +122,7 @@ def _document(listed: _Listed, deleted: int | None, ending: live_control.Ending 
             }
             for request, breakpoints in listed
         ],
+        "notes": notes,
         "deleted": deleted,
         "ending": None if ending is None else {"kind": ending.kind, "text": ending.text, "status": ending.status},
     }

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.dispatcher.keyset import KeyNames
 from gdbext.errors import UsageError
+from gdbext.live.everything import Everything, Host
 from gdbext.live.plan import COMPUTE_ENTRY, TORCH, OperatorFunction, Plan
 
 if TYPE_CHECKING:
@@ -62,19 +64,18 @@ class BreakPlan:
         self._keys = session.dispatcher.keys
         self._plan = Plan(session)
 
-    def operators(self, patterns: Sequence[str]) -> list[Operator]:
-        """The operators that are named. Raises UsageError for a word that means none."""
+    def missing(self, patterns: Sequence[str]) -> list[UsageError]:
+        """An error with the closest names for each word that means no operator yet."""
         dispatcher = self._session.dispatcher
-        found: dict[int, Operator] = {}
-        for pattern in patterns:
-            matches = dispatcher.find(pattern)
-            if not matches:
-                raise dispatcher.unknown(pattern)
-            found.update((operator.address, operator) for operator in matches)
-        return list(found.values())
+        return [dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)]
+
+    def operators(self, patterns: Sequence[str]) -> list[Operator]:
+        """The operators that are named and registered."""
+        find = self._session.dispatcher.find
+        return list({each.address: each for pattern in patterns for each in find(pattern)}.values())
 
     def sites(self, request: BreakRequest) -> list[BreakSite]:
-        """All sites, each address and condition once. Raises UsageError (operators, keys), MemoryFault."""
+        """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
         check_keys(self._keys, request)
         found: dict[tuple[int, str], BreakSite] = {}
         for operator in self.operators(request.patterns):
@@ -100,8 +101,10 @@ class BreakPlan:
         where = request.where
         if where in ("call", "redispatch", "lookup"):
             wanted = ("call", "redispatch") if where == "lookup" else (where,)
-            functions = [each for each in self._plan.functions(operator) if each.event in wanted]
-            return [site for each in functions for site in _lookup_sites(each)]
+            functions = self._plan.functions(operator)
+            if not functions:
+                return self._shared(operator, wanted)
+            return [site for each in functions if each.event in wanted for site in _lookup_sites(each)]
         if where == "return":
             return [
                 BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
@@ -117,6 +120,26 @@ class BreakPlan:
         if where == "register":
             return self._register(operator)
         return self._kernels(operator, where, request.key)
+
+    def _shared(self, operator: Operator, wanted: Sequence[str]) -> list[BreakSite]:
+        """The lookups that all operators share (``Dispatcher::callBoxed``), for one without functions of its own."""
+        found = []
+        for host in self._hosts:
+            event = host.event.replace("Boxed", "")
+            if event in wanted:
+                sites = host.sites
+                what = f"its lookup, in {host.function.demangled[0].partition('(')[0]}"
+                condition = f"{_UNSIGNED}${sites.entry} == {operator.address:#x}"
+                keyset = f"{_UNSIGNED}${sites.keyset}"
+                found += [
+                    BreakSite(address, event, operator.address, operator.qualified, what, keyset, condition)
+                    for address in (sites.lookup, *(each for each, _ in sites.others))
+                ]
+        return found
+
+    @cached_property
+    def _hosts(self) -> list[Host]:
+        return Everything(self._session, self._plan).hosts()
 
     def _register(self, operator: Operator) -> list[BreakSite]:
         address = self._session.symbolizer.address_of(COMPUTE_ENTRY, TORCH)

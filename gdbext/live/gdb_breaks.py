@@ -2,7 +2,8 @@
 
 They are set by address, so that gdb's own symbols are not needed. Before torch is loaded, and again when the program
 has ended, a pending breakpoint on ``at::getStepCallbacksUnlessEmpty`` stands for them: gdb finds it when the library
-is loaded, and the first dispatch of any operator reaches it when all operators are registered.
+is loaded, and the first dispatch of any operator reaches it when all operators of torch are registered. Others may be
+registered at any time: ``Watch`` sees them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 import gdb
 
+from gdbext.dispatcher.operator_names import matcher
 from gdbext.errors import GdbextError, TargetError, UsageError
 from gdbext.live import control as live_control
 from gdbext.live.breaks import BreakPlan, BreakRequest, BreakSite
+from gdbext.live.gdb_watch import Watch
 from gdbext.live.stop_report import stop_lines
 from gdbext.session import Session
 from gdbext.target.gdb_target import GdbTarget
@@ -60,60 +63,120 @@ class GdbPending(gdb.Breakpoint):  # type: ignore[misc]
     def stop(self) -> bool:
         """The first dispatch: set the real ones."""
         try:
-            self._request.resolve()
+            self._request.resolve(_session())
+            for note in self._request.notes:
+                tell(f"dispatch-break: {note}\n")
         except (GdbextError, gdb.error) as error:
             tell(f"dispatch-break: {error}\n")
             return True
         return False
 
 
+class GdbUnregistered(gdb.Breakpoint):  # type: ignore[misc]
+    """Stands, where operators are defined, for those of a request that are not registered yet. Watch does the work."""
+
+    def __init__(self, address: int, names: str) -> None:
+        super().__init__(f"*{address:#x}")
+        self.names = names
+
+    def stop(self) -> bool:
+        """Called by gdb at each hit."""
+        return False
+
+
 class BreakSet:
-    """The breakpoints of one request, through all runs of the program."""
+    """The breakpoints of one request, through all runs of the program. ``notes`` is what the user must know."""
 
     def __init__(self, request: BreakRequest) -> None:
         self.request = request
         self.breakpoints: list[Any] = []
         self.pending: GdbPending | None = None
+        self.waiting: GdbUnregistered | None = None
+        self.notes: list[str] = []
+        self._matchers = [matcher(pattern) for pattern in request.patterns]
+        self._known: set[tuple[int, str]] = set()
 
-    def resolve(self, session: Session | None = None) -> None:
-        """Set the breakpoints. Raises UsageError, TargetError, LayoutError."""
-        session = session or _session()
-        sites = BreakPlan(session).sites(self.request)
-        if not sites:
-            raise UsageError(
-                f"nothing to stop at: {', '.join(self.request.patterns)} has no {self.request.where} of its own",
-                help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
-            )
-        kind = GdbPrint if self.request.go_on else GdbBreak
-        try:
-            self.breakpoints += [kind(site) for site in sites]
-        except gdb.error as error:
-            self.delete()
-            raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
+    def wants(self, name: str) -> bool:
+        """The request means the operator of that qualified name."""
+        return any(matches(name) for matches in self._matchers)
+
+    def resolve(self, session: Session) -> None:
+        """Set the breakpoints, those for operators that do not exist yet when they do.
+
+        Raises UsageError, TargetError, LayoutError.
+        """
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        watch = _watch(session)
+        if missing and not watch.addresses:
+            raise missing[0]  # a libtorch without symbols: it could not be seen when it is registered
+        if not self._add(plan) and not missing:
+            raise self._nothing()
+        self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing]
+        self._wait_for(missing, watch)
         self._drop_pending()
+
+    def refresh(self, session: Session) -> None:
+        """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        self._add(plan)
+        if not missing and not self.breakpoints:
+            tell(f"dispatch-break: {self._nothing().what}\n")
+        if self.waiting is not None and not missing:
+            waiting, self.waiting = self.waiting, None
+            waiting.enabled = False
+            gdb.post_event(lambda: waiting.delete() if waiting.is_valid() else None)
+
+    def _add(self, plan: BreakPlan) -> bool:
+        """Set breakpoints at the sites that are new; whether there is any site. Raises TargetError, UsageError."""
+        sites = plan.sites(self.request)
+        kind = GdbPrint if self.request.go_on else GdbBreak
+        for site in sites:
+            if (site.address, site.condition) in self._known:
+                continue  # also where the user has deleted it
+            try:
+                self.breakpoints.append(kind(site))
+            except gdb.error as error:
+                self.delete()
+                raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
+            self._known.add((site.address, site.condition))
+        return bool(sites)
+
+    def _nothing(self) -> UsageError:
+        return UsageError(
+            f"nothing to stop at: {', '.join(self.request.patterns)} has no {self.request.where} of its own",
+            help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
+        )
+
+    def _wait_for(self, missing: list[UsageError], watch: Watch) -> None:
+        if missing and self.waiting is None:
+            names = [each for each in self.request.patterns if any(repr(each) in error.what for error in missing)]
+            self.waiting = GdbUnregistered(watch.addresses[0], ", ".join(names))
 
     def wait(self) -> None:
         """Set the pending one."""
         self.breakpoints = []
+        self._known.clear()
         if self.pending is None or not self.pending.is_valid():
             self.pending = GdbPending(self)
 
     def suspend(self) -> None:
         """The program has ended: addresses mean nothing any more."""
-        if any(each.is_valid() for each in self.breakpoints):
+        if any(each.is_valid() for each in (*self.breakpoints, self.waiting) if each is not None):
             self.delete()
             self.wait()
 
     def delete(self) -> None:
         """Take everything away."""
-        for each in [*self.breakpoints, self.pending]:
-            if each is not None and each.is_valid():
-                each.delete()
-        self.breakpoints, self.pending = [], None
+        for each in self.alive():
+            each.delete()
+        self.breakpoints, self.pending, self.waiting = [], None, None
 
     def alive(self) -> list[Any]:
         """What the user has not deleted."""
-        return [each for each in [*self.breakpoints, self.pending] if each is not None and each.is_valid()]
+        ours = (*self.breakpoints, self.waiting, self.pending)
+        return [each for each in ours if each is not None and each.is_valid()]
 
     def _drop_pending(self) -> None:
         pending, self.pending = self.pending, None
@@ -124,16 +187,20 @@ class BreakSet:
 
 _sets: list[BreakSet] = []
 _connected: list[bool] = []
+_watches: list[Watch] = []
 
 
 def add(request: BreakRequest, session: Session) -> BreakSet:
     """Set a request's breakpoints, or a pending one where torch cannot be read yet. Raises UsageError, TargetError."""
     found = BreakSet(request)
-    if _readable(session):
-        found.resolve(session)
-    else:
-        found.wait()
-    _sets.append(found)
+    try:
+        if _readable(session):
+            found.resolve(session)
+        else:
+            found.wait()
+        _sets.append(found)
+    finally:
+        _forget()
     if not _connected:
         _connected.append(True)
         gdb.events.stop.connect(_stopped)
@@ -143,7 +210,7 @@ def add(request: BreakRequest, session: Session) -> BreakSet:
 
 def listed() -> list[tuple[BreakRequest, list[dict[str, Any]]]]:
     """Every request with its breakpoints: number, place, hits, whether it is pending."""
-    _sets[:] = [each for each in _sets if each.alive()]
+    _forget()
     return [(each.request, [_document(one) for one in each.alive()]) for each in _sets]
 
 
@@ -156,19 +223,60 @@ def delete(numbers: list[int]) -> int:
     chosen = numbers or list(ours)
     for number in chosen:
         ours[number].delete()
-    _sets[:] = [each for each in _sets if each.alive()]
+    _forget()
     return len(chosen)
+
+
+def _forget() -> None:
+    """Drop the requests whose breakpoints were all deleted, and after the last one what watches for them."""
+    _sets[:] = [each for each in _sets if each.alive()]
+    if not _sets:
+        _end_watch()
+
+
+def _watch(session: Session) -> Watch:
+    """The one watch for all requests. Raises TargetError."""
+    if not _watches:
+        try:
+            _watches.append(Watch(session, _wanted, _refresh, _failed))
+        except gdb.error as error:
+            raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
+    return _watches[0]
+
+
+def _end_watch() -> None:
+    for watch in _watches:
+        watch.close()
+    _watches.clear()
+
+
+def _wanted(name: str) -> bool:
+    return any(each.wants(name) for each in _sets)
+
+
+def _refresh() -> None:
+    """A registration that a request wants is done."""
+    session = _session()
+    for each in _sets:
+        if each.pending is None and each.alive():
+            each.refresh(session)
+
+
+def _failed(error: Exception) -> None:
+    tell(f"dispatch-break: {error}\n")
 
 
 def _document(one: Any) -> dict[str, Any]:
     site = getattr(one, "site", None)
+    names = getattr(one, "names", None)
     return {
         "number": one.number,
         "pending": site is None,
         "address": f"{site.address:#x}" if site else None,
         "op": site.name if site else None,
         "event": site.event if site else None,
-        "place": site.what if site else PENDING_AT,
+        "place": site.what if site else PENDING_AT if names is None else "c10::impl::OperatorEntry::registerSchema",
+        "waits_for": names,
         "condition": (site.condition if site else "") or None,
         "hits": one.hit_count,
     }
@@ -218,5 +326,6 @@ def _stopped(event: Any) -> None:
 def _exited(event: Any) -> None:
     if any(other.pid for other in gdb.inferiors() if other.num != event.inferior.num):
         return  # gdb follows a forked child, whose addresses are the same, and lets the parent go
+    _end_watch()
     for each in _sets:
         each.suspend()

@@ -13,14 +13,15 @@ import pytest
 from harness import DISPATCH, INFERIORS, ROOT, Outcome, run
 
 SCRIPT = INFERIORS / "traced_calls.py"
+LATE = INFERIORS / "late_operators.py"
 
 
-def gdb(commands: Sequence[str], program: str = "linear", *options: str) -> Outcome:
+def gdb(commands: Sequence[str], program: str = "linear", *options: str, script: Path = SCRIPT) -> Outcome:
     """A user's gdb on the script: init.py sourced, then the commands."""
     words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", *options]
     for command in (f"source {ROOT}/gdbext/init.py", *commands):
         words += ["-ex", command]
-    return run([*words, "--args", sys.executable, SCRIPT, program], timeout=300)
+    return run([*words, "--args", sys.executable, script, program], timeout=300)
 
 
 def test_pending_then_real_then_pending_again() -> None:
@@ -77,7 +78,6 @@ def test_continue_tells_and_goes_on() -> None:
         (["nowhere", "mm"], "'nowhere' is no place to stop"),
         (["call"], "name the operators"),
         (["return", "mm", "--key", "CPU"], "no keyset"),
-        (["call", "aten::nothing"], "no operator"),
         (["call", "mm", "--key", "Metta"], "Metta"),
     ],
 )
@@ -115,6 +115,44 @@ def test_following_the_child() -> None:
     )
     assert outcome.stdout.count("aten::mm at call") == 2, outcome  # one in the parent before, one in the child
     assert "exited with code 03" in outcome.stdout
+
+
+def test_an_operator_that_does_not_exist_yet() -> None:
+    """In a program that gdb starts: pending twice, for torch and for the operator; then real, then gone."""
+    outcome = gdb(
+        ["dispatch-break call late::twice", "run", "dispatch-break --list", "continue", "continue",
+         "dispatch-break --delete", "maint info breakpoints"],
+        script=LATE,
+    )  # fmt: skip
+    text = outcome.stdout
+    assert "pending: set when torch is loaded and used" in text, outcome
+    assert re.search(r"no operator 'late::twice' is registered in the target \(did you mean .*\): waiting", text)
+    assert text.count("dispatch-break: late::twice at call") == 2
+    assert re.search(r"breakpoint \d+ at 0x\w+: late::twice call: its lookup, in c10::Dispatcher::callBoxed", text)
+    assert "keyset DispatchKeySet(Meta, AutogradMeta)" in text
+    assert "exited with code 07" in text
+    listing = text[text.index("exited with code 07") :]
+    assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
+
+
+def test_an_operator_that_never_comes() -> None:
+    """Torch is loaded when the breakpoint is asked for: accepted, visible, deletable."""
+    outcome = gdb(
+        ["dispatch-break call aten::mm", "run", "dispatch-break call aten::nothin", "info breakpoints",
+         "dispatch-break --list", "dispatch-break --delete", "maint info breakpoints", "continue"],
+    )  # fmt: skip
+    text = outcome.stdout
+    assert "note: no operator 'aten::nothin' is registered in the target (did you mean" in text, outcome
+    assert re.search(r"^\d+ +breakpoint .*<c10::impl::OperatorEntry::registerSchema", text, re.MULTILINE), outcome
+    assert text.count("pending: set when aten::nothin is registered") == 2
+    listing = text[text.index("breakpoints deleted") :]
+    assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
+    assert "exited with code 07" in listing
+    outcome = run([DISPATCH, "--json", "dispatch-break", "call", "aten::nothin", "--", sys.executable, LATE])
+    assert outcome.status == 0, outcome
+    assert outcome.stdout.startswith("{"), outcome
+    assert "waiting until it is" in outcome.document["breaks"]["notes"][0]
+    assert outcome.document["breaks"]["ending"]["status"] == 7
 
 
 def test_threads(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"ended: {escape(breaks['ending']['text'] or 'it was asked for')}"
     elif not breaks["requests"] and breaks["deleted"] is None:
         yield "no breakpoints of dispatch-break"
+    for note in breaks["notes"]:
+        yield f"note: {escape(note)}"
     for request in breaks["requests"]:
         limits = "".join(f" --{name} {request[name]}" for name in ("key", "has") if request[name])
         going = " --continue" if request["continue"] else ""
@@ -27,6 +29,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _line(one: Mapping[str, Any]) -> str:
+    if one["waits_for"]:
+        return f"  breakpoint {one['number']}: pending: set when {escape(one['waits_for'])} is registered"
     if one["pending"]:
         return f"  breakpoint {one['number']}: pending: set when torch is loaded and used ({one['place']})"
     condition = f", if {one['condition']}" if one["condition"] else ""
