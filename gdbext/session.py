@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.analysis.facts import FrameFact, Step, ThreadFacts
 from gdbext.analysis.syscalls import blocked
-from gdbext.errors import GdbextError, NotTorch, SymbolFileError, UsageError
+from gdbext.errors import GdbextError, NotTorch, SymbolFileError, TargetGone, UsageError
 from gdbext.process.memory import Memory
 from gdbext.process.module import Module, ModuleTable
 from gdbext.process.stack import Stack
@@ -240,7 +240,12 @@ class Session:
     def thread_facts(self, thread: Thread, native: bool = False) -> ThreadFacts:
         """What is known of a thread, without its waits. Raises TargetError where its registers cannot be read."""
         stack = self.stack(thread)
-        python, notes = self._python_frames(thread, stack)
+        try:
+            python, notes = self._python_frames(thread, stack)
+        except TargetGone:
+            raise
+        except GdbextError as error:
+            python, notes = [], [f"Python frames: {error.what}"]
         if stack.ended != "end of stack":
             notes.append(f"the stack ends early: {stack.ended}")
         return ThreadFacts(

@@ -20,7 +20,7 @@ _DIRECT_SIZE = 1 << 18
 """Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
 _CACHE_PAGES = 16384
 """At most 64 MiB of pages are kept, so that our memory does not grow with the target's."""
-_READ_LIMIT = 1 << 30
+_READ_LIMIT = 1 << 28
 """A single read of more than this is taken for a garbage length."""
 
 _unpack_u16 = struct.Struct("<H").unpack_from

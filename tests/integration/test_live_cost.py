@@ -9,6 +9,8 @@ from pathlib import Path
 
 from harness import DISPATCH, INFERIORS, PATIENCE
 
+ROUNDS = 6
+"""Tries until the best of both is within the bound: the machine has other work, which only ever makes things slower."""
 SCRIPT = INFERIORS / "costs.py"
 MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
 
@@ -31,8 +33,9 @@ def traced(*words: str) -> list[str | Path]:
 
 def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
     words = ("add", "20000", "20")
-    plain, under = [], []
-    for _ in range(3):
+    plain: list[float] = []
+    under: list[float] = []
+    while not plain or (min(under) > 1.05 * min(plain) and len(plain) < ROUNDS):
         plain.append(best(program(*words)))
         under.append(best(traced(*words)))
     assert min(under) <= 1.05 * min(plain), (plain, under)
@@ -54,9 +57,10 @@ def test_a_traced_call_costs_little_more_than_an_empty_breakpoint(tmp_path: Path
     words = ("mm", "200", "10")
     gdb = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-x", script]
     bare = [*gdb, "--args", *program(*words)]
-    ratios = []
-    for _ in range(3):
-        empty = best(bare)
-        assert empty > 20, f"the breakpoint was not hit: {empty} µs a call"
-        ratios.append(best(traced(*words)) / empty)
-    assert min(ratios) <= 1.5, ratios
+    empty: list[float] = []
+    ours: list[float] = []
+    while not empty or (min(ours) > 1.5 * min(empty) and len(empty) < ROUNDS):
+        empty.append(best(bare))
+        assert empty[-1] > 20, f"the breakpoint was not hit: {empty[-1]} µs a call"
+        ours.append(best(traced(*words)))
+    assert min(ours) <= 1.5 * min(empty), (empty, ours)
