@@ -158,7 +158,9 @@ class BreakPlan:
             kernel = operator.table[slot]
             if not kernel.valid or kernels.fallthrough(kernel) or kernels.ambiguous(kernel):
                 continue
-            name = kernels.name(kernel, self._keys.key_of_index(slot), operator.name).function
+            named = kernels.name(kernel, self._keys.key_of_index(slot), operator.name)
+            # All Python kernels have the same entry, also those that are registered after this.
+            name = named.function if named.kind != "python" else "Python kernels"
             boxed = where == "boxed"
             site = _boxed_site(operator, kernel, name, where) if boxed else _kernel_site(operator, kernel, name)
             found.setdefault(site.address, site)

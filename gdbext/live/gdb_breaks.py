@@ -73,11 +73,11 @@ class GdbPending(gdb.Breakpoint):  # type: ignore[misc]
 
 
 class GdbUnregistered(gdb.Breakpoint):  # type: ignore[misc]
-    """Stands, where operators are defined, for those of a request that are not registered yet. Watch does the work."""
+    """Stands, where operators are defined, for what a request means and is not registered yet. Watch does the work."""
 
-    def __init__(self, address: int, names: str) -> None:
+    def __init__(self, address: int, awaits: str) -> None:
         super().__init__(f"*{address:#x}")
-        self.names = names
+        self.awaits = awaits
 
     def stop(self) -> bool:
         """Called by gdb at each hit."""
@@ -110,23 +110,33 @@ class BreakSet:
         watch = _watch(session)
         if missing and not watch.addresses:
             raise missing[0]  # a libtorch without symbols: it could not be seen when it is registered
-        if not self._add(plan) and not missing:
-            raise self._nothing()
+        awaited = "" if self._add(plan) or missing else self._absent()
         self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing]
-        self._wait_for(missing, watch)
+        if awaited:
+            self.notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
+        if missing:
+            names = [each for each in self.request.patterns if any(repr(each) in error.what for error in missing)]
+            awaited = f"{', '.join(names)} is registered"
+        if awaited and self.waiting is None and watch.addresses:
+            self.waiting = GdbUnregistered(watch.addresses[0], awaited)
         self._drop_pending()
 
     def refresh(self, session: Session) -> None:
         """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
         plan = BreakPlan(session)
         missing = plan.missing(self.request.patterns)
-        self._add(plan)
-        if not missing and not self.breakpoints:
-            tell(f"dispatch-break: {self._nothing().what}\n")
+        if not self._add(plan) and not missing:
+            try:
+                awaited = self._absent()
+            except UsageError as error:
+                tell(f"dispatch-break: {error.what}\n")
+            else:
+                if self.waiting is not None:
+                    self.waiting.awaits = awaited
+                return
         if self.waiting is not None and not missing:
-            waiting, self.waiting = self.waiting, None
-            waiting.enabled = False
-            gdb.post_event(lambda: waiting.delete() if waiting.is_valid() else None)
+            _delete_later(self.waiting)
+            self.waiting = None
 
     def _add(self, plan: BreakPlan) -> bool:
         """Set breakpoints at the sites that are new; whether there is any site. Raises TargetError, UsageError."""
@@ -138,21 +148,20 @@ class BreakSet:
             try:
                 self.breakpoints.append(kind(site))
             except gdb.error as error:
-                self.delete()
                 raise TargetError(f"gdb cannot set the breakpoint: {error}") from error
             self._known.add((site.address, site.condition))
         return bool(sites)
 
-    def _nothing(self) -> UsageError:
-        return UsageError(
-            f"nothing to stop at: {', '.join(self.request.patterns)} has no {self.request.where} of its own",
+    def _absent(self) -> str:
+        """What must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
+        request = self.request
+        if request.where in ("kernel", "boxed"):
+            key = f" for {request.key}" if request.key else ""
+            return f"a kernel of {', '.join(request.patterns)}{key} is registered"
+        raise UsageError(
+            f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
             help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
         )
-
-    def _wait_for(self, missing: list[UsageError], watch: Watch) -> None:
-        if missing and self.waiting is None:
-            names = [each for each in self.request.patterns if any(repr(each) in error.what for error in missing)]
-            self.waiting = GdbUnregistered(watch.addresses[0], ", ".join(names))
 
     def wait(self) -> None:
         """Set the pending one."""
@@ -179,10 +188,16 @@ class BreakSet:
         return [each for each in ours if each is not None and each.is_valid()]
 
     def _drop_pending(self) -> None:
-        pending, self.pending = self.pending, None
-        if pending is not None:  # it may be the one that gdb is asking right now
-            pending.enabled = False
-            gdb.post_event(lambda: pending.delete() if pending.is_valid() else None)
+        if self.pending is not None:
+            _delete_later(self.pending)
+            self.pending = None
+
+
+def _delete_later(one: Any) -> None:
+    """It may be the one that gdb is asking right now."""
+    if one.is_valid():
+        one.enabled = False
+        gdb.post_event(lambda: one.delete() if one.is_valid() else None)
 
 
 _sets: list[BreakSet] = []
@@ -199,6 +214,9 @@ def add(request: BreakRequest, session: Session) -> BreakSet:
         else:
             found.wait()
         _sets.append(found)
+    except TargetError:
+        found.delete()
+        raise
     finally:
         _forget()
     if not _connected:
@@ -260,6 +278,7 @@ def _refresh() -> None:
     for each in _sets:
         if each.pending is None and each.alive():
             each.refresh(session)
+    gdb.post_event(_forget)
 
 
 def _failed(error: Exception) -> None:
@@ -268,15 +287,15 @@ def _failed(error: Exception) -> None:
 
 def _document(one: Any) -> dict[str, Any]:
     site = getattr(one, "site", None)
-    names = getattr(one, "names", None)
+    awaits = getattr(one, "awaits", None)
     return {
         "number": one.number,
         "pending": site is None,
         "address": f"{site.address:#x}" if site else None,
         "op": site.name if site else None,
         "event": site.event if site else None,
-        "place": site.what if site else PENDING_AT if names is None else "c10::impl::OperatorEntry::registerSchema",
-        "waits_for": names,
+        "place": site.what if site else PENDING_AT if awaits is None else "c10::impl::OperatorEntry::registerSchema",
+        "waits_for": awaits,
         "condition": (site.condition if site else "") or None,
         "hits": one.hit_count,
     }

@@ -20,8 +20,14 @@ from gdbext.live.plan import REGISTER_SCHEMA, TORCH, Plan
 if TYPE_CHECKING:
     from gdbext.session import Session
 
-REGISTRATIONS = (REGISTER_SCHEMA,)
-"""How the mangled names of those functions begin."""
+REGISTRATIONS = (
+    REGISTER_SCHEMA,
+    "_ZN3c104impl13OperatorEntry14registerKernelE",
+    "_ZN3c104impl13OperatorEntry17deregisterKernel_E",
+    "_ZN3c104impl13OperatorEntry14updateFallbackE",
+)
+"""How the mangled names of those functions begin. A kernel that goes uncovers another; a fallback is for all operators,
+and each is told of it."""
 _WORD = (1 << 64) - 1
 
 

@@ -155,6 +155,31 @@ def test_an_operator_that_never_comes() -> None:
     assert outcome.document["breaks"]["ending"]["status"] == 7
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kernels"),
+    [
+        (["kernel", "late::twice", "--key", "Meta"], ["empty_like"]),
+        (["boxed", "late::twice"], ["autograd_fallback", "<lambda>", "autograd_fallback", "empty_like"]),
+        (["kernel", "aten::mm.default", "--key", "CPU"], ["at::(anonymous namespace)::wrapper_CPU_mm", "<lambda>"]),
+    ],
+)
+def test_kernels_that_are_registered_later(arguments: list[str], kernels: list[str]) -> None:
+    """The last one replaces a kernel of libtorch's by one of Python's."""
+    outcome = run([DISPATCH, "dispatch-break", *arguments, "--continue", "--", sys.executable, LATE])
+    assert outcome.status == 0, outcome
+    seen = re.findall(r"^  kernel (?:\(anonymous namespace\)::)?(.*?)(?: at /.*|, .*)$", outcome.stdout, re.MULTILINE)
+    assert seen == kernels, outcome
+    assert "exited with status 7" in outcome.stdout
+
+
+def test_an_operator_without_such_a_place() -> None:
+    """That is told once, when the operator is defined."""
+    outcome = run([DISPATCH, "dispatch-break", "meta", "late::twice", "--", sys.executable, LATE])
+    assert outcome.status == 0, outcome
+    assert outcome.stdout.count("nothing to stop at: late::twice has no meta of its own") == 1
+    assert "exited with status 7" in outcome.stdout
+
+
 def test_threads(tmp_path: Path) -> None:
     """All threads are traced, each with its own nesting; --thread chooses one."""
     script = tmp_path / "threads.py"

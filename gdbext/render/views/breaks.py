@@ -30,7 +30,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 def _line(one: Mapping[str, Any]) -> str:
     if one["waits_for"]:
-        return f"  breakpoint {one['number']}: pending: set when {escape(one['waits_for'])} is registered"
+        return f"  breakpoint {one['number']}: pending: set when {escape(one['waits_for'])}"
     if one["pending"]:
         return f"  breakpoint {one['number']}: pending: set when torch is loaded and used ({one['place']})"
     condition = f", if {one['condition']}" if one["condition"] else ""
