@@ -28,9 +28,15 @@ WHERE:
 
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
 process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
-yet. scripts/dispatch runs the process to the first stop
+yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
 (with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
 """
+
+NO_CONDITION = (
+    "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
+    "out, and give the breakpoint the condition and, with commands N: continue"
+)
+"""gdb allows one stop condition, and ``stop()``, which tells and goes on, is one (gdb manual, Python: Breakpoints)."""
 
 _Listed = list[tuple[BreakRequest, list[dict[str, Any]]]]
 
@@ -93,6 +99,8 @@ def _set(
 
     if not live_control.alone:
         notes += gdb_breaks.add(request, session).notes
+        if request.go_on:
+            notes.append(NO_CONDITION)
         return gdb_breaks.listed()[-1:], None
     live_control.begin(NAME)
     try:

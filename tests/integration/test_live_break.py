@@ -180,6 +180,21 @@ def test_an_operator_without_such_a_place() -> None:
     assert "exited with status 7" in outcome.stdout
 
 
+def test_conditions() -> None:
+    """With --continue gdb refuses a condition, and what to do instead was told; doing that works."""
+    outcome = gdb(
+        ["dispatch-break call aten::mm", "run", "dispatch-break redispatch aten::mm.default --continue",
+         "python n = str(gdb.breakpoints()[-1].number)", "python gdb.execute('condition ' + n + ' 0')",
+         "python gdb.execute('delete ' + n)", "python gdb.execute('delete 2')",
+         "dispatch-break redispatch aten::mm.default", "python b = gdb.breakpoints()[-1]",
+         "python b.condition = '$rsp != 0'", "python b.commands = 'continue'", "continue"],
+    )  # fmt: skip
+    assert "note: gdb takes no condition (condition N ...) for breakpoints of --continue: use --key" in outcome.stdout
+    assert "Only one stop condition allowed" in outcome.stderr, outcome
+    assert outcome.stdout.count("aten::mm at redispatch") == 4, outcome
+    assert "exited with code 07" in outcome.stdout
+
+
 def test_threads(tmp_path: Path) -> None:
     """All threads are traced, each with its own nesting; --thread chooses one."""
     script = tmp_path / "threads.py"
