@@ -50,6 +50,7 @@ def test_pending_then_real_then_pending_again() -> None:
         ("call", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
         ("redispatch", "keyset DispatchKeySet(CPU"),
         ("kernel", "arguments self=f32[8, 16] CPU, mat2=f32[16, 8] CPU"),
+        ("meta", "aten::mm at meta: at::meta::structured_mm::meta"),
         ("impl", "structured_mm_out_cpu::impl"),
         ("return", "aten::mm at return"),
     ],
@@ -58,6 +59,16 @@ def test_every_place_is_reached(where: str, said: str) -> None:
     outcome = run([DISPATCH, "dispatch-break", where, "aten::mm.default", "--", sys.executable, SCRIPT, "linear"])
     assert outcome.status == 0, outcome
     assert said in outcome.stdout
+
+
+def test_the_computation_of_table_entries() -> None:
+    """When mm gets another kernel: one stop for each entry that is computed anew."""
+    outcome = run(
+        [DISPATCH, "dispatch-break", "register", "aten::mm.default", "--continue", "--", sys.executable, LATE]
+    )
+    assert outcome.status == 0, outcome
+    assert "aten::mm at register: computeDispatchTableEntryWithDebug" in outcome.stdout
+    assert "exited with status 7" in outcome.stdout
 
 
 def test_continue_tells_and_goes_on() -> None:
