@@ -101,7 +101,22 @@ def test_a_full_disk_ends_the_trace(tmp_path: Path, output: str) -> None:
     link = tmp_path / output
     link.symlink_to("/dev/full")
     outcome = trace(["aten::mm", "--output", str(link)], "linear")
-    assert "No space left on device" in outcome.stdout, outcome
+    assert outcome.status == 0, outcome  # a report was produced: what was traced until then, and why it ended
+    assert "ended: the trace cannot be written: No space left on device" in outcome.stdout, outcome
+    assert "make room, or name another --output" in outcome.stdout
+
+
+def test_a_full_disk_in_the_document(tmp_path: Path) -> None:
+    link = tmp_path / "trace.jsonl"
+    link.symlink_to("/dev/full")
+    outcome = run(
+        [DISPATCH, "--json", "dispatch-trace", "aten::mm", "--output", link, "--", sys.executable, SCRIPT, "linear"]
+    )
+    assert outcome.status == 0, outcome
+    reasons = [each for each in outcome.document["errors"] if each["where"] == "dispatch-trace"]
+    assert [each["what"] for each in reasons] == ["the trace cannot be written: No space left on device"]
+    assert reasons[0]["help"] == "make room, or name another --output"
+    assert outcome.document["trace"]["ending"]["kind"] == "failed"
 
 
 def test_exec_in_the_middle() -> None:
