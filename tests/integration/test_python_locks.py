@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from describe_object import describe
+from harness import wait_until
 from python_targets import PYTHONS, PythonInferior, View
 
 from gdbext.cpython import gil, locks
@@ -53,6 +55,8 @@ def test_nobody_holds_the_gil(view: View) -> None:
 
 @pytest.mark.parametrize("kind", ["live", "core"])
 def test_gil_holder_and_waiter(holder: PythonInferior, kind: str) -> None:
+    call = Path(f"/proc/{holder.process.pid}/task/{holder.truth['wants_gil']}/syscall")
+    wait_until(lambda: call.read_text().split()[0] in ("202", "219"), "it waits for the GIL (futex, restarted or not)")
     with holder.look(kind) as view:
         (found,) = view.runtime.gils()
         assert found.locked
