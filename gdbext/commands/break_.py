@@ -67,11 +67,13 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     elif not args.list:
         shown, ending = _set(session, control, _request(session, args), notes, args.json)
     errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
+    target = session.target_facts()
+    unread = session.errors() if ending is None or ending.alive else ()  # of a process that has ended nothing is missed
     return Report(
         command=NAME,
-        target=session.target_facts(),
+        target=target,
         view="breaks",
-        errors=(*session.errors(), *errors),
+        errors=(*unread, *errors),
         extra={"breaks": _document(shown if shown is not None else gdb_breaks.listed(), deleted, ending, notes)},
         why=args.why,
     )
