@@ -17,10 +17,19 @@ MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
 
 def best(command: list[str | Path]) -> float:
     """Microseconds of the best call, as the program prints it (among whatever else is printed)."""
+    return float(_find(r"best ([\d.]+)", command))
+
+
+def dispatches(command: list[str | Path]) -> int:
+    """How many dispatches a trace has seen: each is one stop."""
+    return int(_find(r"^(\d+) dispatches traced", command))
+
+
+def _find(pattern: str, command: list[str | Path]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
-    found = re.search(r"best ([\d.]+)", done.stdout + done.stderr)
+    found = re.search(pattern, done.stdout + done.stderr, re.MULTILINE)
     assert found is not None, (command, done.stdout[-2000:], done.stderr[-2000:])
-    return float(found[1])
+    return found[1]
 
 
 def program(*words: str) -> list[str | Path]:
@@ -41,7 +50,7 @@ def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
     assert min(under) <= 1.05 * min(plain), (plain, under)
 
 
-def test_a_traced_call_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
+def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
     script = tmp_path / "bare.py"
     script.write_text(
         "import gdb\n"
@@ -57,10 +66,13 @@ def test_a_traced_call_costs_little_more_than_an_empty_breakpoint(tmp_path: Path
     words = ("mm", "200", "10")
     gdb = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-x", script]
     bare = [*gdb, "--args", *program(*words)]
+    once, twice = dispatches(traced("mm", "1", "1")), dispatches(traced("mm", "2", "1"))
+    stops = twice - once  # of one call: AutogradCPU, then CPU
+    assert stops == 2
     empty: list[float] = []
     ours: list[float] = []
     while not empty or (min(ours) > 1.5 * min(empty) and len(empty) < ROUNDS):
         empty.append(best(bare))
         assert empty[-1] > 20, f"the breakpoint was not hit: {empty[-1]} µs a call"
-        ours.append(best(traced(*words)))
+        ours.append(best(traced(*words)) / stops)
     assert min(ours) <= 1.5 * min(empty), (empty, ours)
