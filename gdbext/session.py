@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,20 @@ class Session:
         if steps is None:
             steps = self._steps[thread.tid] = self.step_reader.steps(self.stack(thread)) if self.has_torch else ()
         return steps
+
+    def explained(self, thread: Thread, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """The steps, their evidence joined by why the key won and the keys of each tensor argument."""
+        from gdbext.dispatcher.contributions import Contributions
+
+        if isinstance(self._dispatcher_or_error, GdbextError):
+            return steps
+        known = Contributions(self.memory, self.step_reader.sites, self.tensors, self.dispatch_keys)
+        found = []
+        for step in steps:
+            operator = self.dispatcher.by_def(self.dispatcher.names.get(step.qualified, 0))
+            lines = known.lines(self.stack(thread), step, operator) if operator is not None else []
+            found.append(replace(step, evidence=(*step.evidence, *lines)))
+        return tuple(found)
 
     def thread_facts(self, thread: Thread, native: bool = False) -> ThreadFacts:
         """What is known of a thread, without its waits. Raises TargetError where its registers cannot be read."""

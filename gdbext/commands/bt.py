@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import add_thread_choice, chosen_threads
@@ -43,7 +44,8 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     errors = list(session.torch_errors())
     for thread in chosen_threads(session, args, NAME):
         try:
-            threads.append(session.thread_facts(thread, native=args.native))
+            facts = session.thread_facts(thread, native=args.native)
+            threads.append(replace(facts, dispatch=session.explained(thread, facts.dispatch)) if args.why else facts)
         except GdbextError as error:
             errors.append(ErrorFact.of(error, f"thread {thread.tid}"))
     errors.extend(session.errors())

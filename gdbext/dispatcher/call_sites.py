@@ -94,7 +94,8 @@ class CallSites:
         if not before or not before[-1].is_call:
             return UNKNOWN
         call = before[-1]
-        places = ((register, argument_source(before, register, code.labels)) for register in ARGUMENTS)
+        registers = (*ARGUMENTS, "r8", "r9")
+        places = ((register, argument_source(before, register, code.labels)) for register in registers)
         sources = {register: place for register, place in places if place is not None}
         return CallSite(call.target is None, call.target, sources)
 

@@ -56,6 +56,11 @@ class StepReader:
         self._kernels: dict[tuple[int, KernelFunction, str], KernelFact] = {}
         self._calls_callbacks: dict[int, bool] = {}
 
+    @property
+    def sites(self) -> CallSites:
+        """The call sites of this process."""
+        return self._sites
+
     def roles(self, stack: Stack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
         return [self._role(stack, level) for level in range(len(stack))]

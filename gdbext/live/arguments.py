@@ -7,10 +7,10 @@ registers are told, up to the first one whose class is not certain from its sche
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.dispatcher.schema_types import schema_types
 from gdbext.errors import GdbextError
 from gdbext.process.x86_decode import Instruction
 
@@ -100,17 +100,6 @@ def hidden_result(schema: str) -> bool | None:
     if result == "()" or result in ("int", "bool"):
         return False
     return True if result.startswith("(") else None
-
-
-def schema_types(text: str) -> list[tuple[str, str]]:
-    """(type without alias mark, name) of each argument of a schema."""
-    inside = text[text.find("(") + 1 : text.rfind(") ->")]
-    found = []
-    for part in re.split(r", (?![^(\[]*[)\]])", inside):
-        words = re.sub(r"\([^)]*\)", "", part).split("=")[0].split()
-        if len(words) == 2:
-            found.append((words[0], words[1]))
-    return found
 
 
 def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[int | None]) -> list[str]:

@@ -162,6 +162,17 @@ def test_why_shows_the_proof(inferior: Start, look: Look) -> None:
     assert all(step["evidence"] for step in steps)
 
 
+def test_why_shows_the_keys_of_each_tensor_argument(inferior: Start, look: Look) -> None:
+    hang = inferior("meta-mm")
+    steps = thread_of(look(hang, "dispatch-bt", "--why"), hang.tid("main"))["dispatch"]
+    linear = " | ".join(steps[-1]["evidence"])
+    assert "AutogradMeta has the highest priority of DispatchKeySet(Meta, AutogradMeta)" in linear
+    for argument, shape, tensor in (("input", "f32[2, 4, 16] Meta", "x"), ("weight", "f32[8, 16] Meta", "w")):
+        bits = int(hang.truth["tensor_keysets"][tensor], 16)
+        keys = "DispatchKeySet(Meta, ADInplaceOrView, AutogradMeta)"
+        assert f"argument {argument}: {shape} has {keys} {bits:#x}" in linear
+
+
 def test_a_thread_is_chosen_by_its_tid(inferior: Start, look: Look) -> None:
     hang = inferior("nested-normal")
     document = look(hang, "dispatch-bt", "--thread", str(hang.tid("python")))
