@@ -104,6 +104,8 @@ def _set(
         if request.go_on:
             notes.append(NO_CONDITION)
         return gdb_breaks.listed()[-1:], None
+    if quiet:
+        live_control.output = 2  # standard output is for the one document; stops are told beside it
     live_control.begin(NAME)
     try:
         notes += gdb_breaks.add(request, torch_session(control, session)).notes

@@ -229,3 +229,12 @@ def test_threads(tmp_path: Path) -> None:
         assert mine == [("call", 1), ("redispatch", 2)] * 5
     assert json.dumps(outcome.document["errors"]) == "[]"
     assert os.environ.get("XDG_CACHE_HOME")
+
+
+def test_json_is_one_document_and_stops_are_told_beside_it() -> None:
+    code = "import torch; a = torch.ones(2, 2); torch.mm(a, a)"
+    outcome = run([DISPATCH, "--json", "dispatch-break", "kernel", "aten::mm", "--continue", "--",
+                   sys.executable, "-c", code])  # fmt: skip
+    assert outcome.status == 0, outcome
+    assert outcome.document["command"] == "dispatch-break"
+    assert "aten::mm at kernel" in outcome.stderr
