@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.layouts import generate, registry  # noqa: E402
+from gdbext.layouts import store  # noqa: E402
+from gdbext.layouts.measure import generate  # noqa: E402
 
 DATA = ROOT / "gdbext" / "layouts" / "data"
 
@@ -42,7 +43,7 @@ def main() -> int:
         except LayoutError as error:
             print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
             status = 1
-    generate.write(registry.make_index(options.output), options.output / registry.INDEX)
+    generate.write(store.make_index(options.output), options.output / store.INDEX)
     return status
 
 

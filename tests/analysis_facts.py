@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.analysis.facts import KernelFact, KeysetFact, Owner, Resource, Step, ThreadFacts, Wait
+from gdbext.model.facts import DispatchFrame, DispatchKeySet, Kernel, Owner, Resource, ThreadReport, Wait
 
 
 def wait(kind, owner=None, address=0x1000, state="alive", certainty=None, others=(), **more):
@@ -14,9 +14,9 @@ def wait(kind, owner=None, address=0x1000, state="alive", certainty=None, others
 
 def thread(tid, waits=None, dispatch=(), state=None, **more):
     state = state or ("waiting" if waits else "running")
-    return ThreadFacts(tid, wait=waits, dispatch=tuple(dispatch), state=state, **more)
+    return ThreadReport(tid, wait=waits, dispatch=tuple(dispatch), state=state, **more)
 
 
 def step(op, level=0, bits=None, key="CPU", event="call", kernel="k", stage="in-kernel"):
-    keyset = KeysetFact(bits, (f"K{bits:x}",)) if bits is not None else None
-    return Step(level, event, op, "", keyset, key, None, KernelFact(kernel) if kernel else None, stage, "exact")
+    keyset = DispatchKeySet(bits, (f"K{bits:x}",)) if bits is not None else None
+    return DispatchFrame(level, event, op, "", keyset, key, None, Kernel(kernel) if kernel else None, stage, "exact")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from itertools import islice
 
-from gdbext.cpython.functions import function_source
-from gdbext.cpython.objects import (
+from gdbext.cpython.objects.functions import function_source
+from gdbext.cpython.objects.objects import (
     FLAG_BYTES,
     FLAG_DICT,
     FLAG_LIST,
@@ -16,7 +16,7 @@ from gdbext.cpython.objects import (
     FLAG_UNICODE,
     TypeInfo,
 )
-from gdbext.cpython.runtime import PythonRuntime
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
 WIDTH = 80

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from gdbext.errors import MemoryFault
-from gdbext.target.base import MemoryMapping, Target, Thread
-from gdbext.target.linux import parse_auxv, parse_maps
+from gdbext.targets.base import MemoryMapping, Target, Thread
+from gdbext.targets.linux import parse_auxv, parse_maps
 
 
 class FakeTarget(Target):

@@ -16,14 +16,14 @@ import procfs
 import pytest
 from harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
 
-from gdbext.cpython.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.process.unwind import NativeFrame, Unwinder
-from gdbext.target.base import Target
-from gdbext.target.core_target import CoreTarget
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.base import Target
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.proc_target import ProcTarget
+from gdbext.unwind.unwinder import NativeFrame, Unwinder
 
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian")
 """Minor versions from pyenv (with symbols), and Debian's stripped one."""

@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.report import Report
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
 
 NAME = "all-threads"
 
@@ -24,9 +24,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Looks at all threads and judges."""
-    from gdbext.survey import survey
+    from gdbext.inspection.inspection import inspect_threads
 
-    found = survey(session, frames=args.stacks)
+    found = inspect_threads(session, frames=args.stacks)
     report = Report(
         command=NAME,
         target=session.target_facts(),

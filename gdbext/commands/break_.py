@@ -6,12 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import UsageError
-from gdbext.live import control as live_control
-from gdbext.live.breaks import PLACES, BreakRequest, check_keys
-from gdbext.report import ErrorFact, Report
+from gdbext.live.breakpoints.break_plan import PLACES, BreakRequest, check_keys
+from gdbext.live.hooks import control as live_control
+from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
 
 NAME = "dispatch-break"
 
@@ -56,14 +56,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Sets, lists or deletes. Raises UsageError, TargetError."""
     control = live_control.control_for(session)
-    from gdbext.live import gdb_breaks
+    from gdbext.debuggers.gdb import breakpoints
 
     deleted: int | None = None
     shown = None
     notes: list[str] = []
     ending: live_control.Ending | None = None
     if args.delete is not None:
-        deleted = gdb_breaks.delete(args.delete)
+        deleted = breakpoints.delete(args.delete)
     elif not args.list:
         shown, ending = _set(session, control, _request(session, args), notes, args.json)
     errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
@@ -74,7 +74,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         target=target,
         view="breaks",
         errors=(*unread, *errors),
-        extra={"breaks": _document(shown if shown is not None else gdb_breaks.listed(), deleted, ending, notes)},
+        extra={"breaks": _document(shown if shown is not None else breakpoints.listed(), deleted, ending, notes)},
         why=args.why,
     )
 
@@ -96,25 +96,25 @@ def _set(
 ) -> tuple[_Listed, live_control.Ending | None]:
     """Set the breakpoints, and tell them; in a gdb of our own let the process run, too. ``notes`` is filled, and told
     unless ``quiet``."""
-    from gdbext.live import gdb_breaks
+    from gdbext.debuggers.gdb import breakpoints
     from gdbext.live.waiting import torch_session
 
     if not live_control.alone:
-        notes += gdb_breaks.add(request, session).notes
+        notes += breakpoints.add(request, session).notes
         if request.go_on:
             notes.append(NO_CONDITION)
-        return gdb_breaks.listed()[-1:], None
+        return breakpoints.listed()[-1:], None
     if quiet:
         live_control.output = 2  # standard output is for the one document; stops are told beside it
     live_control.begin(NAME)
     try:
-        notes += gdb_breaks.add(request, torch_session(control, session)).notes
+        notes += breakpoints.add(request, torch_session(control, session)).notes
         for note in () if quiet else notes:  # at once: without a stop the process may run for long
-            gdb_breaks.tell(f"note: {note}\n")
+            breakpoints.tell(f"note: {note}\n")
         ending = control.run()
-        return gdb_breaks.listed()[-1:] if ending.alive else [], ending
+        return breakpoints.listed()[-1:] if ending.alive else [], ending
     finally:
-        gdb_breaks.delete([])
+        breakpoints.delete([])
         control.close()
         live_control.end()
 

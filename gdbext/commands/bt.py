@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gdbext.commands.options import add_thread_choice, chosen_threads
 from gdbext.errors import GdbextError
-from gdbext.report import ErrorFact, Report
+from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
 
 NAME = "dispatch-bt"
 _EPILOG = """\

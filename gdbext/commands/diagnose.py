@@ -6,11 +6,11 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gdbext.report import Report
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
-    from gdbext.survey import Survey
+    from gdbext.inspection.inspection import Inspection
+    from gdbext.inspection.session import Session
 
 NAME = "dispatch-diagnose"
 
@@ -24,11 +24,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Looks at all threads, judges, and adds advice."""
-    from gdbext.survey import survey
+    from gdbext.inspection.inspection import inspect_threads
 
     if args.samples is not None:
         return _sampled(session, args)
-    return _report(session, args, survey(session), {})
+    return _report(session, args, inspect_threads(session), {})
 
 
 def _sampled(session: Session, args: argparse.Namespace) -> Report:
@@ -37,13 +37,13 @@ def _sampled(session: Session, args: argparse.Namespace) -> Report:
 
     last, sampled = sample(session, args.samples, args.interval)
     try:
-        return _report(last, args, sampled.survey, sampled.extra)
+        return _report(last, args, sampled.inspection, sampled.extra)
     finally:
         last.target.close()
 
 
-def _report(session: Session, args: argparse.Namespace, found: Survey, extra: dict[str, Any]) -> Report:
-    from gdbext.analysis.advice import advice
+def _report(session: Session, args: argparse.Namespace, found: Inspection, extra: dict[str, Any]) -> Report:
+    from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict
     told = advice(verdict, found.threads, session.target.pid, session.target.is_core)

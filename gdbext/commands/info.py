@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gdbext.report import Report
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
 
 NAME = "dispatch-info"
 
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Collects the facts; everything here is allowed to be unknown."""
-    from gdbext.inventory import inventory
+    from gdbext.inspection.target_info import inventory
 
     return Report(
         command=NAME,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.commands.options import NUMBER, TENSOR, number
 from gdbext.errors import UsageError
-from gdbext.report import Report
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
-    from gdbext.dispatcher.keyset import KeyNames
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
+    from gdbext.torch.values.keyset import KeyNames
 
 NAME = "dispatch-keyset"
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Decodes the value. Raises UsageError for what is no keyset, NotTorch, LayoutError."""
-    from gdbext.dispatcher.keyset import KeyNames
+    from gdbext.torch.values.keyset import KeyNames
 
     keys = KeyNames(session.layout)
     bits = _bits(session, keys, " ".join(args.value))
@@ -51,7 +51,7 @@ def _bits(session: Session, keys: KeyNames, text: str) -> int:
     word = text.strip()
     tensor = TENSOR.fullmatch(word)
     if tensor:
-        from gdbext.dispatcher.tensor import TensorReader
+        from gdbext.torch.state.tensor import TensorReader
 
         reader = TensorReader(session.memory, session.layout, session.symbolizer, keys)
         return reader.key_set(number(tensor.group(1)))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.commands.options import TENSOR, number
 from gdbext.errors import BadData, UsageError
-from gdbext.report import Report
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
-    from gdbext.dispatcher.operator import Operator
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
+    from gdbext.torch.registry.operators import Operator
 
 NAME = "dispatch-lookup"
 
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Looks up. Raises UsageError for an unknown or ambiguous operator or a malformed keyset."""
-    from gdbext.dispatcher.document import chain_document, keyset_document
+    from gdbext.render.json.operators import chain_document, keyset_document
 
     words = " ".join(args.keyset)
     if bool(words) == bool(args.args):
@@ -104,7 +104,7 @@ class _Call:
 
     def document(self) -> dict[str, Any]:
         """Each contribution, as bits and keys."""
-        from gdbext.dispatcher.document import keyset_document
+        from gdbext.render.json.operators import keyset_document
 
         keys = self._keys
         return {

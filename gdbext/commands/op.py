@@ -8,15 +8,15 @@ import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gdbext.analysis.facts import Finding
 from gdbext.errors import BadData, GdbextError, UsageError
-from gdbext.report import ErrorFact, Report
+from gdbext.model.facts import Finding
+from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
-    from gdbext.dispatcher.keyset import KeyNames
-    from gdbext.dispatcher.operator import Dispatcher, Operator
-    from gdbext.dispatcher.table import Cell, Registration
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
+    from gdbext.torch.registry.dispatch_table import Cell, Registration
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+    from gdbext.torch.values.keyset import KeyNames
 
 NAME = "dispatch-op"
 
@@ -96,7 +96,7 @@ def _registering(dispatcher: Dispatcher) -> list[Finding]:
 def _document(
     session: Session, operator: Operator, args: argparse.Namespace, findings: list[Finding], errors: list[ErrorFact]
 ) -> dict[str, Any]:
-    from gdbext.dispatcher.document import bare_cell_document, registration_document, table_document
+    from gdbext.render.json.operators import bare_cell_document, registration_document, table_document
 
     key: str | None = args.key
     document: dict[str, Any] = {"op": operator.name, "overload": operator.overload, "address": f"{operator.address:#x}"}

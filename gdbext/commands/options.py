@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from gdbext.session import Session
-    from gdbext.target.base import Thread
+    from gdbext.inspection.session import Session
+    from gdbext.targets.base import Thread
 
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
 """The pattern of an address or an offset; ``number`` takes it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gdbext.commands.options import CommandParser
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
 
 DEFAULT = "dispatch-diagnose"
 """What scripts/dispatch runs when no command is named."""
@@ -168,12 +168,12 @@ def _execute(name: str, argv: Sequence[str], open_session: Callable[[], Session]
         return Outcome(0, str(request))
     report = module_of(entry).run(open_session(), args)
     if args.json:
-        from gdbext.render import json_report
+        from gdbext.render.json import json_report
 
         return Outcome(0, json_report.render(report, pretty=terminal.color))
-    from gdbext.render import text
+    from gdbext.render.text import text_report
 
-    return Outcome(0, text.render(report, terminal.color, terminal.width))
+    return Outcome(0, text_report.render(report, terminal.color, terminal.width))
 
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:
@@ -190,7 +190,7 @@ def error_text(error: GdbextError) -> str:
         lines.append(f"  why: {error.why}")
     if error.help:
         lines.append(f"  try: {error.help}")
-    from gdbext.render.style import escape
+    from gdbext.render.text.style import escape
 
     return "\n".join(escape(line) for line in "\n".join(lines).split("\n"))
 

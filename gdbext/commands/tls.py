@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gdbext.analysis.facts import ThreadFacts
 from gdbext.commands.options import add_thread_choice, chosen_threads
 from gdbext.errors import GdbextError
-from gdbext.report import ErrorFact, Report
+from gdbext.model.facts import ThreadReport
+from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
-    from gdbext.dispatcher.keyset import KeyNames
-    from gdbext.dispatcher.tls import DispatchState
-    from gdbext.session import Session
-    from gdbext.target.base import Thread
+    from gdbext.inspection.session import Session
+    from gdbext.targets.base import Thread
+    from gdbext.torch.state.dispatch_state import DispatchState
+    from gdbext.torch.values.keyset import KeyNames
 
 NAME = "dispatch-tls"
 
@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Reads the state of the chosen threads. A thread that cannot be read costs that thread."""
-    from gdbext.render import json_report
+    from gdbext.render.json import json_report
 
     keys = session.dispatch_keys
-    facts: list[ThreadFacts] = []
+    facts: list[ThreadReport] = []
     states: list[dict[str, Any]] = []
     errors: list[ErrorFact] = []
     for thread in chosen_threads(session, args, NAME):
@@ -54,8 +54,8 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     )
 
 
-def _facts(session: Session, thread: Thread) -> ThreadFacts:
-    return ThreadFacts(
+def _facts(session: Session, thread: Thread) -> ThreadReport:
+    return ThreadReport(
         tid=thread.tid,
         name=thread.name,
         python_name=session.python_names.get(thread.tid),

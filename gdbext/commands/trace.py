@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.live import control as live_control
-from gdbext.live.tracing import Traced, TraceRequest, Tracing
-from gdbext.report import ErrorFact, Report
+from gdbext.live.hooks import control as live_control
+from gdbext.live.trace.tracing import Traced, TraceRequest, Tracing
+from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
-    from gdbext.live.sink import Sink
-    from gdbext.session import Session
+    from gdbext.inspection.session import Session
+    from gdbext.live.trace.sink import Sink
 
 NAME = "dispatch-trace"
 
@@ -120,7 +120,7 @@ class _Output:
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """What the trace goes to."""
-        from gdbext.render.trace_text import JsonTrace, TextTrace, Writer
+        from gdbext.render.text.trace_text import JsonTrace, TextTrace, Writer
 
         if self._events is not None:
             import json
@@ -129,7 +129,7 @@ class _Output:
             return JsonTrace(lambda line: events.append(json.loads(line)))
         write = Writer(self._descriptor)
         if self._path is not None and self._path.endswith(".json"):
-            from gdbext.render.chrome_trace import ChromeTrace
+            from gdbext.render.json.chrome_trace import ChromeTrace
 
             return ChromeTrace(write, pid, now)
         if self._path is not None and self._path.endswith(".jsonl"):

@@ -1,1 +1,1 @@
-"""CPython's runtime, read from memory: interpreters, thread states, frames, the GIL, simple objects."""
+"""CPython's runtime, read from memory."""

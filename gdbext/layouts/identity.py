@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gdbext.errors import SymbolFileError
-from gdbext.process.elf import ElfImage
+from gdbext.formats.elf import ElfImage
 
 _LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
 _LIMIT = 1 << 16

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from gdbext.errors import BadData, GdbextError
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 

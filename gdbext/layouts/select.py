@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gdbext.cache import may_fill
 from gdbext.errors import LayoutError, NotTorch
-from gdbext.layouts import identity, registry
+from gdbext.layouts import identity, store
 from gdbext.layouts.layout import Layout
-from gdbext.process.cache_folder import may_fill
 
 if TYPE_CHECKING:
     from gdbext.process.memory import Memory
-    from gdbext.process.module import Module, ModuleTable
+    from gdbext.process.modules import Module, ModuleTable
     from gdbext.process.symbols import Symbolizer
 
 NO_GENERATION = "GDBEXT_GENERATE"
@@ -27,7 +27,7 @@ def torch_layout(
     memory: Memory,
     symbolizer: Symbolizer,
     file: str | None = None,
-    folder: Path = registry.DATA,
+    folder: Path = store.DATA,
 ) -> Layout:
     """The layout for the PyTorch in the target, from the layout files in ``folder``.
 
@@ -36,18 +36,18 @@ def torch_layout(
     generated now from the headers beside the library; a shipped one of the same minor version whose probe
     passes. Raises NotTorch, and LayoutError with every candidate and why it was refused.
     """
-    module = modules.named(registry.TORCH_LIBRARY)
+    module = modules.named(store.TORCH_LIBRARY)
     if module is None:
         raise NotTorch("no PyTorch is loaded in this process")
     if file is not None:
         return _named(Path(file), module, modules, memory, symbolizer)
-    exact = registry.by_build_id(module.build_id, folder)
+    exact = store.by_build_id(module.build_id, folder)
     if exact is not None:
         return exact
     version = torch_version(modules)
     refused: list[str] = []
-    candidates = registry.by_version(version, folder)
-    same = [path for path, each in candidates if registry.release(each) == registry.release(version)]
+    candidates = store.by_version(version, folder)
+    same = [path for path, each in candidates if store.release(each) == store.release(version)]
     found = _probed(same, modules, memory, symbolizer, refused) or _generated(module, refused)
     if found is None:
         found = _probed([p for p, _ in candidates if p not in same], modules, memory, symbolizer, refused)
@@ -65,7 +65,7 @@ def torch_version(modules: ModuleTable) -> str:
     From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the
     library there is the one in memory.
     """
-    module = modules.named(registry.TORCH_LIBRARY)
+    module = modules.named(store.TORCH_LIBRARY)
     if module is None:
         return ""
     folder = _package(module)
@@ -88,8 +88,8 @@ def _package(module: Module) -> Path | None:
 
 
 def _named(file: Path, module: Module, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer) -> Layout:
-    layout = registry.load(file, full=True)
-    if module.build_id and layout.build_ids.get(registry.TORCH_LIBRARY) == module.build_id:
+    layout = store.load(file, full=True)
+    if module.build_id and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id:
         return layout
     reason = _why_not(layout, modules, memory, symbolizer)
     if reason:
@@ -103,7 +103,7 @@ def _probed(
 ) -> Layout | None:
     for path in paths:
         try:
-            layout = registry.load(path, "probed", full=True)
+            layout = store.load(path, "probed", full=True)
         except LayoutError as error:
             refused.append(error.what)
             continue
@@ -135,7 +135,8 @@ def _generated(module: Module, refused: list[str]) -> Layout | None:
     if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
         refused.append("none can be generated for a process in another root (a container): do it in there")
         return None
-    from gdbext.layouts import generate, validate
+    from gdbext.layouts import validate
+    from gdbext.layouts.measure import generate
 
     if sys.stderr.isatty():
         print(f"gdbext: measuring the layout of {package} (once, up to a minute) ...", file=sys.stderr, flush=True)
@@ -146,12 +147,12 @@ def _generated(module: Module, refused: list[str]) -> Layout | None:
         refused.append(f"none can be generated: {error}")
         return None
     layout = Layout(document, "generated")
-    if not module.build_id or layout.build_ids.get(registry.TORCH_LIBRARY) != module.build_id:
+    if not module.build_id or layout.build_ids.get(store.TORCH_LIBRARY) != module.build_id:
         refused.append("none can be generated: the installed library is not the one in memory")
         return None
     try:
-        if may_fill(str(registry.layout_cache())):
-            generate.write(document, registry.layout_cache() / f"{module.build_id}.json")
+        if may_fill(str(store.layout_cache())):
+            generate.write(document, store.layout_cache() / f"{module.build_id}.json")
     except OSError as error:
         print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
     return layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gdbext.errors import MemoryFault
-from gdbext.target.base import MemoryMapping, Target, Thread
+from gdbext.targets.base import MemoryMapping, Target, Thread
 
 
 class NoProcess(Target):

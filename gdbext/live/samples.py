@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gdbext.analysis import progress
 from gdbext.errors import UsageError
-from gdbext.session import Session
-from gdbext.survey import Survey, survey
-from gdbext.target.base import Target
+from gdbext.inspection.inspection import Inspection, inspect_threads
+from gdbext.inspection.session import Session
+from gdbext.targets.base import Target
+from gdbext.verdict import progress
 
 MAX_SAMPLES = 1000
 MAX_INTERVAL = 3600.0
@@ -24,7 +24,7 @@ MAX_INTERVAL = 3600.0
 class Sampled:
     """The last look, revised by all, and the progress of each thread as JSON values."""
 
-    survey: Survey
+    inspection: Inspection
     extra: dict[str, Any]
 
 
@@ -38,16 +38,16 @@ def sample(session: Session, count: int, interval: float) -> tuple[Session, Samp
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
     again = _resumer(session.target)
-    looks: list[Survey] = [survey(session)]
+    looks: list[Inspection] = [inspect_threads(session)]
     started = time.monotonic()
     while len(looks) < count:
         session.target.close()
         session = Session(again(interval))
-        looks.append(survey(session))
+        looks.append(inspect_threads(session))
     return session, _sampled(looks, time.monotonic() - started)
 
 
-def _sampled(looks: Sequence[Survey], elapsed: float) -> Sampled:
+def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
     last = looks[-1]
     found = progress.compare([look.places for look in looks], elapsed)
     judgement = last.judgement
@@ -64,7 +64,7 @@ def _sampled(looks: Sequence[Survey], elapsed: float) -> Sampled:
 def _resumer(target: Target) -> Callable[[float], Target]:
     """What lets the process run for some seconds and gives it stopped again."""
     if target.debugger == "none":
-        from gdbext.target.proc_target import ProcTarget
+        from gdbext.targets.proc_target import ProcTarget
 
         def again(seconds: float) -> Target:
             time.sleep(seconds)
@@ -72,7 +72,7 @@ def _resumer(target: Target) -> Callable[[float], Target]:
 
         return again
     if target.debugger == "gdb":
-        from gdbext.live.gdb_resume import resumer
+        from gdbext.debuggers.gdb.resume import resumer
 
         return resumer(target)
     raise UsageError(

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gdbext.dispatcher.frames import STEP_CALLBACKS
 from gdbext.errors import GdbextError, NotTorch, TargetGone
-from gdbext.live.control import Control, Ending, Hook, HookSpec
-from gdbext.live.sites import Frame
-from gdbext.session import Session
+from gdbext.inspection.session import Session
+from gdbext.live.hooks.control import Control, Ending, Hook, HookSpec
+from gdbext.live.hooks.lookup_sites import CfaRule
+from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
 
 LOADER_STATE = "_dl_debug_state"
 TORCH = "libtorch_cpu.so"
-_AT_ENTRY = Frame("rsp", 8, 8)
+_AT_ENTRY = CfaRule("rsp", 8, 8)
 
 
 def torch_session(control: Control, session: Session) -> Session:

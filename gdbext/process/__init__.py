@@ -1,1 +1,1 @@
-"""The process as seen from outside: memory, ELF modules, symbols, unwinding. Knows nothing of PyTorch."""
+"""A stopped process: its memory, modules and symbols. Knows nothing of PyTorch."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .memory import Memory
-from .module import ModuleTable
+from gdbext.process.memory import Memory
+from gdbext.process.modules import ModuleTable
 
 
 class CodeReader:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdbext.process.call_site import jump_targets
+from gdbext.arch.x86_64.argument_flow import jump_targets
+from gdbext.arch.x86_64.decode import Instruction, instructions
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
-from gdbext.process.x86_decode import Instruction, instructions
 
 MAX_SIZE = 1 << 15
 """Bytes of a function that are decoded; ``at::_ops`` and VariableType functions have 300 to 6,000."""

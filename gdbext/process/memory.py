@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from ..errors import BadData, MemoryFault
-from ..target.base import Target
+from gdbext.errors import BadData, MemoryFault
+from gdbext.targets.base import Target
 
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS

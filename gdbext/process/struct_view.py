@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import LayoutError
-from .memory import Memory
+from gdbext.errors import LayoutError
+from gdbext.process.memory import Memory
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..errors import SymbolFileError
-from .demangle import demangle
-from .module import Module, ModuleTable
-from .symbol_cache import SymbolCache
-from .symbol_index import SymbolIndex
-from .symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
+from gdbext.errors import SymbolFileError
+from gdbext.formats.demangle import demangle
+from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
+from gdbext.process.modules import Module, ModuleTable
 
 __all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
 

@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gdbext.analysis.facts import Resource, ThreadFacts
-from gdbext.analysis.graph import WaitGraph
 from gdbext.errors import UsageError
-from gdbext.render.style import escape
+from gdbext.model.facts import Resource, ThreadReport
+from gdbext.render.text.style import escape
+from gdbext.verdict.graph import WaitGraph
 
 _DRAWING_SECONDS = 5
 """How long graphviz may take: the process stands still meanwhile, and FILE is there without a picture."""
 
 
-def graph(threads: Sequence[ThreadFacts]) -> str:
+def graph(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
     red = {(edge.tid, edge.owner) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
@@ -28,7 +28,7 @@ def graph(threads: Sequence[ThreadFacts]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(path: str, threads: Sequence[ThreadFacts]) -> dict[str, Any]:
+def write(path: str, threads: Sequence[ThreadReport]) -> dict[str, Any]:
     """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
     try:
         # not gdb's own encoding, which may be ASCII (LANG=C); names may hold anything
@@ -58,14 +58,14 @@ def _draw(path: str) -> str | None:
     return picture if done.returncode == 0 else None
 
 
-def _thread_line(thread: ThreadFacts) -> str:
+def _thread_line(thread: ThreadReport) -> str:
     label = thread.label
     if thread.dispatch:
         label += f"\n{thread.dispatch[0].qualified} {thread.dispatch[0].key or ''}"
     return f"  t{thread.tid} [shape=box, label={_quoted(label)}];"
 
 
-def _wait_lines(thread: ThreadFacts, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
+def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
     wait = thread.wait
     if wait is None:
         return

@@ -17,6 +17,6 @@ if sys.version_info < (3, 9):
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from gdbext.entry.launcher import main
+from gdbext.cli.launcher import main
 
 sys.exit(main(sys.argv[1:]))

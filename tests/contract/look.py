@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from gdbext.errors import GdbextError
-from gdbext.target.base import Target, Thread
+from gdbext.targets.base import Target, Thread
 
 
 def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _read(target: Target, address: int, size: int) -> dict[str, Any]:
 
 def inside_gdb(request_file: str, answer_file: str) -> None:
     """Answer the request about gdb's selected inferior; errors as {"error", "what"}."""
-    from gdbext.target.gdb_target import current_target
+    from gdbext.debuggers.gdb.target import current_target
 
     with open(request_file) as file:
         request = json.load(file)

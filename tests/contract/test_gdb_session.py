@@ -87,7 +87,7 @@ def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
 
 def test_sourcing_is_quick() -> None:
     """A quarter of what gdb itself takes to start, and no command is imported."""
-    clock = "python import sys, time; print('CLOCK', time.perf_counter(), 'gdbext.report' in sys.modules)"
+    clock = "python import sys, time; print('CLOCK', time.perf_counter(), 'gdbext.model.report' in sys.modules)"
     seconds = []
     for _ in range(5):
         begin, end = (line.split() for line in lines(gdb(clock, f"source {INIT}", clock), "CLOCK"))
@@ -125,7 +125,7 @@ def test_the_selected_thread_is_the_one_that_is_shown(plain: Plain) -> None:
 
 def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
     code = (
-        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.target.gdb_target import current_target; "
+        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.debuggers.gdb.target import current_target; "
         "threads = current_target().threads(); "
         "print('REGS', sorted((t.tid, t.registers()['rbx'], t.registers()['fs_base']) for t in threads))"
     )

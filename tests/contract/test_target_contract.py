@@ -12,9 +12,9 @@ import plain_program
 import pytest
 from harness import ROOT, run
 
-from gdbext.target.base import GENERAL_REGISTERS
-from gdbext.target.core_target import CoreTarget
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.base import GENERAL_REGISTERS
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.proc_target import ProcTarget
 
 sys.path.append(str(Path(__file__).parent))
 import look

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gdbext.errors import MemoryFault
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
-from gdbext.process.unwind import Unwinder
-from gdbext.target.base import GENERAL_REGISTERS, Target
-from gdbext.target.core_target import CoreTarget
-from gdbext.target.linux import parse_maps
+from gdbext.process.modules import ModuleTable
+from gdbext.targets.base import GENERAL_REGISTERS, Target
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.linux import parse_maps
+from gdbext.unwind.unwinder import Unwinder
 
 COMPARED = ("rip", "rsp", "rbp", "rbx", "r12", "r13", "r14", "r15")
 

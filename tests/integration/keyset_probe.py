@@ -17,8 +17,8 @@ from pathlib import Path
 import gdb
 
 sys.path.insert(0, os.environ["GDBEXT_ROOT"])
-from gdbext.session import Session
-from gdbext.target.gdb_target import GdbTarget
+from gdbext.debuggers.gdb.target import GdbTarget
+from gdbext.inspection.session import Session
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])

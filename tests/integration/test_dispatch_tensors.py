@@ -9,8 +9,8 @@ from conftest import Look
 from harness import Inferior
 
 from gdbext.errors import BadData, MemoryFault
-from gdbext.session import Session
-from gdbext.target.proc_target import ProcTarget
+from gdbext.inspection.session import Session
+from gdbext.targets.proc_target import ProcTarget
 
 GetInferior = Callable[..., Inferior]
 

@@ -14,12 +14,12 @@ import pytest
 from harness import Inferior, Pool
 from overlay import OverlayTarget
 
-import gdbext.session
+import gdbext.inspection.session
 from gdbext.commands import registry
 from gdbext.errors import MemoryFault
+from gdbext.inspection.session import Session
 from gdbext.process.memory import Memory
-from gdbext.session import Session
-from gdbext.target.core_target import CoreTarget
+from gdbext.targets.core_target import CoreTarget
 
 RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "40"))
 SECONDS = 10.0
@@ -81,7 +81,7 @@ def subject(inferior_pool: Pool) -> Iterator[Subject]:
     target = CoreTarget(str(inferior.core()), "")
     RecordingMemory.used = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gdbext.session, "Memory", RecordingMemory)
+        patch.setattr(gdbext.inspection.session, "Memory", RecordingMemory)
         session = Session(target)
     outcomes = {command: run(session, command) for command in COMMANDS}
     assert all(outcome.status == 0 for outcome in outcomes.values())

@@ -19,16 +19,17 @@ from elftools.elf.elffile import ELFFile
 from harness import ROOT, Inferior
 
 from gdbext.errors import LayoutError
-from gdbext.layouts import compiler, facts_torch, generate, registry, select
+from gdbext.layouts import select, store
+from gdbext.layouts.measure import compiler, dispatch_key_dump, generate
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.target.core_target import CoreTarget
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.proc_target import ProcTarget
 
 _SPEC = importlib.util.find_spec("torch")
 TORCH = Path(_SPEC.origin).parent if _SPEC is not None and _SPEC.origin else Path("/nonexistent")
-SHIPPED = registry.DATA / "torch-2.13.0+cpu-cxx11.json"
+SHIPPED = store.DATA / "torch-2.13.0+cpu-cxx11.json"
 CXX = shutil.which("g++")
 needs_compiler = pytest.mark.skipif(CXX is None, reason="no g++")
 
@@ -131,7 +132,7 @@ PYTHONS = [
     prefix
     for minor in range(8, 14)
     for prefix in pythons.prefixes(f"3.{minor}")
-    if (registry.DATA / f"cpython-3.{minor}.json").exists()
+    if (store.DATA / f"cpython-3.{minor}.json").exists()
 ]
 
 
@@ -139,7 +140,7 @@ PYTHONS = [
 @pytest.mark.parametrize("prefix", PYTHONS, ids=lambda prefix: prefix.name)
 def test_shipped_cpython_is_what_the_headers_say(prefix: Path) -> None:
     fresh = generate.cpython_document(prefix)
-    shipped = registry.read_document(registry.DATA / f"{fresh['id']}.json")
+    shipped = store.read_document(store.DATA / f"{fresh['id']}.json")
     for section in ("structs", "enums", "constants", "absent"):
         assert fresh[section] == shipped[section], section
 
@@ -157,7 +158,7 @@ DECLARED = {
 def test_declared_structures_are_those_of_the_interpreter(prefix: Path) -> None:
     """What is declared by hand, since it is private to a .c file, against the interpreter's own debug information."""
     minor = prefix.name.rpartition(".")[0]
-    layout = registry.load(registry.DATA / f"cpython-{minor}.json")
+    layout = store.load(store.DATA / f"cpython-{minor}.json")
     binary = next((p for p in prefix.glob("lib/libpython3.*.so.1.0")), prefix / "bin" / f"python{minor}")
     with binary.open("rb") as stream:
         if ELFFile(stream).get_section_by_name(".debug_info") is None:
@@ -186,13 +187,13 @@ def test_generation_needs_no_pyelftools(tmp_path: Path) -> None:
     output = tmp_path / "layout.json"
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
-        f"from gdbext.layouts import generate; "
+        f"from gdbext.layouts.measure import generate; "
         f"generate.write(generate.cpython_document(Path({str(PYTHONS[-1])!r})), Path({str(output)!r})); "
         f"assert not any(name.startswith('elftools') for name in sys.modules)"
     )
     subprocess.run(["gdb", "-nx", "-batch", "-ex", f"python {code}"], check=True, timeout=120)
-    fresh = registry.read_document(output)
-    assert fresh["structs"] == registry.read_document(registry.DATA / f"{fresh['id']}.json")["structs"]
+    fresh = store.read_document(output)
+    assert fresh["structs"] == store.read_document(store.DATA / f"{fresh['id']}.json")["structs"]
 
 
 # --- PyTorch ---------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ def test_generation_needs_no_pyelftools(tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.slow
 def test_shipped_torch_is_what_the_wheel_says() -> None:
-    fresh, shipped = generate.torch_document(TORCH), registry.read_document(SHIPPED)
+    fresh, shipped = generate.torch_document(TORCH), store.read_document(SHIPPED)
     assert fresh["build_ids"] == shipped["build_ids"], "another wheel is installed than the shipped layout is for"
     for section in ("id", "structs", "enums", "constants", "dispatch", "absent"):
         assert fresh[section] == shipped[section], section
@@ -209,7 +210,7 @@ def test_shipped_torch_is_what_the_wheel_says() -> None:
 
 def test_machine_code_agrees() -> None:
     """at::_ops::mm::call reads the DispatchKeyExtractor inside the OperatorEntry: its displacements are ours."""
-    layout = registry.load(SHIPPED)
+    layout = store.load(SHIPPED)
     library = TORCH / "lib/libtorch_cpu.so"
     with library.open("rb") as stream:
         symbols = ELFFile(stream).get_section_by_name(".symtab")
@@ -227,7 +228,7 @@ def test_machine_code_agrees() -> None:
 
 
 def test_key_names_are_those_of_torch_python() -> None:
-    layout = registry.load(SHIPPED)
+    layout = store.load(SHIPPED)
     script = (
         "import json, torch; c = torch._C; k = c.DispatchKey\n"
         "print(json.dumps({n: [int(v), c._dispatch_key_name(v), c._dispatch_is_alias_key(v)]"
@@ -248,14 +249,14 @@ def test_a_library_of_another_user_is_not_run(tmp_path: Path) -> None:
         pytest.skip("only root can give files away")
     library = tmp_path / "libc10.so"
     library.write_bytes(b"")
-    facts_torch.check_owner(library)
+    dispatch_key_dump.check_owner(library)
     os.chown(library, 12345, 12345)
     with pytest.raises(LayoutError, match="another user"):
-        facts_torch.check_owner(library)
+        dispatch_key_dump.check_owner(library)
     os.chown(library, 0, 0)
     library.chmod(0o777)
     with pytest.raises(LayoutError, match="another user"):
-        facts_torch.check_owner(library)
+        dispatch_key_dump.check_owner(library)
 
 
 # --- choosing, on real processes --------------------------------------------------------------------
@@ -280,7 +281,7 @@ Process = tuple[ModuleTable, Memory, Symbolizer]
 
 def other_build(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None) -> Path:
     """A folder of shipped layouts whose only torch is the same release, but not this build."""
-    document = registry.read_document(SHIPPED)
+    document = store.read_document(SHIPPED)
     document["build_ids"] = {"libtorch_cpu.so": "00" * 20}
     document["id"] = "torch-2.13.0+cu126-cxx11"
     document["provenance"]["version"] = "2.13.0+cu126"
@@ -409,6 +410,6 @@ def test_generated_here_and_kept(
         monkeypatch.setenv("PATH", "/nonexistent")
         again = select.torch_layout(modules, memory, symbolizer, folder=empty)
     assert (first.match, again.match) == ("generated", "generated")
-    shipped = registry.load(SHIPPED)
+    shipped = store.load(SHIPPED)
     for layout in (first, again):
         assert layout.struct("c10::impl::OperatorEntry") == shipped.struct("c10::impl::OperatorEntry")

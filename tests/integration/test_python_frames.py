@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from python_targets import PYTHONS, PythonInferior, View
 
-from gdbext.cpython import frames
-from gdbext.cpython.slots import locals_of
+from gdbext.cpython.threads import python_frames
+from gdbext.cpython.threads.slots import locals_of
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
@@ -57,11 +57,11 @@ def test_each_evaluation_loop_has_its_frames(view: View) -> None:
     for thread in view.truth["threads"]:
         if view.runtime.minor == (3, 9) and throws(thread):
             continue  # test_generator_that_passes_throw_on
-        groups = frames.groups(view.state(thread["tid"]))
+        groups = python_frames.groups(view.state(thread["tid"]))
         loops = view.loops(thread["tid"])
         assert len(groups) == len(loops), thread["name"]
         assert all(groups), thread["name"]
-        assert frames.match(groups, loops) == groups, thread["name"]
+        assert python_frames.match(groups, loops) == groups, thread["name"]
         assert [frame for group in groups for frame in group if frame.is_entry] == [group[-1] for group in groups]
         if view.runtime.minor >= (3, 10):
             for group, (low, high) in zip(groups, loops):
@@ -73,7 +73,7 @@ def test_generator_that_passes_throw_on(view: View) -> None:
     """The frame that throw() goes through has no loop of its own: it stands next to the one that it calls."""
     thread = next(filter(throws, view.truth["threads"]))
     loops = view.loops(thread["tid"])
-    matched = frames.match(frames.groups(view.state(thread["tid"])), loops)
+    matched = python_frames.match(python_frames.groups(view.state(thread["tid"])), loops)
     assert len(matched) == len(loops)
     names = [[frame.function for frame in group] if group else None for group in matched]
     assert names[0][0] == "block"  # type: ignore[index]
@@ -97,7 +97,7 @@ def test_generator_that_passes_throw_on(view: View) -> None:
 def test_native_stack_between_the_frames(view: View) -> None:
     """What is called through C is between the right loops: the callback that ctypes calls."""
     thread = next(each for each in view.truth["threads"] if each["name"].startswith("through_ctypes"))
-    matched = iter(frames.match(frames.groups(view.state(thread["tid"])), view.loops(thread["tid"])))
+    matched = iter(python_frames.match(python_frames.groups(view.state(thread["tid"])), view.loops(thread["tid"])))
     merged: list[str] = []
     for frame in view.native(thread["tid"]):
         if view.is_loop(frame):

@@ -13,13 +13,13 @@ import pytest
 import pythons
 from python_targets import PYTHONS, PythonInferior, view_of
 
-from gdbext.cpython import frames
-from gdbext.cpython.runtime import PythonRuntime
+from gdbext.cpython.threads import python_frames
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import PythonUnsupported
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.proc_target import ProcTarget
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
@@ -37,10 +37,10 @@ def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
         tid = view.truth["tid"]
         states = view.states[tid]
         assert sorted(state.interpreter.id for state in states) == [0, view.truth["number"]]
-        groups = frames.thread_groups(states)
+        groups = python_frames.thread_groups(states)
         loops = view.loops(tid)
         assert len(groups) == len(loops)
-        assert frames.match(groups, loops) == groups
+        assert python_frames.match(groups, loops) == groups
         names = [frame.function.rpartition(".")[2] for group in groups for frame in group]
         assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
 
@@ -61,10 +61,10 @@ def test_forked_child(inferior: PythonInferior) -> None:
     with ProcTarget(child) as target:
         view = view_of(inferior.python, "live", inferior.truth, target)
         assert list(view.states) == [child]
-        groups = frames.groups(view.state(child))
+        groups = python_frames.groups(view.state(child))
         assert groups[0][0].function == "fork_here"
         assert view.runtime.thread_names()[view.state(child).ident] == "forker"
-        assert frames.match(groups, view.loops(child)) == groups
+        assert python_frames.match(groups, view.loops(child)) == groups
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])

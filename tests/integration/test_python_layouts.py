@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import pythons
 
-from gdbext.cpython import debug_offsets, unpublished
-from gdbext.cpython.layout import SUPPORTED, layout_for
+from gdbext.cpython.abi import debug_offsets, unpublished
+from gdbext.cpython.abi.python_layout import SUPPORTED, layout_for
 
 SOURCES = Path(debug_offsets.__file__).parent
 ASK = """

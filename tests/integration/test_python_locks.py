@@ -11,9 +11,9 @@ from describe_object import describe
 from harness import wait_until
 from python_targets import PYTHONS, PythonInferior, View
 
-from gdbext.cpython import gil, locks
-from gdbext.cpython.functions import function_source
-from gdbext.cpython.waits import python_wait
+from gdbext.cpython.objects.functions import function_source
+from gdbext.cpython.sync import gil, locks
+from gdbext.cpython.sync.python_wait import python_wait
 
 
 @pytest.fixture(scope="module", params=PYTHONS)

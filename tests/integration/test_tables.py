@@ -15,13 +15,13 @@ from harness import Inferior
 from overlay import OverlayTarget
 
 from gdbext.commands import registry
-from gdbext.dispatcher.operator import Operator
-from gdbext.dispatcher.table import Cell, Registration
 from gdbext.errors import BadData, GdbextError
-from gdbext.session import Session
-from gdbext.target.base import Target
-from gdbext.target.core_target import CoreTarget
-from gdbext.target.proc_target import ProcTarget
+from gdbext.inspection.session import Session
+from gdbext.targets.base import Target
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.proc_target import ProcTarget
+from gdbext.torch.registry.dispatch_table import Cell, Registration
+from gdbext.torch.registry.operators import Operator
 
 GetInferior = Callable[..., Inferior]
 VARIANTS = [(), ("registered",)]

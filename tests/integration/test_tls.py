@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.process.tls import ThreadLocals, ThreadLocalUntouched
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.proc_target import ProcTarget
 
 SYMBOL = "_ZN3c104impl26raw_local_dispatch_key_setE"
 

@@ -17,10 +17,10 @@ from harness import HarnessError, interpreter, take_core
 from integration.unwind_comparison import all_differences, probe
 
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.process.unwind import Unwinder
-from gdbext.target.proc_target import ProcTarget
+from gdbext.targets.proc_target import ProcTarget
+from gdbext.unwind.unwinder import Unwinder
 
 PROGRAMS = Path(__file__).with_name("unwind_programs")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.process.cache_folder import cache_folder, may_fill
+from gdbext.cache import cache_folder, may_fill
 
 
 def test_it_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:

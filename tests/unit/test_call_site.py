@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.process.call_site import Location, argument_source, jump_targets
-from gdbext.process.x86_decode import Instruction, instructions
+from gdbext.arch.x86_64.argument_flow import Location, argument_source, jump_targets
+from gdbext.arch.x86_64.decode import Instruction, instructions
 
 
 @pytest.fixture

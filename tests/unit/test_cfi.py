@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.errors import BadData
-from gdbext.process.cfa import (
+from gdbext.formats.cfi_program import (
     EXPRESSION,
     OFFSET,
     REGISTER,
@@ -21,11 +21,11 @@ from gdbext.process.cfa import (
     Rule,
     row_at,
 )
-from gdbext.process.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
-from gdbext.process.elf import ElfImage
-from gdbext.process.expression import evaluate
-from gdbext.process.frame_step import GeneralStep, PlainStep, compile_row
-from gdbext.process.leb128 import sleb128, uleb128
+from gdbext.formats.dwarf_expression import evaluate
+from gdbext.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.leb128 import sleb128, uleb128
+from gdbext.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 
@@ -226,7 +226,7 @@ def test_signal_frame_with_personality_and_lsda(assembled: ElfImage) -> None:
     assert fde is not None
     assert fde.cie.is_signal
     assert row_at(fde, start).is_signal
-    assert isinstance(compile_row(row_at(fde, start)), GeneralStep)
+    assert isinstance(compile_row(row_at(fde, start)), InterpretedRow)
     other = search_table(assembled).find(symbol(assembled, "f"))
     assert other is not None
     assert not other.cie.is_signal
@@ -256,8 +256,8 @@ def test_steps_give_the_same_whichever_is_chosen() -> None:
             continue
         row = row_at(fde, vaddr)
         step = compile_row(row)
-        if isinstance(step, PlainStep) and row.cfa_offset < 0x4000:
-            assert step.caller(dict(registers), read) == GeneralStep(row).caller(dict(registers), read)
+        if isinstance(step, CompiledRow) and row.cfa_offset < 0x4000:
+            assert step.caller(dict(registers), read) == InterpretedRow(row).caller(dict(registers), read)
             compared += 1
     assert compared > 500
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.process.cfa import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, row_at
-from gdbext.process.code_flow import CodeFlow, Value
-from gdbext.process.eh_frame import SearchTable
-from gdbext.process.elf import ElfImage
-from gdbext.process.expression import evaluate
-from gdbext.process.x86_decode import instructions
+from gdbext.arch.x86_64.decode import instructions
+from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, row_at
+from gdbext.formats.dwarf_expression import evaluate
+from gdbext.formats.eh_frame import SearchTable
+from gdbext.formats.elf import ElfImage
+from gdbext.unwind.emulation_unwind import EmulationUnwinder, Value
 
 SP = 0x7FFF_0000_0000
 SAVED = (3, 6, 12, 13, 14, 15)
@@ -113,7 +113,7 @@ def test_agrees_with_call_frame_information(name: str) -> None:
         if row.cfa_register == 6:
             registers[6] = SP + generator.randrange(16, 4096, 16)
         names = {"rbp": registers[6], "rsp": SP, "rbx": registers[3], **{f"r{n}": registers[n] for n in range(12, 16)}}
-        flow = CodeFlow(FileCode(image), starts)  # type: ignore[arg-type]
+        flow = EmulationUnwinder(FileCode(image), starts)  # type: ignore[arg-type]
         rows = flow.rows(pc, names)
         results["none" if not rows else "found"] += 1
         for found in rows:
@@ -130,7 +130,7 @@ def is_padding(code: bytes) -> bool:
     return code[:1] in (b"\x90", b"\xcc", b"\x66") or code[:2] == b"\x0f\x1f"
 
 
-def flow_of(code: str, start: int = 0x1000) -> CodeFlow:
+def flow_of(code: str, start: int = 0x1000) -> EmulationUnwinder:
     data = bytes.fromhex(code)
 
     class Bytes:
@@ -138,7 +138,7 @@ def flow_of(code: str, start: int = 0x1000) -> CodeFlow:
             at = address - start
             return data[at : at + size] if at >= 0 else b""
 
-    return CodeFlow(Bytes(), lambda _: False)  # type: ignore[arg-type]
+    return EmulationUnwinder(Bytes(), lambda _: False)  # type: ignore[arg-type]
 
 
 KNOWN = {"rsp": SP, "rbp": SP + 0x100, "rbx": 1, "r12": 2, "r13": 3, "r14": 4, "r15": 5}

@@ -11,7 +11,9 @@ from fake_target import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdbext.dispatcher.containers import (
+from gdbext.errors import BadData, MemoryFault
+from gdbext.process.memory import Memory
+from gdbext.torch.values.containers import (
     StringReader,
     check_hashed,
     list_items,
@@ -19,8 +21,6 @@ from gdbext.dispatcher.containers import (
     read_map_header,
     vector_span,
 )
-from gdbext.errors import BadData, MemoryFault
-from gdbext.process.memory import Memory
 
 BASE = 0x100000
 HEAP = 0x200000

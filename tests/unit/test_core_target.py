@@ -15,8 +15,8 @@ from elf_maker import make_elf
 from elftools.elf.elffile import ELFFile
 
 from gdbext.errors import BadCore, ForeignArchitecture, MemoryFault, NotPermitted
-from gdbext.target.base import MemoryMapping
-from gdbext.target.core_target import CoreTarget
+from gdbext.targets.base import MemoryMapping
+from gdbext.targets.core_target import CoreTarget
 
 BASE = 0x7F0000000000
 PAGE = 4096

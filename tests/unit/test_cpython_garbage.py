@@ -12,19 +12,21 @@ from typing import Any, cast
 import pytest
 from describe_object import describe
 
-from gdbext.cpython import debug_offsets, frames, locks
-from gdbext.cpython.functions import function_source
-from gdbext.cpython.layout import SUPPORTED, layout_for
-from gdbext.cpython.objects import Objects
-from gdbext.cpython.runtime import Interpreter, PythonRuntime, ThreadState
-from gdbext.cpython.slots import locals_of, stack_slots
-from gdbext.cpython.version import RuntimeLocation, evidence, version_text
-from gdbext.cpython.waits import python_wait
+from gdbext.cpython.abi import debug_offsets
+from gdbext.cpython.abi.python_layout import SUPPORTED, layout_for
+from gdbext.cpython.abi.version import RuntimeLocation, evidence, version_text
+from gdbext.cpython.objects.functions import function_source
+from gdbext.cpython.objects.objects import Objects
+from gdbext.cpython.sync import locks
+from gdbext.cpython.sync.python_wait import python_wait
+from gdbext.cpython.threads import python_frames
+from gdbext.cpython.threads.runtime import Interpreter, PythonRuntime, ThreadState
+from gdbext.cpython.threads.slots import locals_of, stack_slots
 from gdbext.errors import GdbextError, MemoryFault, PythonUnsupported
 from gdbext.process.memory import Memory
-from gdbext.process.module import Module
+from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
-from gdbext.target.base import MemoryMapping, Target, Thread
+from gdbext.targets.base import MemoryMapping, Target, Thread
 
 BASE = 0x7F0000000000
 SIZE = 1 << 19
@@ -117,7 +119,7 @@ def test_nothing_but_typed_errors(minor: tuple[int, int], seed: int) -> None:
         stack = runtime.frames.stack(state)
         assert stack.problem is not None or not stack.frames
         python_wait(runtime, state, address)
-        frame = frames.PythonFrame("f", "f.py", 1, address, True, address)
+        frame = python_frames.PythonFrame("f", "f.py", 1, address, True, address)
         for reader in (locals_of, stack_slots):
             with_errors(reader, runtime, frame)
         for method in (

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from harness import HarnessError, interpreter
 
-from gdbext.cpython import linetable
+from gdbext.cpython.objects import linetable
 
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 

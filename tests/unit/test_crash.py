@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fake_target import FakeTarget
 
-from gdbext.analysis.crash import describe, is_trap
 from gdbext.process.memory import Memory
-from gdbext.target.base import MemoryMapping, Signal
+from gdbext.targets.base import MemoryMapping, Signal
+from gdbext.verdict.crash import describe, is_trap
 
 STACK = MemoryMapping(0x7F0000020000, 0x7F0000820000, 0, "", "rw-p")
 GUARD = MemoryMapping(0x7F000001F000, 0x7F0000020000, 0, "", "---p")

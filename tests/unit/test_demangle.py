@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdbext.process import demangle as module
-from gdbext.process.demangle import demangle
-from gdbext.process.elf import ElfImage
-from gdbext.process.symbol_table import STT_FUNC
+from gdbext.formats import demangle as module
+from gdbext.formats.demangle import demangle
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.symbol_table import STT_FUNC
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def libtorch_names() -> list[str]:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("no torch here")
     image = ElfImage.open(str(Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_cpu.so"))
-    from gdbext.process.symbol_index import SymbolIndex
+    from gdbext.formats.symbol_index import SymbolIndex
 
     table = SymbolIndex(image).tables[0]
     generator = random.Random(6)
@@ -103,7 +103,7 @@ def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ctypes_is_imported_only_when_needed() -> None:
     code = (
-        "import sys; from gdbext.process.demangle import demangle; demangle('main'); a = 'ctypes' in sys.modules;"
+        "import sys; from gdbext.formats.demangle import demangle; demangle('main'); a = 'ctypes' in sys.modules;"
         "print(a, demangle('_Z1fv'))"
     )
     root = Path(__file__).resolve().parents[2]

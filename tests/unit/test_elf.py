@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdbext.errors import SymbolFileError
-from gdbext.process.elf import PT_GNU_EH_FRAME, PT_TLS, ElfImage, build_id_in
-from gdbext.process.symbol_cache import SymbolCache
-from gdbext.process.symbol_index import SymbolIndex
+from gdbext.formats.elf import PT_GNU_EH_FRAME, PT_TLS, ElfImage, build_id_in
+from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.symbol_index import SymbolIndex
 
 SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)], b"\x12\x34\x56\x78" * 5)
 

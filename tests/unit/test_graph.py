@@ -6,7 +6,7 @@ import time
 
 from analysis_facts import thread, wait
 
-from gdbext.analysis.graph import WaitGraph
+from gdbext.verdict.graph import WaitGraph
 
 
 def ring(size, kind="mutex", first=1):

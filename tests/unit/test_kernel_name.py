@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.dispatcher.ivalue import double_text, quoted
-from gdbext.dispatcher.kernel_name import (
+from gdbext.errors import UsageError
+from gdbext.torch.registry.kernel_name import (
     FUNCTION_POINTER,
     kernel_target,
     most_telling,
     plain_name,
     template_arguments,
 )
-from gdbext.dispatcher.operator_names import matcher, unknown_operator
-from gdbext.errors import UsageError
+from gdbext.torch.registry.operator_names import matcher, unknown_operator
+from gdbext.torch.values.ivalue import double_text, quoted
 
 STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
 BOXED = f"(c10::OperatorKernel*, c10::OperatorHandle const&, c10::DispatchKeySet, {STACK})"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from gdbext.dispatcher.keyset import KeyNames
 from gdbext.errors import BadData, UsageError
-from gdbext.layouts import registry
+from gdbext.layouts import store
+from gdbext.torch.values.keyset import KeyNames
 
 ORACLE = torch._C.DispatchKeySet
 ORACLE_RUNTIME = set(str(torch._C._dispatch_keyset_full())[len("DispatchKeySet(") : -1].split(", "))
 """The names of all runtime keys, from the text of the full set."""
-_LAYOUTS = sorted(registry.DATA.glob(f"torch-{torch.__version__}-*.json"))
+_LAYOUTS = sorted(store.DATA.glob(f"torch-{torch.__version__}-*.json"))
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
-    assert _LAYOUTS, f"no layout for torch {torch.__version__} in {registry.DATA}"
-    return KeyNames(registry.load(Path(_LAYOUTS[0])))
+    assert _LAYOUTS, f"no layout for torch {torch.__version__} in {store.DATA}"
+    return KeyNames(store.load(Path(_LAYOUTS[0])))
 
 
 def random_bits(keys: KeyNames, count: int) -> list[int]:

@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdbext.errors import LayoutError
-from gdbext.layouts import identity, registry, validate
-from gdbext.layouts.extract import shorten
+from gdbext.layouts import identity, store, validate
 from gdbext.layouts.layout import Layout
+from gdbext.layouts.measure.extract import shorten
 from gdbext.process.struct_view import Field, Struct, StructView
 
-FILES = sorted(registry.DATA.glob("*-*.json"))
-TORCH = registry.DATA / "torch-2.13.0+cpu-cxx11.json"
+FILES = sorted(store.DATA.glob("*-*.json"))
+TORCH = store.DATA / "torch-2.13.0+cpu-cxx11.json"
 DOCUMENT = json.loads(TORCH.read_text())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_shipped_file_is_valid(path: Path) -> None:
-    layout = registry.load(path, full=True)
+    layout = store.load(path, full=True)
     assert layout.id == path.stem
     assert layout.provenance["compiler"]
 
@@ -37,12 +37,12 @@ def test_shipped_versions() -> None:
 
 
 def test_index_is_up_to_date() -> None:
-    assert registry.index() == registry.make_index()
+    assert store.index() == store.make_index()
 
 
 def test_measured_facts_of_the_wheel() -> None:
     """Figures that were read from the wheel's machine code, independently of its headers (shared/facts.md)."""
-    layout = registry.load(TORCH)
+    layout = store.load(TORCH)
     entry, kernel = layout.struct("c10::impl::OperatorEntry"), layout.struct("c10::KernelFunction")
     assert (entry.size, entry.offset("dispatchTable_"), kernel.size) == (6048, 248, 40)
     assert layout.constant("num_runtime_entries") == 137
@@ -53,7 +53,7 @@ def test_measured_facts_of_the_wheel() -> None:
 
 
 def test_table_indices_follow_from_offsets_and_masks() -> None:
-    layout = registry.load(TORCH)
+    layout = store.load(TORCH)
     keys = layout.enum("c10::DispatchKey")
     functionalities = layout.dispatch("offsets_and_masks")
     backends = layout.constant("num_backends")
@@ -72,17 +72,17 @@ def test_table_indices_follow_from_offsets_and_masks() -> None:
 
 def test_loading_is_quick() -> None:
     """The whole of a report has 0.15 s."""
-    registry.load(TORCH)
+    store.load(TORCH)
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        registry.load(TORCH).struct("c10::impl::OperatorEntry")
+        store.load(TORCH).struct("c10::impl::OperatorEntry")
         times.append(time.perf_counter() - start)
     assert min(times) < 0.010
 
 
 def test_missing_names_say_which() -> None:
-    layout = registry.load(TORCH)
+    layout = store.load(TORCH)
     with pytest.raises(LayoutError, match="Nonesuch"):
         layout.struct("c10::Nonesuch")
     with pytest.raises(LayoutError, match="nonesuch"):
@@ -145,7 +145,7 @@ def test_unsound_document_is_refused(document: object, tmp_path: Path) -> None:
     path = tmp_path / "torch-bad.json"
     path.write_text(json.dumps(document))
     with pytest.raises(LayoutError, match="torch-bad") as caught:
-        registry.load(path)
+        store.load(path)
     assert caught.value.help
 
 
@@ -154,17 +154,17 @@ def test_broken_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text(text)
     with pytest.raises(LayoutError, match="broken"):
-        registry.load(path)
+        store.load(path)
 
 
 def test_missing_and_oversized_file(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match="No such file"):
-        registry.load(tmp_path / "none.json")
+        store.load(tmp_path / "none.json")
     huge = tmp_path / "huge.json"
     with huge.open("wb") as stream:
         stream.truncate(64 << 20)
     with pytest.raises(LayoutError, match="larger"):
-        registry.load(huge)
+        store.load(huge)
 
 
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text(max_size=4), st.just([]))
@@ -194,10 +194,10 @@ def test_any_damage_is_refused_or_harmless(data: st.DataObject) -> None:
 def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
     names = {"a.json": "2.13.1+cpu", "b.json": "2.13.0+cu126", "c.json": "2.12.0+cpu", "d.json": "2.13.0+cpu"}
     (tmp_path / "index.json").write_text(json.dumps({"build_ids": {}, "torch": names}))
-    found = [path.name for path, _ in registry.by_version("2.13.0+cu126", tmp_path)]
+    found = [path.name for path, _ in store.by_version("2.13.0+cu126", tmp_path)]
     assert found == ["b.json", "d.json", "a.json"]
-    assert registry.by_version("3.0.0", tmp_path) == []
-    assert registry.by_version("", tmp_path) == ()
+    assert store.by_version("3.0.0", tmp_path) == []
+    assert store.by_version("", tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -205,25 +205,25 @@ def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
     [("2.13.0+cpu", (2, 13, 0)), ("2.13.0a0+git12", (2, 13, 0)), ("2.13", (2, 13)), ("", ()), ("nightly", ())],
 )
 def test_release(text: str, numbers: tuple[int, ...]) -> None:
-    assert registry.release(text) == numbers
+    assert store.release(text) == numbers
 
 
 def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = registry.layout_cache()
+    folder = store.layout_cache()
     folder.mkdir(parents=True)
     build_id = "ab" * 20
     path = folder / f"{build_id}.json"
     path.write_text(json.dumps(DOCUMENT))
-    assert registry.by_build_id(build_id) is None, "measured on another build"
+    assert store.by_build_id(build_id) is None, "measured on another build"
     path.write_text(json.dumps(_with({"libtorch_cpu.so": build_id}, "build_ids")))
-    found = registry.by_build_id(build_id)
+    found = store.by_build_id(build_id)
     assert found is not None
     assert found.match == "generated"
     path.write_text("{")
-    assert registry.by_build_id(build_id) is None, "damaged"
-    assert registry.by_build_id("../../etc/passwd") is None
-    assert registry.by_build_id(None) is None
+    assert store.by_build_id(build_id) is None, "damaged"
+    assert store.by_build_id("../../etc/passwd") is None
+    assert store.by_build_id(None) is None
 
 
 def test_build_id_is_readelf_s() -> None:

@@ -13,12 +13,12 @@ import pytest
 from elf_maker import DATA_START, Entry, make_elf
 from fake_target import FakeTarget, OwnProcess
 
-from gdbext.process.elf import ElfImage
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.symbol_cache import SymbolCache
 from gdbext.process.memory import Memory
-from gdbext.process.module import Module, ModuleTable
-from gdbext.process.symbol_cache import SymbolCache
+from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import SymbolIndex, Symbolizer
-from gdbext.target.base import MemoryMapping
+from gdbext.targets.base import MemoryMapping
 
 BASE = 0x7F0000000000
 PATH = "/lib/libmade.so"
@@ -90,7 +90,7 @@ def test_modules_equal_the_loaders_list() -> None:
 
 
 def test_nothing_is_opened_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gdbext.process import module as code
+    from gdbext.process import modules as code
 
     opened: list[str] = []
     original = code.ElfImage.open

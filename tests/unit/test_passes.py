@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gdbext.dispatcher.passes import Pass, group
-from gdbext.dispatcher.roles import FunctionRole, Role
+from gdbext.torch.stack.dispatch_calls import DispatchCall, group
+from gdbext.torch.stack.roles import FunctionRole, Role
 
 PLAIN = FunctionRole(Role.PLAIN)
 CALL = FunctionRole(Role.OPERATOR, "call", "mm", "_ZN2at4_ops2mm4callERKNS_6TensorES4_")
@@ -20,7 +20,9 @@ BOXED_FROM_UNBOXED = FunctionRole(Role.BOXED_FROM_UNBOXED)
 BODY = FunctionRole(Role.BOXED_BODY)
 
 
-def passes(*innermost_first: FunctionRole, pointer: tuple[int, ...] = (), signals: tuple[int, ...] = ()) -> list[Pass]:
+def passes(
+    *innermost_first: FunctionRole, pointer: tuple[int, ...] = (), signals: tuple[int, ...] = ()
+) -> list[DispatchCall]:
     """``pointer``: the levels whose call to the next inner frame goes through a pointer."""
     return group(innermost_first, frozenset(signals), lambda level: level in pointer)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.analysis.facts import Verdict
-from gdbext.analysis.progress import Place, compare, revised, summary
+from gdbext.model.facts import Verdict
+from gdbext.verdict.progress import Place, compare, revised, summary
 
 
 def place(*addresses, line=1, seconds=0.0):

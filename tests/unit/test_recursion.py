@@ -7,8 +7,8 @@ import time
 import pytest
 from analysis_facts import step
 
-from gdbext.analysis import recursion
-from gdbext.analysis.recursion import Run, find_run
+from gdbext.verdict import recursion
+from gdbext.verdict.recursion import Run, find_run
 
 
 def redispatches(count, op="my::op", bits=0x10):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from unit.unwind_fakes import FakeTarget
 
-from gdbext.process.elf import ElfImage
+from gdbext.formats.elf import ElfImage
+from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched
 from gdbext.process.memory import Memory
-from gdbext.process.module import Module, ModuleTable
-from gdbext.process.tls import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched
+from gdbext.process.modules import Module, ModuleTable
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 LIBC_BASE, BASE = 0x7F00_0000_0000, 0x7E00_0000_0000

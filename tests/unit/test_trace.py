@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from gdbext.dispatcher.keyset import KeyNames
-from gdbext.dispatcher.traced import Dispatch, Found
+from gdbext.arch.x86_64.decode import instructions
 from gdbext.errors import UsageError
-from gdbext.layouts import registry
-from gdbext.live import control
-from gdbext.live.arguments import Holder, hidden_result, holders, register_values, schema_types
-from gdbext.live.breaks import BreakRequest, check_keys, key_condition
-from gdbext.live.everything import direct_calls
-from gdbext.live.lineage import Ancestor, Lineage, Place, Rule
-from gdbext.live.plan import split_struct
-from gdbext.live.trace import Limits, Tracer
-from gdbext.process.x86_decode import instructions
-from gdbext.render.chrome_trace import ChromeTrace
-from gdbext.render.trace_text import JsonTrace, TextTrace
+from gdbext.layouts import store
+from gdbext.live.breakpoints.break_plan import BreakRequest, check_keys, key_condition
+from gdbext.live.hooks import control
+from gdbext.live.hooks.all_calls import direct_calls
+from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
+from gdbext.live.hooks.operator_functions import split_struct
+from gdbext.live.trace.tracer import Limits, Tracer
+from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.render.json.chrome_trace import ChromeTrace
+from gdbext.render.text.trace_text import JsonTrace, TextTrace
+from gdbext.torch.values.keyset import KeyNames
+from gdbext.unwind.caller_check import CallerCheck, CallerWalk, Place, Rule
 
-_LAYOUTS = sorted(registry.DATA.glob("torch-*.json"))
+_LAYOUTS = sorted(store.DATA.glob("torch-*.json"))
 
 CODE = 0x1000
 """Where the traced functions' code is; each is 0x100 bytes long."""
@@ -34,7 +34,7 @@ STACK = 0x7000
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
-    return KeyNames(registry.load(_LAYOUTS[-1]))
+    return KeyNames(store.load(_LAYOUTS[-1]))
 
 
 class Stack:
@@ -54,9 +54,9 @@ class Stack:
 class Describer:
     """Finds the same kernel for everything."""
 
-    def find(self, operator: Any, event: str, bits: int) -> Found:
+    def find(self, operator: Any, event: str, bits: int) -> LookupResult:
         key = {1: "CPU", 2: "AutogradCPU"}[bits]
-        return Found(event, operator.name, "", bits, (key,), key, bits, "kernel", "c++", True, True, True, False,
+        return LookupResult(event, operator.name, "", bits, (key,), key, bits, "kernel", "c++", True, True, True, False,
                      frozenset((0x5000, 0x5008)), 0x5008)  # fmt: skip
 
 
@@ -67,7 +67,7 @@ class Case:
         self.lines: list[str] = []
         self.stack = Stack()
         self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
-        lineage = Lineage(self.stack, self.stack.read, lambda: 0)  # type: ignore[arg-type]
+        lineage = CallerWalk(self.stack, self.stack.read, lambda: 0)  # type: ignore[arg-type]
         self.tracer = Tracer(
             Describer(),  # type: ignore[arg-type]
             self.sink,
@@ -180,9 +180,9 @@ def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
-    lineage = Lineage(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
-    assert lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 0x4242))
-    assert not lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 0x4243))
+    lineage = CallerWalk(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    assert lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
+    assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
 
 
 def test_a_damaged_stack_ends_the_walk() -> None:
@@ -190,13 +190,13 @@ def test_a_damaged_stack_ends_the_walk() -> None:
     nowhere = 0x6050
     stack.words[STACK - 0x108] = nowhere
     stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
-    lineage = Lineage(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
-    assert not lineage.inside(CODE, STACK - 0x100, Ancestor(STACK, CODE, CODE + 1, 1))
+    lineage = CallerWalk(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
 
 
-def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> Dispatch:
+def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
     found = Describer().find(SimpleNamespace(name=f"op{number}"), "call", 1)
-    return Dispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
+    return TracedDispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
 
 
 def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from unit.unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
 
-from gdbext.process.elf import ElfImage
+from gdbext.formats.elf import ElfImage
 from gdbext.process.symbols import SymbolIndex
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"

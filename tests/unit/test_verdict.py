@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.analysis import recursion
-from gdbext.analysis.crash import Crash
-from gdbext.analysis.verdict import Case, judge
+from gdbext.verdict import recursion
+from gdbext.verdict.crash import Crash
+from gdbext.verdict.verdict import Observations, judge
 
 MM = step("aten::mm", 4, 0x10, "Meta")
 
 
 def verdict(*threads, **more):
-    return judge(Case(threads, more.pop("pid", 1), **more)).verdict
+    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict
 
 
 def recursions(thread_facts):
@@ -98,12 +98,12 @@ def test_busy_when_it_runs_or_waits_for_what_runs():
 
 
 def test_contention_is_no_finding():
-    case = Case([thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))], 1)
+    case = Observations([thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))], 1)
     assert judge(case).findings == ()
 
 
 def test_an_unknown_owner_may_be_the_thread_that_runs():
-    judged = judge(Case([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
+    judged = judge(Observations([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
     assert judged.verdict.kind == "busy"
     assert [finding.kind for finding in judged.findings] == ["note"]
     assert "cannot be excluded" in judged.verdict.summary
@@ -111,12 +111,12 @@ def test_an_unknown_owner_may_be_the_thread_that_runs():
 
 def test_idle_pools_and_prompts():
     pool = [thread(i, wait("worker-pool"), state="idle", pool="OpenMP") for i in range(2, 9)]
-    found = judge(Case([thread(1, wait("io"), state="idle"), *pool], 1))
+    found = judge(Observations([thread(1, wait("io"), state="idle"), *pool], 1))
     assert (found.verdict.kind, found.findings) == ("idle", ())
 
 
 def test_no_all_clear_while_a_wait_is_not_understood():
-    judged = judge(Case([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
+    judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
     assert judged.verdict.kind == "idle"
     assert "cannot be excluded" in judged.verdict.summary
     assert judged.verdict.threads == (2,)
@@ -129,7 +129,7 @@ def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
 
 
 def test_a_timed_cycle_is_a_note_only():
-    judged = judge(Case([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
+    judged = judge(Observations([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
     assert judged.verdict.kind == "idle"
     assert "ends by itself" in judged.findings[0].summary
 
@@ -155,6 +155,6 @@ def test_crash_is_strongest():
 
 def test_threads_that_wait_alike_are_one_finding():
     threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
-    judged = judge(Case([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
+    judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
     assert [len(finding.threads) for finding in judged.findings] == [199, 1]
     assert "198 more threads" in judged.verdict.summary

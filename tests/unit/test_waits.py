@@ -7,16 +7,16 @@ import struct
 import pytest
 from fake_target import FakeTarget
 
-from gdbext.analysis import syscalls
-from gdbext.analysis.facts import FrameFact, Owner
-from gdbext.analysis.look import ProcessLook, ThreadLook
-from gdbext.analysis.marks import marks_of
-from gdbext.analysis.waits import state_of
-from gdbext.cpython.gil import GilState
-from gdbext.cpython.waits import PythonWait
+from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.model.facts import Frame, Owner
+from gdbext.process import syscalls
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
-from gdbext.process.unwind import NativeFrame
+from gdbext.unwind.unwinder import NativeFrame
+from gdbext.waits.function_tags import marks_of
+from gdbext.waits.recognise import state_of
+from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 DATA, CODE, STACK, TLS = 0x10000, 0x500000, 0x700000, 0x800000
 PC = CODE + 0x100
@@ -56,7 +56,7 @@ class Process:
     def look(self, tid=None, python=None):
         memory = Memory(self.target)
         tids = frozenset(spec[0] for spec in self.specs)
-        process = ProcessLook(memory, self, self, min(tids), tids, python=python)
+        process = ProcessSnapshot(memory, self, self, min(tids), tids, python=python)
         for spec in self.specs:
             process.threads.append(self._look(process, *spec))
         return process.thread(tid if tid is not None else min(tids))
@@ -65,7 +65,7 @@ class Process:
     def _look(process, tid, frames, call, args, rax, registers, python, dispatch):
         values = dict(zip(("rdi", "rsi", "rdx", "r10", "r8", "r9"), [*args, 0, 0, 0, 0, 0, 0]))
         state = {"rip": PC, "rsp": STACK, "rax": rax, "orig_rax": call, "fs_base": TLS + tid * 0x1000, **values}
-        return ThreadLook(process, tid, state, Stack(frames, registers), None, python, dispatch)
+        return ThreadSnapshot(process, tid, state, Stack(frames, registers), None, python, dispatch)
 
     def names_at(self, address):
         return self.symbols.get(address, ())
@@ -361,7 +361,7 @@ def test_another_futex_below_restore_thread_is_not_the_gil():
 # --- Python locks --------------------------------------------------------------------------------
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]
-FRAME = FrameFact(3, "python", "wait", file="/lib/threading.py", line=1)
+FRAME = Frame(3, "python", "wait", file="/lib/threading.py", line=1)
 
 
 def python_wait(kind, **more):
@@ -554,6 +554,6 @@ def test_a_name_inside_a_template_argument_is_no_mark():
     (["/lib/python3.11/selectors.py", "/lib/python3.11/asyncio/base_events.py", "/home/me/server.py"], "waiting"),
 ])  # fmt: skip
 def test_prompts_written_in_python(files, state):
-    python = [FrameFact(level, "python", "f", file=file) for level, file in enumerate(files)]
+    python = [Frame(level, "python", "f", file=file) for level, file in enumerate(files)]
     process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
     assert state_of(process.look()).state == state

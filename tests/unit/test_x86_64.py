@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gdbext.process.arch_x86_64 import follows_call, return_address_offset
-from gdbext.process.elf import ElfImage
-from gdbext.process.x86_decode import REGISTERS, Instruction, MemoryOperand, instructions
+from gdbext.arch.x86_64.decode import REGISTERS, Instruction, MemoryOperand, instructions
+from gdbext.arch.x86_64.registers import follows_call, return_address_offset
+from gdbext.formats.elf import ElfImage
 
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 

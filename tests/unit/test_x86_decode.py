@@ -11,8 +11,8 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdbext.process.call_site import Location, argument_source
-from gdbext.process.x86_decode import instructions
+from gdbext.arch.x86_64.argument_flow import Location, argument_source
+from gdbext.arch.x86_64.decode import instructions
 
 
 def assemble(tmp_path: Path, source: str) -> bytes:

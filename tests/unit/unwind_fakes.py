@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gdbext.errors import MemoryFault
-from gdbext.process.elf import ElfImage
+from gdbext.formats.elf import ElfImage
 from gdbext.process.memory import Memory
-from gdbext.process.module import ModuleTable
-from gdbext.process.unwind import NativeFrame, Unwinder
-from gdbext.target.base import MemoryMapping, Target, Thread
+from gdbext.process.modules import ModuleTable
+from gdbext.targets.base import MemoryMapping, Target, Thread
+from gdbext.unwind.unwinder import NativeFrame, Unwinder
 
 PAGE = 4096
 STACK = 0x7FFC_0000_0000

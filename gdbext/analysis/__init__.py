@@ -1,1 +1,0 @@
-"""Who waits for whom, and the verdict. Pure: dataclasses in, findings out."""

@@ -1,0 +1,1 @@
+"""One folder per architecture: registers, calling convention, system calls, signal frame, decoder."""

@@ -1,0 +1,166 @@
+"""From where a call's argument came: the last write of its register before the call, followed to its source.
+
+The answer is a place that still holds the value while the call is under way: a callee-saved register of the calling
+frame, or a stack slot. Where that is not certain there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from gdbext.arch.x86_64.decode import Instruction, MemoryOperand
+
+CALLEE_SAVED = frozenset(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
+"""Registers that a called function gives back as they were (psABI x86-64, figure 3.4); unwinding recovers them."""
+_WORD = 8
+_ENDS = ("call", "jmp", "ret", "trap")
+
+
+class Location(NamedTuple):
+    """Where a value is: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
+    "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
+    Registers are as they were at the call.
+
+    "memory" held the value when the call began. The called function can change it only where the slot is a variable
+    whose address it was given; a compiler's own spill slots never change. It is the value only if ``others``, places
+    that were stored to after it was loaded (register, displacement, bytes), do not overlap it: their registers have
+    values only in a real frame.
+    """
+
+    kind: str
+    register: str | None = None
+    displacement: int = 0
+    value: int | None = None
+    parts: tuple[Location, ...] = ()
+    others: tuple[tuple[str, int, int], ...] = ()
+
+    def intact(self, registers: Mapping[str, int]) -> bool:
+        """With the frame's registers: none of ``others`` overlaps the 8 bytes of this place."""
+        if self.others and self.register not in registers:
+            return False
+        start = registers.get(self.register or "", 0) + self.displacement
+        for register, displacement, size in self.others:
+            other = registers.get(register)
+            if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
+                return False
+        return True
+
+
+def argument_source(code: Sequence[Instruction], register: str, labels: Iterable[int] = ()) -> Location | None:
+    """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
+
+    Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
+    that some jump leads to before the source was found. Jumps inside ``code`` are known; ``labels`` are the targets
+    of all others that may lead into it: from behind the call, and from the function's cold part (``jump_targets``).
+    """
+    known = jump_targets(code)
+    known.update(labels)
+    return _Search(code, known).find(len(code) - 1, register)
+
+
+def jump_targets(code: Iterable[Instruction]) -> set[int]:
+    """Where the direct jumps of ``code`` lead."""
+    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target is not None}
+
+
+class _Search:
+    def __init__(self, code: Sequence[Instruction], labels: set[int]) -> None:
+        self._code = code
+        self._labels = labels
+        self._call = len(code) - 1
+
+    def find(self, before: int, register: str) -> Location | None:
+        """Where ``register``, as it is just before instruction number ``before``, still is at the call."""
+        position = before
+        while position >= 0:
+            if register in CALLEE_SAVED:
+                kept = self._unchanged(register, position)
+                if kept is not None:
+                    return Location("register", register, kept)
+            if self._code[position].address in self._labels or position == 0:
+                return None
+            position -= 1
+            found = self._code[position]
+            if found.kind in _ENDS:
+                return None
+            if register in found.writes:
+                return self._source(position, found, register)
+        return None
+
+    def _source(self, position: int, found: Instruction, register: str) -> Location | None:
+        if found.destination != register:
+            return None  # pop writes rsp, too, and many write without naming
+        if found.kind == "and":
+            parts = (self.find(position, register), self._operand(position, found))
+            return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
+        return self._operand(position, found)
+
+    def _operand(self, position: int, found: Instruction) -> Location | None:
+        """The place of what an instruction takes from its source, memory or immediate operand."""
+        if found.kind in ("zero", "mov", "and") and found.immediate is not None:
+            return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
+        if found.kind in ("mov", "and") and found.source is not None:
+            return self.find(position, found.source)
+        if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
+            return None
+        if found.memory.base == "rip":
+            place = found.end + found.memory.displacement
+            return Location("constant", value=place) if found.kind == "lea" else None
+        return self._through_base(position, found, found.memory)
+
+    def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
+        """``lea`` and loads relative to a register that can itself be followed to the call."""
+        assert memory.base is not None
+        base = self.find(position, memory.base)
+        if base is None or base.kind != "register":
+            return None
+        displacement = base.displacement + memory.displacement
+        if found.kind == "lea":
+            return Location("register", base.register, displacement)
+        if found.kind not in ("mov", "and"):
+            return None
+        others = self._stores_elsewhere(position, base.register, displacement)
+        return None if others is None else Location("memory", base.register, displacement, others=others)
+
+    def _unchanged(self, register: str, position: int) -> int | None:
+        """What to add to the register at the call to get it as before instruction ``position``; None when unsure."""
+        added = 0
+        for found in self._code[position : self._call]:
+            if register not in found.writes:
+                continue
+            if register == "rsp" and found.kind == "push":
+                added += _WORD
+            elif register == "rsp" and found.kind == "pop" and found.destination != "rsp":
+                added -= _WORD
+            elif found.kind == "add" and found.immediate is not None:
+                added -= found.immediate
+            else:
+                return None
+        return added
+
+    def _stores_elsewhere(
+        self, position: int, register: str | None, displacement: int
+    ) -> tuple[tuple[str, int, int], ...] | None:
+        """Stores between the load and the call relative to other registers; None when one may hit the slot.
+
+        A store relative to the same register is known to miss it. A push writes below the stack pointer, where no
+        variable can be.
+        """
+        others = []
+        for number in range(position + 1, self._call):
+            found = self._code[number]
+            if not found.stored:
+                continue
+            memory = found.memory
+            if memory is None or memory.base is None or memory.index_register is not None:
+                return None
+            base = self.find(number, memory.base) if memory.base in CALLEE_SAVED else None
+            if base is None or base.kind != "register" or base.register is None:
+                return None
+            start = base.displacement + memory.displacement
+            if base.register != register:
+                others.append((base.register, start, found.stored))
+            elif start < displacement + _WORD and displacement < start + found.stored:
+                return None
+        return tuple(others)

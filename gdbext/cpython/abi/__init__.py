@@ -1,0 +1,1 @@
+"""Which CPython this is, and all that differs between its versions."""

@@ -1,0 +1,71 @@
+"""The offsets that CPython 3.13 publishes about itself at the start of ``_PyRuntime``.
+
+Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
+patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each
+starting with the size of the structure it describes. Another minor version has another list.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from gdbext.errors import PythonUnsupported
+from gdbext.process.memory import Memory
+
+_HEADER = 24  # cookie, version, free_threaded
+_MAX_OFFSET = 1 << 24  # PyInterpreterState, the largest, has 195 KB in 3.13.0
+_PLAIN = ""  # published, but not used by us
+
+_GROUPS_313: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("_PyRuntimeState", ("size", _PLAIN, "interpreters.head")),
+    (
+        "PyInterpreterState",
+        ("size", "id", "next", "threads.head", _PLAIN, "imports.modules", "sysdict", _PLAIN, "ceval.gil",
+         _PLAIN, _PLAIN, _PLAIN, _PLAIN),
+    ),
+    (
+        "PyThreadState",
+        ("size", "prev", "next", "interp", "current_frame", "thread_id", "native_thread_id", _PLAIN, "_status"),
+    ),
+    ("_PyInterpreterFrame", ("size", "previous", "f_executable", "instr_ptr", "localsplus", "owner")),
+    (
+        "PyCodeObject",
+        ("size", "co_filename", "co_name", "co_qualname", "co_linetable", "co_firstlineno", "co_argcount",
+         "co_localsplusnames", "co_localspluskinds", "co_code_adaptive"),
+    ),
+    ("PyObject", ("size", "ob_type")),
+    ("PyTypeObject", ("size", "tp_name", "tp_repr", "tp_flags")),
+    ("PyTupleObject", ("size", "ob_item", _PLAIN)),
+    ("PyListObject", ("size", "ob_item", _PLAIN)),
+    ("PyDictObject", ("size", "ma_keys", "ma_values")),
+    ("PyFloatObject", ("size", "ob_fval")),
+    ("PyLongObject", ("size", "long_value.lv_tag", "long_value.ob_digit")),
+    ("PyBytesObject", ("size", _PLAIN, "ob_sval")),
+    ("PyASCIIObject", ("size", "state", "length", _PLAIN)),
+)  # fmt: skip
+"""Structure and its fields under the names of our layouts, in the order of 3.13's _Py_DebugOffsets."""
+
+
+def read(memory: Memory, runtime: int, version: tuple[int, int]) -> dict[tuple[str, str], int]:
+    """(structure, field) to offset, as the target publishes them at ``runtime``.
+
+    Raises MemoryFault; PythonUnsupported for a minor version whose list is not known or an absurd offset.
+    """
+    if version != (3, 13):
+        raise PythonUnsupported("the _Py_DebugOffsets of CPython {}.{} are not known".format(*version))
+    names = list(_names())
+    raw = memory.read(runtime + _HEADER, 8 * len(names))
+    offsets = {}
+    for name, offset in zip(names, struct.unpack(f"<{len(names)}Q", raw)):
+        if offset > _MAX_OFFSET:
+            raise PythonUnsupported(f"_Py_DebugOffsets says that {'.'.join(name)} is at {offset:#x}")
+        if name[1] not in (_PLAIN, "size"):
+            offsets[name] = offset
+    return offsets
+
+
+def _names() -> Iterator[tuple[str, str]]:
+    for struct_name, fields in _GROUPS_313:
+        for field in fields:
+            yield struct_name, field

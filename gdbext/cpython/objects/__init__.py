@@ -1,0 +1,1 @@
+"""Python objects in memory: strings, numbers, containers, code, functions."""

@@ -1,0 +1,109 @@
+"""Code objects: names, file, lines. Read once each, then kept: the same code runs in many frames and threads.
+
+Layouts: Include/cpython/code.h (3.8-3.13).
+"""
+
+from __future__ import annotations
+
+from gdbext.cpython.objects import linetable
+from gdbext.cpython.objects.objects import Objects
+from gdbext.errors import BadData, GdbextError
+
+_TABLE_LIMIT = 4 << 20
+"""Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
+_NAME_LIMIT = 1024
+_PATH_LIMIT = 4096
+_LOCALS_LIMIT = 10_000
+_NEW_NAMES = (3, 11)
+_LINETABLE = (3, 10)
+
+
+class Code:
+    """One PyCodeObject.
+
+    ``name`` is co_qualname (3.11 and later) or co_name, ``file`` co_filename, ``first_line`` co_firstlineno,
+    ``bytecode`` the address of the first instruction (0 before 3.11, where co_code is a bytes object), and
+    ``first_traceable`` the number of code units before which a frame of it is not complete (3.11 and later).
+    """
+
+    __slots__ = ("_objects", "_ranges", "address", "bytecode", "file", "first_line", "first_traceable", "lines", "name")
+
+    def __init__(self, objects: Objects, address: int) -> None:
+        layout, memory = objects.layout, objects.memory
+        self._objects = objects
+        self._ranges: list[linetable.Range] | None = None
+        self.address = address
+        self.lines: dict[int, int | None] = {}
+        raw = memory.read(address, layout.size("PyCodeObject"))
+
+        def word(field: str, size: int = 8) -> int:
+            at = layout.offset("PyCodeObject", field)
+            return int.from_bytes(raw[at : at + size], "little")
+
+        new = layout.version >= _NEW_NAMES
+        self.file = objects.text(word("co_filename"), _PATH_LIMIT)
+        self.name = objects.text(word("co_qualname" if new else "co_name"), _NAME_LIMIT)
+        self.first_line = word("co_firstlineno", 4)
+        self.bytecode = address + layout.offset("PyCodeObject", "co_code_adaptive") if new else 0
+        self.first_traceable = word("_co_firsttraceable", 4) if new else 0
+
+    def line(self, offset: int) -> int | None:
+        """The source line of the instruction at byte ``offset``; the first line for a frame that has not begun."""
+        if offset < 0:
+            return self.first_line
+        if offset in self.lines:
+            return self.lines[offset]
+        if self._ranges is None:
+            self._ranges = self._read_ranges()
+        line = self.lines[offset] = linetable.line_at(self._ranges, offset)
+        return line
+
+    def _read_ranges(self) -> list[linetable.Range]:
+        layout = self._objects.layout
+        field = "co_linetable" if layout.version >= _LINETABLE else "co_lnotab"
+        table = self._objects.memory.u64(self.address + layout.offset("PyCodeObject", field))
+        return linetable.parse(layout.version, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
+
+    def opcode(self, offset: int) -> int | None:
+        """The opcode at byte ``offset``, None where it cannot be read. As executed: specialised and instrumented."""
+        objects = self._objects
+        try:
+            if self.bytecode:
+                return objects.memory.u8(self.bytecode + offset)
+            code = objects.memory.u64(self.address + objects.layout.offset("PyCodeObject", "co_code"))
+            return objects.bytes(code, _TABLE_LIMIT)[offset]
+        except (GdbextError, IndexError):
+            return None
+
+    def local_names(self) -> list[str]:
+        """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
+        objects, layout = self._objects, self._objects.layout
+        new = layout.version >= _NEW_NAMES
+        fields = ("co_localsplusnames",) if new else ("co_varnames", "co_cellvars", "co_freevars")
+        names: list[str] = []
+        for field in fields:
+            items = objects.memory.u64(self.address + layout.offset("PyCodeObject", field))
+            if items:
+                names += [objects.text(name, _NAME_LIMIT) for name in objects.tuple_items(items, _LOCALS_LIMIT)]
+        return names
+
+
+class CodeCache:
+    """All code objects that were asked for, by address."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._known: dict[int, Code | None] = {}
+
+    def get(self, address: int) -> Code:
+        """The code object at ``address``. Raises BadData for anything else, MemoryFault when it is not there."""
+        if address in self._known:
+            code = self._known[address]
+            if code is None:
+                raise BadData(f"no code object at {address:#x}")
+            return code
+        self._known[address] = None
+        if self._objects.type_of(address).name != "code":
+            raise BadData(f"no code object at {address:#x}")
+        code = self._known[address] = Code(self._objects, address)
+        return code

@@ -1,0 +1,1 @@
+"""The GIL, locks, and what Python code waits for in its own words."""

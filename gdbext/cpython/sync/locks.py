@@ -1,0 +1,125 @@
+"""Locks made by ``threading``: lock, RLock and SimpleQueue objects, and which of them a semaphore belongs to.
+
+A PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES), from 3.8 to 3.13.
+A thread that waits for it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of
+its first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
+from gdbext.cpython.threads.python_frames import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.threads.slots import locals_of, stack_slots
+from gdbext.errors import GdbextError
+
+_FRAMES = 3
+"""Innermost Python frames whose objects are looked at."""
+_ATTRIBUTES = 64
+"""Most attributes of one object that are looked at."""
+_LOCK_FIELDS = {
+    "_thread.lock": ("lockobject", "lock_lock", "Lock"),
+    "_thread.RLock": ("rlockobject", "rlock_lock", "RLock"),
+    "_queue.SimpleQueue": ("simplequeueobject", "lock", "SimpleQueue"),
+}
+
+
+@dataclass(frozen=True)
+class LockState:
+    """One lock object.
+
+    ``kind`` is "Lock", "RLock" or "SimpleQueue", ``semaphore`` the address of its sem_t, ``locked`` whether that is
+    taken (an empty SimpleQueue counts as locked), ``waiters`` how many threads sleep on it. Only an RLock records
+    its owner: ``owner_ident`` is that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no
+    such thread lives), ``count`` how often it has taken the lock.
+    """
+
+    address: int
+    kind: str
+    semaphore: int
+    locked: bool
+    waiters: int
+    owner_ident: int | None = None
+    owner_tid: int | None = None
+    count: int = 0
+
+
+def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
+    """The lock object at ``address``; None for any other object and where it cannot be read."""
+    try:
+        return _read_lock(runtime, address)
+    except GdbextError:
+        return None
+
+
+def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
+    found = _LOCK_FIELDS.get(runtime.objects.type_of(address).name)
+    if found is None or (found[2] == "SimpleQueue" and runtime.minor >= (3, 13)):
+        return None
+    struct, field, kind = found
+    memory, offset = runtime.memory, runtime.layout.offset
+    semaphore = memory.u64(address + offset(struct, field))
+    word = memory.u64(semaphore)
+    locked, waiters = not word & 0xFFFFFFFF, word >> 32
+    if kind != "RLock":
+        return LockState(address, kind, semaphore, locked, waiters)
+    count = memory.u64(address + offset(struct, "rlock_count"))
+    owner = memory.u64(address + offset(struct, "rlock_owner")) if count else None
+    owner_tid = runtime.tid_of_ident(owner) if owner else None
+    return LockState(address, kind, semaphore, locked, waiters, owner, owner_tid, count)
+
+
+def find_lock(runtime: PythonRuntime, semaphore: int, candidates: Iterable[int]) -> LockState | None:
+    """The first lock among the objects ``candidates`` whose semaphore is at that address. Words that are no
+    objects do no harm: nothing else can have a lock's type and point to that semaphore."""
+    for candidate in candidates:
+        if candidate & 7 or candidate < 4096:
+            continue
+        lock = read_lock(runtime, candidate)
+        if lock is not None and lock.semaphore == semaphore:
+            return lock
+    return None
+
+
+def waited_lock(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> LockState | None:
+    """The lock object that a thread sleeping on ``semaphore`` waits for, found among the values, locals and
+    attributes that its innermost Python frames hold; None where it is not there."""
+    frames = runtime.frames.stack(state).frames[:_FRAMES]
+    return find_lock(runtime, semaphore, _objects_of(runtime, frames))
+
+
+def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:
+    """Objects that a frame can take a lock from, the likeliest first."""
+    for frame in frames:
+        held: list[int] = []
+        for reader in (stack_slots, locals_of):
+            try:
+                found = reader(runtime, frame)
+            except GdbextError:
+                continue
+            held += found.values() if isinstance(found, dict) else found
+        yield from held
+        for address in held:
+            yield from _inside(runtime, address)
+
+
+def _inside(runtime: PythonRuntime, address: int) -> Iterator[int]:
+    """``self`` of a bound method, and the attributes of an instance of a Python class."""
+    if address & 7 or address < 4096:
+        return
+    try:
+        info = runtime.objects.type_of(address)
+        if info.name == "builtin_function_or_method":  # "with lock:" keeps the lock's bound __exit__
+            yield runtime.memory.u64(address + runtime.layout.offset("PyCFunctionObject", "m_self"))
+        elif info.name == "method":
+            yield runtime.memory.u64(address + runtime.layout.offset("PyMethodObject", "im_self"))
+        elif info.flags & FLAG_HEAP_TYPE:
+            for number, (_, value) in enumerate(runtime.dicts.attributes(address)):
+                if number >= _ATTRIBUTES:
+                    return
+                yield value
+    except GdbextError:
+        return

@@ -1,0 +1,183 @@
+"""What a thread waits for in Python's own words, from its innermost Python frames.
+
+The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
+object as ``self``. What kind of object it is, its attributes tell (Lib/threading.py, Lib/queue.py,
+Lib/concurrent/futures/_base.py, Lib/importlib/_bootstrap.py, 3.8 to 3.13), since several classes have a method of
+the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock
+from gdbext.cpython.threads.python_frames import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.threads.slots import locals_of
+from gdbext.errors import GdbextError
+
+_DEPTH = 8
+"""Innermost Python frames that are looked at: Barrier.wait goes through three others."""
+
+_OUTER = 12
+"""Outermost Python frames in which a pool's worker runs a job; there are five."""
+
+_WAITING = {
+    ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
+    ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
+    ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
+    ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
+    ("_base.py", "result"), ("_base.py", "exception"),
+    ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
+    ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
+}  # fmt: skip
+"""(file, function) of frames that only wait."""
+
+_MARKS = (
+    ("thread", ("_target", "_ident")),
+    ("import", ("wakeup", "owner", "waiters", "name")),
+    ("barrier", ("_parties", "_cond")),
+    ("event", ("_flag", "_cond")),
+    ("semaphore", ("_value", "_cond")),
+    ("future", ("_condition", "_waiters")),
+    ("condition", ("_waiters", "_lock")),
+    ("queue", ("unfinished_tasks", "not_empty")),
+    ("rlock", ("_block", "_owner", "_count")),
+)
+"""Kind of object by attributes that it must have, the first that fits."""
+
+
+@dataclass(frozen=True)
+class PythonWait:
+    """A wait as the Python frames show it.
+
+    ``kind`` is "import" (the lock of a module that another thread imports),
+    "condition", "event", "semaphore", "barrier", "queue", "future", "thread" (join), "shutdown" (the
+    interpreter waits for its threads to end), "rlock", "lock" or "simplequeue"; ``address`` that of the object (0 for
+    "shutdown"). ``lock`` is the lock that the thread sleeps on, where it is known. ``reacquiring``: a
+    condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are those of the thread
+    that has to do something: an RLock's owner, a joined thread,
+    the one that runs a future's job; None where nothing records it.
+    """
+
+    kind: str
+    address: int
+    frame: PythonFrame
+    lock: LockState | None = None
+    reacquiring: bool = False
+    owner_ident: int | None = None
+    owner_tid: int | None = None
+
+
+def python_wait(runtime: PythonRuntime, state: ThreadState, semaphore: int | None = None) -> PythonWait | None:
+    """What the thread waits for according to its Python frames; None where they do not say.
+
+    ``semaphore`` is the address that the thread sleeps on (its futex), where it is known: it proves the lock.
+    Without it the frames alone speak, and a thread that has just been woken looks the same.
+    """
+    frames = runtime.frames.stack(state).frames[:_DEPTH]
+    wait = _by_frames(runtime, frames, semaphore)
+    if wait is not None or semaphore is None or not frames:
+        return wait
+    lock = waited_lock(runtime, state, semaphore)
+    if lock is None:
+        return None
+    return PythonWait(lock.kind.lower(), lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
+
+
+def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int | None) -> PythonWait | None:
+    """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
+    found: tuple[str, int, PythonFrame] | None = None
+    lock: LockState | None = None
+    reacquiring = False
+    for frame in frames:
+        if not _is_waiting(frame):
+            break
+        values = _locals(runtime, frame)
+        kind = "shutdown" if _name(frame) == "_shutdown" else _kind_of(runtime, values.get("self", 0))
+        if kind is None:
+            continue
+        found = kind, values.get("self", 0), frame
+        if kind == "condition" and lock is None:
+            lock, reacquiring = _condition_lock(runtime, values, semaphore)
+    if found is None:
+        return None
+    kind, address, frame = found
+    if lock is None and semaphore is not None:
+        lock = find_lock(runtime, semaphore, _values_and_attributes(runtime, frames[0]))
+    owner = _owner(runtime, kind, address, lock)
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, runtime.tid_of_ident(owner) if owner else None)
+
+
+def _is_waiting(frame: PythonFrame) -> bool:
+    return (frame.file.rpartition("/")[2], _name(frame)) in _WAITING
+
+
+def _name(frame: PythonFrame) -> str:
+    return frame.function.rpartition(".")[2]
+
+
+def _locals(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+    try:
+        return locals_of(runtime, frame)
+    except GdbextError:
+        return {}
+
+
+def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
+    try:
+        return {runtime.objects.text(name, 64): value for name, value in runtime.dicts.attributes(address)}
+    except GdbextError:
+        return {}
+
+
+def _kind_of(runtime: PythonRuntime, address: int) -> str | None:
+    attributes = _attributes(runtime, address) if address else {}
+    return next((kind for kind, names in _MARKS if all(name in attributes for name in names)), None)
+
+
+def _condition_lock(
+    runtime: PythonRuntime, values: dict[str, int], semaphore: int | None
+) -> tuple[LockState | None, bool]:
+    """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
+    waiter = read_lock(runtime, values.get("waiter", 0))
+    if semaphore is None or (waiter is not None and waiter.semaphore == semaphore):
+        return waiter, False
+    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get("_lock", 0))
+    return (lock, True) if lock is not None and lock.semaphore == semaphore else (None, False)
+
+
+def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+    values = _locals(runtime, frame)
+    return [*values.values(), *_attributes(runtime, values.get("self", 0)).values()]
+
+
+def _owner(runtime: PythonRuntime, kind: str, address: int, lock: LockState | None) -> int | None:
+    """Ident of the thread that must act: the one that is joined, the owner of the lock."""
+    if kind == "thread":
+        return _integer(runtime, _attributes(runtime, address).get("_ident", 0))
+    if kind == "future":
+        return _runner(runtime, address)
+    if kind == "import":
+        return _integer(runtime, _attributes(runtime, address).get("owner", 0))
+    if lock is not None and lock.owner_ident:
+        return lock.owner_ident
+    return _integer(runtime, _attributes(runtime, address).get("_owner", 0)) if kind == "rlock" else None
+
+
+def _runner(runtime: PythonRuntime, future: int) -> int | None:
+    """Ident of the thread that runs the future's job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
+    for state in runtime.thread_states():
+        for frame in runtime.frames.stack(state).frames[-_OUTER:]:
+            if _name(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py"):
+                item = _locals(runtime, frame).get("self", 0)
+                if item and _attributes(runtime, item).get("future") == future:
+                    return state.ident
+    return None
+
+
+def _integer(runtime: PythonRuntime, address: int) -> int | None:
+    try:
+        return runtime.objects.integer(address)
+    except GdbextError:
+        return None

@@ -1,0 +1,1 @@
+"""Interpreters, thread states, their frames and names."""

@@ -1,0 +1,267 @@
+"""One CPython in the target: its version, its interpreters and their thread states.
+
+Structures: _PyRuntimeState (pycore_runtime.h), PyInterpreterState (pycore_interp.h), PyThreadState
+(cpython/pystate.h). The layout is proven on the live structures before anything is said (``probe``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi import debug_offsets
+from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
+from gdbext.cpython.abi.version import (
+    RuntimeLocation,
+    VersionEvidence,
+    evidence,
+    find_old_python,
+    find_runtimes,
+    version_text,
+)
+from gdbext.cpython.objects.code import CodeCache
+from gdbext.cpython.objects.dicts import Dicts
+from gdbext.cpython.objects.objects import Objects
+from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
+from gdbext.process.memory import Memory
+from gdbext.process.modules import Module, ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.targets.base import Thread
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.threads.python_frames import FrameReader
+
+INTERPRETER_LIMIT = 4096
+THREAD_LIMIT = 100_000
+"""Most interpreters and thread states that are walked."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
+
+    address: int
+    id: int
+
+
+@dataclass(frozen=True)
+class ThreadState:
+    """One PyThreadState.
+
+    ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
+    process itself sees it (3.11 and later; its own PID namespace, and stale in a forked child of some versions).
+    """
+
+    address: int
+    interpreter: Interpreter
+    ident: int
+    native_id: int | None
+    runtime: PythonRuntime = field(repr=False, compare=False)
+
+
+class PythonRuntime:
+    """A running CPython. ``version`` is like "3.11.7", ``minor`` like (3, 11), ``address`` that of _PyRuntime."""
+
+    def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout, symbolizer: Symbolizer) -> None:
+        self.memory = memory
+        self.module: Module = location.module
+        self.address = location.address
+        self.layout = layout
+        self.minor = layout.version
+        self.symbolizer = symbolizer
+        self.version = layout.text
+        self.objects = Objects(memory, layout)
+        self.dicts = Dicts(self.objects)
+        self.codes = CodeCache(self.objects)
+        self._states: list[ThreadState] | None = None
+        self._known_tids: set[int] | None = None
+        self._tids_by_ident: dict[int, int] | None = None
+        self._gils: list[GilState] | None = None
+        self._names: dict[int, str] | None = None
+
+    @classmethod
+    def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
+        """The CPython of this process, None without one.
+
+        Raises PythonUnsupported for one that cannot be read (version, free-threaded build, or structures that
+        are not where they should be), LayoutError when the shipped table of its version is missing.
+        """
+        refusals: list[PythonUnsupported] = []
+        idle: PythonRuntime | None = None
+        for location in find_runtimes(modules, symbolizer):
+            try:
+                runtime = cls._at(memory, location, symbolizer)
+            except PythonUnsupported as error:
+                refusals.append(error)
+                continue
+            if runtime.thread_states():
+                return runtime
+            idle = idle or runtime
+        if refusals:
+            raise refusals[0]
+        old = find_old_python(modules, symbolizer) if idle is None else None
+        if old is not None:
+            raise PythonUnsupported(f"{old.path} is a CPython before 3.7")
+        return idle
+
+    @classmethod
+    def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
+        """The runtime there, in the first version that fits. Raises PythonUnsupported when none does."""
+        found = evidence(memory, location, symbolizer)
+        problems = []
+        for minor in found.candidates:
+            try:
+                return cls._probed(memory, location, minor, found, symbolizer)
+            except (BadData, MemoryFault) as error:
+                problems.append("{}.{}: {}".format(*minor, error))
+        raise PythonUnsupported(
+            f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
+        )
+
+    @classmethod
+    def _probed(
+        cls, memory: Memory, location: RuntimeLocation, minor: tuple[int, int], found: VersionEvidence,
+        symbolizer: Symbolizer,
+    ) -> PythonRuntime:  # fmt: skip
+        """A runtime of version ``minor``, proven. Raises BadData or MemoryFault where it does not hold."""
+        layout = layout_for(minor)
+        if minor >= (3, 13):
+            layout = layout.with_overrides(debug_offsets.read(memory, location.address, minor))
+        runtime = cls(memory, location, layout, symbolizer)
+        states = runtime.thread_states()
+        hexversion = found.hexversion or runtime.sys_hexversion()
+        if hexversion is None:
+            if states and found.source == "nothing":
+                raise BadData("nothing tells its version")
+            return runtime
+        if (hexversion >> 24, hexversion >> 16 & 0xFF) != minor:
+            raise BadData(f"sys.hexversion is {hexversion:#x}")
+        runtime.version = version_text(hexversion)
+        return runtime
+
+    def interpreters(self) -> list[Interpreter]:
+        """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""
+        offset = self.layout.offset
+        address = self.memory.u64(self.address + offset("_PyRuntimeState", "interpreters.head"))
+        found: list[Interpreter] = []
+        seen: set[int] = set()
+        while address:
+            if address in seen or len(seen) >= INTERPRETER_LIMIT:
+                raise BadData("the list of interpreters has no end")
+            seen.add(address)
+            number = self.memory.i64(address + offset("PyInterpreterState", "id"))
+            if not 0 <= number < 1 << 32:
+                raise BadData(f"interpreter at {address:#x} has the id {number}")
+            found.append(Interpreter(address, number))
+            address = self.memory.u64(address + offset("PyInterpreterState", "next"))
+        return found
+
+    def thread_states(self) -> list[ThreadState]:
+        """All thread states of all interpreters, newest first. Raises BadData, MemoryFault."""
+        if self._states is None:
+            self._states = [state for interpreter in self.interpreters() for state in self._states_of(interpreter)]
+        return self._states
+
+    def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
+        layout, memory = self.layout, self.memory
+        head = "threads.head" if self.minor >= (3, 11) else "tstate_head"
+        address = memory.u64(interpreter.address + layout.offset("PyInterpreterState", head))
+        ident_at = layout.offset("PyThreadState", "thread_id")
+        native_at = layout.find("PyThreadState", "native_thread_id")
+        back_at, next_at = layout.offset("PyThreadState", "interp"), layout.offset("PyThreadState", "next")
+        found: list[ThreadState] = []
+        seen: set[int] = set()
+        while address:
+            if address in seen or len(seen) >= THREAD_LIMIT:
+                raise BadData(f"the list of thread states of interpreter {interpreter.id} has no end")
+            seen.add(address)
+            if memory.u64(address + back_at) != interpreter.address:
+                raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
+            native = memory.u64(address + native_at) if native_at is not None else 0
+            found.append(ThreadState(address, interpreter, memory.u64(address + ident_at), native or None, self))
+            address = memory.u64(address + next_at)
+        return found
+
+    def sys_hexversion(self) -> int | None:
+        """sys.hexversion of some interpreter, None where it cannot be read (start-up, shutdown)."""
+        for interpreter in self.interpreters():
+            try:
+                sysdict = self.memory.u64(interpreter.address + self.layout.offset("PyInterpreterState", "sysdict"))
+                value = self.dicts.get(sysdict, "hexversion") if sysdict else None
+                if value is not None:
+                    return self.objects.integer(value)
+            except (BadData, MemoryFault):
+                continue
+        return None
+
+    def forget(self) -> None:
+        """Drop what changes when the target runs on: thread states, GILs, names. Code objects and types stay."""
+        self._states = self._known_tids = self._tids_by_ident = self._gils = self._names = None
+        self.frames.forget()
+
+    @cached_property
+    def frames(self) -> FrameReader:
+        """The reader of Python frames."""
+        from gdbext.cpython.threads.python_frames import FrameReader
+
+        return FrameReader(self)
+
+    def gils(self) -> list[GilState]:
+        """All GILs, the main interpreter's first. Raises BadData, MemoryFault."""
+        if self._gils is None:
+            from gdbext.cpython.sync.gil import read_gils
+
+            self._gils = read_gils(self)
+        return self._gils
+
+    def thread_names(self) -> dict[int, str]:
+        """Thread ident to the name that ``threading`` knows it by; without the threads it does not know."""
+        if self._names is None:
+            from gdbext.cpython.threads.thread_names import read_thread_names
+
+            self._names = read_thread_names(self)
+        return self._names
+
+    def threads_by_tid(self) -> dict[int, list[ThreadState]]:
+        """Kernel thread id (as the target's threads have it) to its thread states, one for each interpreter."""
+        table: dict[int, list[ThreadState]] = {}
+        for state in self.thread_states():
+            tid = self.tid_of(state)
+            if tid is not None:
+                table.setdefault(tid, []).append(state)
+        return table
+
+    def tid_of(self, state: ThreadState) -> int | None:
+        """The kernel's id of the thread that owns this state; None if it is no thread of the target."""
+        if self._known_tids is None:
+            self._known_tids = {thread.tid for thread in self.memory.target.threads()}
+        if state.native_id in self._known_tids:
+            return state.native_id
+        if self._tids_by_ident is None:
+            self._tids_by_ident = _tids_by_pthread(self.memory.target.threads())
+        return self._tids_by_ident.get(state.ident)
+
+    def state_of_ident(self, ident: int) -> ThreadState | None:
+        """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
+        return next((state for state in self.thread_states() if state.ident == ident), None)
+
+    def tid_of_ident(self, ident: int) -> int | None:
+        """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if there is none."""
+        state = self.state_of_ident(ident)
+        return self.tid_of(state) if state is not None else None
+
+
+def _tids_by_pthread(threads: Sequence[Thread]) -> dict[int, int]:
+    """pthread_t to tid: on x86-64 pthread_self() is the thread pointer, fs_base (glibc's and musl's tls.h)."""
+    table: dict[int, int] = {}
+    for thread in threads:
+        try:
+            base = thread.registers().get("fs_base")
+        except GdbextError:
+            continue
+        if base:
+            table[base] = thread.tid
+    return table

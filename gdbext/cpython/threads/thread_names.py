@@ -1,0 +1,50 @@
+"""Names of Python threads, as ``threading`` knows them: threading._active maps idents to Thread objects."""
+
+from __future__ import annotations
+
+from gdbext.cpython.threads.runtime import Interpreter, PythonRuntime
+from gdbext.errors import BadData, GdbextError, MemoryFault
+
+NAME_LIMIT = 256
+
+
+def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
+    """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing."""
+    names: dict[int, str] = {}
+    try:
+        interpreters = runtime.interpreters()
+    except (BadData, MemoryFault):
+        return names
+    for interpreter in reversed(interpreters):
+        try:
+            active = module_global(runtime, interpreter, "threading", "_active")
+            items = list(runtime.dicts.items(active)) if active else []
+        except GdbextError:
+            continue
+        for ident, thread in items:
+            _add_name(runtime, names, ident, thread)
+    return names
+
+
+def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:
+    try:
+        name = runtime.dicts.attribute(thread, "_name")
+        if name is not None:
+            names[runtime.objects.integer(ident)] = runtime.objects.text(name, NAME_LIMIT)
+    except (BadData, MemoryFault):
+        return
+
+
+def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str, name: str) -> int | None:
+    """Address of a global of an imported module (sys.modules); None where it is not imported or has no such name.
+
+    Raises BadData, MemoryFault.
+    """
+    field = "imports.modules" if runtime.minor >= (3, 12) else "modules"
+    memory = runtime.memory
+    modules = memory.u64(interpreter.address + runtime.layout.offset("PyInterpreterState", field))
+    found = runtime.dicts.get(modules, module) if modules else None
+    if found is None:
+        return None
+    namespace = memory.u64(found + runtime.layout.offset("PyModuleObject", "md_dict"))
+    return runtime.dicts.get(namespace, name) if namespace else None

@@ -1,0 +1,1 @@
+"""One folder per debugger; nothing imports them but by name."""

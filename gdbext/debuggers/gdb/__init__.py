@@ -1,0 +1,1 @@
+"""All that is gdb: target, commands, run control, breakpoints, batch job."""

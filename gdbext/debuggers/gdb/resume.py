@@ -1,0 +1,39 @@
+"""Letting a process run for a while inside gdb: detach, wait, attach. For --samples alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import gdb
+
+from gdbext.debuggers.gdb.target import GdbTarget
+from gdbext.errors import TargetGone, UsageError
+from gdbext.targets.base import Target
+
+
+def resumer(target: Target) -> Callable[[float], Target]:
+    """A function that lets the process run for some seconds. Raises UsageError for one that gdb started itself:
+    detaching from it could not be undone."""
+    inferior = gdb.selected_inferior()
+    if not inferior.was_attached or not getattr(target, "is_native", False):
+        raise UsageError(
+            "--samples lets the process run by detaching from it, and this one was started by gdb or is remote",
+            help=f"detach, then: scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5",
+        )
+
+    def again(seconds: float) -> Target:
+        selected = gdb.selected_thread()
+        number = selected.num if selected is not None else 1
+        try:
+            gdb.execute("detach", to_string=True)
+            time.sleep(seconds)
+            gdb.execute(f"attach {target.pid}", to_string=True)
+        except gdb.error as error:
+            raise TargetGone(f"process {target.pid} could not be attached again: {error}") from error
+        for thread in gdb.selected_inferior().threads():
+            if thread.num == number:
+                thread.switch()
+        return GdbTarget(gdb.selected_inferior())
+
+    return again

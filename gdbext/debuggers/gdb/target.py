@@ -1,0 +1,352 @@
+"""A process or core inside gdb. gdb lends memory, registers and threads; nothing here runs, writes or reads symbols."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import gdb
+
+from gdbext.errors import ForeignArchitecture, MemoryFault, TargetError, TargetGone
+from gdbext.formats.elf_core import is_core
+from gdbext.targets import linux
+from gdbext.targets.base import GENERAL_REGISTERS, MemoryMapping, Signal, Target, Thread
+from gdbext.targets.core_target import CoreTarget
+
+REGISTERS = (*GENERAL_REGISTERS, "eflags", "orig_rax", "fs_base", "gs_base")
+"""gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
+
+_WORD = (1 << 64) - 1
+_MAPPING_LINE = re.compile(
+    r"^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)(?:[ \t]+([r-][w-][x-][ps]))?[ \t]*(.*)$", re.M
+)
+_AUXV_LINE = re.compile(r'^(\d+)\s.*?(0x[0-9a-f]+|\d+)(?: ".*")?$', re.M)
+_FILE_LINE = re.compile(r"^\s*`(/.*)', ", re.M)
+_NATIVE_LINE = re.compile(r"^\s*- (native|core|remote|extended-remote)\b", re.M)
+
+
+class GdbThread(Thread):
+    """One thread of a live process in gdb; its registers are read when asked for and then kept."""
+
+    def __init__(self, owner: GdbTarget, thread: gdb.InferiorThread, state: str | None) -> None:
+        _, lwp, _ = thread.ptid
+        self.tid = lwp or owner.pid
+        self.number = thread.num
+        self._owner = owner
+        self._thread = thread
+        self._state = state
+        self._registers: dict[str, int] | None = None
+        self._signal: Signal | None = None
+
+    @property
+    def name(self) -> str | None:  # type: ignore[override]
+        """comm, or the name that the user gave it in gdb."""
+        return self._thread.name if self._thread.is_valid() else None
+
+    @property
+    def signal(self) -> Signal | None:  # type: ignore[override]
+        """The crash signal that gdb stopped this thread for. Raises TargetError (the thread runs), TargetGone."""
+        self._read()
+        return self._signal
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state before the attach where scripts/dispatch looked; in gdb every thread is stopped, so None."""
+        return self._state
+
+    def registers(self) -> Mapping[str, int]:
+        """REGISTERS. Raises TargetError (the thread runs), TargetGone."""
+        self._read()
+        return self._registers or {}
+
+    def _read(self) -> None:
+        if self._registers is None:
+            self._check()
+            with _gdb_errors(self.tid):
+                self._owner.read_thread(self)
+
+    def is_selected(self) -> bool:
+        """It is the thread that gdb has selected."""
+        selected = gdb.selected_thread()
+        return selected is not None and selected.ptid == self._thread.ptid
+
+    def read_selected(self) -> None:
+        """Select the thread and read its registers and signal, where it is stopped. Raises gdb.error."""
+        if self._registers is not None or not self._thread.is_valid() or self._thread.is_running():
+            return
+        if not self.is_selected():
+            self._thread.switch()
+        # Frame 0's registers are the thread's own: gdb has them without unwinding anything.
+        frame = gdb.newest_frame()
+        registers = {name: int(frame.read_register(name)) & _WORD for name in self._owner.register_names()}
+        self._signal = _stop_signal()
+        self._registers = registers
+
+    def _check(self) -> None:
+        if not self._thread.is_valid():
+            raise TargetGone(f"thread {self.tid} has ended")
+        if self._thread.is_running():
+            raise TargetError(f"thread {self.tid} is running", help="stop it first: interrupt -a")
+
+
+class GdbTarget(Target):
+    """gdb's selected inferior, live and stopped. Raises ForeignArchitecture.
+
+    ``states`` gives each thread's state (tid to letter) as it was before the attach, where somebody looked.
+    """
+
+    kind = "live"
+    debugger = "gdb"
+
+    def __init__(self, inferior: gdb.Inferior, states: Mapping[int, str] | None = None) -> None:
+        _check_architecture(inferior)
+        self.pid = inferior.pid
+        self.is_native = connection_type(inferior) == "native"
+        self._inferior = inferior
+        self._states = states or {}
+        self._threads: list[GdbThread] | None = None
+        self._maps: list[MemoryMapping] | None = None
+        self._register_names: tuple[str, ...] = ()
+        self._root: str | None = None
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
+        if size == 0:
+            return b""
+        if size < 0 or not 0 <= address <= _WORD - size:
+            raise MemoryFault(address, size, "no such address")
+        try:
+            return bytes(self._inferior.read_memory(address, size))
+        except gdb.error as error:
+            if not self._inferior.is_valid() or self._inferior.pid != self.pid:
+                raise TargetGone(f"process {self.pid} has ended") from error
+            raise MemoryFault(address, size) from error
+
+    def threads(self) -> Sequence[Thread]:
+        """All threads, by gdb's number."""
+        return self._all_threads()
+
+    def selected_thread(self) -> Thread | None:
+        """gdb's selected thread, asked anew each time."""
+        return _selected(self._all_threads())
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """/proc/PID/maps of a local process, else what "info proc mappings" tells. Raises TargetError."""
+        if self._maps is None:
+            if self.is_native:
+                self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
+            else:
+                self._maps = parse_mappings(_execute("info proc mappings"))
+        return self._maps
+
+    def auxv(self) -> Mapping[int, int]:
+        """/proc/PID/auxv of a local process, else what "info auxv" tells."""
+        if self.is_native:
+            return linux.parse_auxv(self._proc_file("auxv"))
+        return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(_execute("info auxv")) if key != "0"}
+
+    def environ(self) -> Mapping[str, str]:
+        """/proc/PID/environ of a local process, else empty."""
+        return linux.parse_environ(self._proc_file("environ")) if self.is_native else {}
+
+    def local_path(self, path: str) -> str:
+        """The file as the process itself sees it (/proc/PID/root); of a remote one, below gdb's sysroot."""
+        if self._root is None:
+            self._root = linux.process_root(self.pid) if self.is_native else gdb_sysroot()
+        return linux.under_sysroot(self._root, path)
+
+    def register_names(self) -> tuple[str, ...]:
+        """Those of REGISTERS that this target has; found once, in the selected thread. Raises gdb.error."""
+        if not self._register_names:
+            frame = gdb.newest_frame()
+            self._register_names = tuple(name for name in REGISTERS if _has_register(frame, name))
+        return self._register_names
+
+    def read_thread(self, thread: GdbThread) -> None:
+        """Fill in one thread's registers and signal, and those of all others where coming back is dear.
+
+        Selecting another thread drops gdb's frames, and an outer frame that the user looks at has to be unwound
+        anew afterwards. So in that case all threads are read at one go. Raises gdb.error.
+        """
+        if thread.is_selected():
+            thread.read_selected()
+            return
+        with keeping_selection() as is_dear:
+            thread.read_selected()
+            for other in self._all_threads() if is_dear else ():
+                with suppress(gdb.error):  # it costs that one only, when it is asked for
+                    other.read_selected()
+
+    def _all_threads(self) -> list[GdbThread]:
+        if self._threads is None:
+            found = [GdbThread(self, each, self._states.get(each.ptid[1])) for each in self._inferior.threads()]
+            self._threads = sorted(found, key=lambda thread: thread.number or 0)
+        return self._threads
+
+    def _proc_file(self, name: str) -> bytes:
+        try:
+            with open(f"/proc/{self.pid}/{name}", "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise TargetGone(f"process {self.pid} has ended: {error}") from error
+
+
+class GdbCoreTarget(CoreTarget):
+    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
+
+    ``sysroot`` None means the one that is set in gdb.
+    """
+
+    debugger = "gdb"
+
+    def __init__(self, path: str, inferior: gdb.Inferior, sysroot: str | None = None) -> None:
+        super().__init__(path, gdb_sysroot() if sysroot is None else sysroot)
+        self._program = getattr(inferior.progspace, "filename", None)
+        numbers = {thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()}
+        for thread in super().threads():
+            thread.number = numbers.get(thread.tid)
+
+    def threads(self) -> Sequence[Thread]:
+        """All threads, by gdb's number; those that gdb does not show come last."""
+        return sorted(super().threads(), key=lambda thread: (thread.number is None, thread.number or thread.tid))
+
+    def selected_thread(self) -> Thread | None:
+        """gdb's selected thread, asked anew each time."""
+        return _selected(self.threads())
+
+    def local_path(self, path: str) -> str:
+        """Below gdb's sysroot; the program is the one that gdb was given, where it is not found there."""
+        local = super().local_path(path)
+        if self._program and path == self.executable() and not os.path.exists(local):  # noqa: PTH110
+            return str(self._program)
+        return local
+
+
+def current_target(states: Mapping[int, str] | None = None) -> Target:
+    """The target of gdb's selected inferior. Raises TargetError naming the next step, BadCore, ForeignArchitecture."""
+    inferior = gdb.selected_inferior()
+    if connection_type(inferior) == "core":
+        return GdbCoreTarget(_core_path(inferior), inferior)
+    if inferior.pid == 0:
+        raise TargetError(
+            "gdb has no process and no core",
+            why="none was started or loaded yet, or it has ended",
+            help="attach PID   or   core-file CORE   or   run",
+        )
+    thread = gdb.selected_thread()
+    if thread is not None and thread.is_running():
+        raise TargetError(
+            f"process {inferior.pid} is running",
+            why="it was continued in the background",
+            help="stop it first: interrupt   (then the command again)",
+        )
+    return GdbTarget(inferior, states)
+
+
+def connection_type(inferior: gdb.Inferior) -> str:
+    """What gdb is connected to: "native", "core", "remote", "extended-remote", … or "" for nothing."""
+    if hasattr(inferior, "connection"):
+        connection = inferior.connection
+        return str(connection.type) if connection is not None and connection.is_valid() else ""
+    found = _NATIVE_LINE.search(_execute("maint print target-stack"))  # gdb 11 and older
+    return found.group(1) if found else ""
+
+
+def gdb_sysroot() -> str:
+    """gdb's "set sysroot" as a folder of this machine, "" for the default (files as the target sees them)."""
+    value = str(gdb.parameter("sysroot") or "")
+    return "" if value.startswith("target:") else value
+
+
+def parse_mappings(text: str) -> list[MemoryMapping]:
+    """What "info proc mappings" prints; the permissions only since gdb 12."""
+    found = []
+    for start, end, offset, permissions, raw in _MAPPING_LINE.findall(text):
+        path, deleted = linux.split_deleted(raw.strip())
+        found.append(MemoryMapping(int(start, 16), int(end, 16), int(offset, 16), path, permissions, deleted))
+    return sorted(found, key=lambda mapping: mapping.start)
+
+
+@contextmanager
+def keeping_selection() -> Iterator[bool]:
+    """Select the user's thread and frame again at the end; True when that means to unwind an outer frame anew."""
+    thread = gdb.selected_thread()
+    frame = _outer_frame()
+    try:
+        yield frame is not None
+    finally:
+        if thread is not None and thread.is_valid():
+            thread.switch()
+            if frame is not None and frame.is_valid():
+                frame.select()
+
+
+def _outer_frame() -> Any:
+    """The selected frame where it is not the innermost one, which selecting the thread selects by itself."""
+    try:
+        frame = gdb.selected_frame()
+        return frame if frame != gdb.newest_frame() else None
+    except gdb.error:  # no frame: the thread runs, or there is none
+        return None
+
+
+@contextmanager
+def _gdb_errors(tid: int) -> Iterator[None]:
+    try:
+        yield
+    except gdb.error as error:
+        raise TargetError(f"gdb cannot read thread {tid}: {error}") from error
+
+
+def _has_register(frame: gdb.Frame, name: str) -> bool:
+    try:
+        return not frame.read_register(name).is_optimized_out
+    except (ValueError, gdb.error):
+        return False
+
+
+def _stop_signal() -> Signal | None:
+    """The crash signal of the selected thread's stop. Raises gdb.error."""
+    try:
+        information = gdb.parse_and_eval("$_siginfo")
+        number = int(information["si_signo"])
+    except gdb.error:  # the target does not tell (an old gdbserver)
+        return None
+    if number not in linux.CRASH_SIGNALS:
+        return None
+    code = int(information["si_code"])
+    address = int(information["_sifields"]["_sigfault"]["si_addr"]) & _WORD
+    return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))
+
+
+def _selected(threads: Sequence[Thread]) -> Thread | None:
+    selected = gdb.selected_thread()
+    number = selected.num if selected is not None else None
+    return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+
+
+def _core_path(inferior: gdb.Inferior) -> str:
+    corefile = getattr(inferior, "corefile", None)  # gdb 17
+    if corefile is not None:
+        return str(corefile.filename)
+    # gdb translates its messages, so only the files themselves tell which one is the core and which the program.
+    for path in _FILE_LINE.findall(_execute("info files")):
+        if is_core(path):
+            return str(path)
+    raise TargetError("gdb does not tell the path of its core file", help="use: scripts/dispatch -c CORE")
+
+
+def _check_architecture(inferior: gdb.Inferior) -> None:
+    name = inferior.architecture().name()
+    if not name.startswith("i386:x86-64"):
+        raise ForeignArchitecture(f"process {inferior.pid} is of architecture {name}")
+
+
+def _execute(command: str) -> str:
+    try:
+        return str(gdb.execute(command, False, True))
+    except gdb.error as error:
+        raise TargetError(f'gdb refuses "{command}": {error}') from error

@@ -1,1 +1,0 @@
-"""PyTorch's dispatcher, read from memory: keysets, operators, tables, kernels and the frames they leave."""

@@ -1,0 +1,286 @@
+"""One 64-bit little-endian x86-64 ELF file, mapped: headers, segments, sections, notes.
+
+Layouts and constants are those of the System V gABI (chapters 4 and 5) and its x86-64 supplement, as in glibc's
+``elf/elf.h``. Every offset in the file is suspect: it is checked against the file's size before use.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from stat import S_ISREG
+from typing import NamedTuple, Union
+
+from gdbext.errors import SymbolFileError
+
+ET_EXEC, ET_DYN = 2, 3
+EM_X86_64 = 62
+PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
+PF_X, PF_W = 1, 2
+SHF_EXECINSTR = 4
+SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
+NT_GNU_BUILD_ID = 3
+DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH, DT_VERSYM = 4, 5, 6, 10, 0x6FFFFEF5, 0x6FFFFFF0
+
+EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+"""Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
+shnum, shstrndx."""
+PHDR = struct.Struct("<IIQQQQQQ")
+"""Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_NHDR = struct.Struct("<III")
+_DYN = struct.Struct("<QQ")
+_IDENT = b"\x7fELF\x02\x01"  # ELFCLASS64, ELFDATA2LSB
+_MAX_SEGMENTS = 256
+_MAX_SECTIONS = 65536
+_MAX_NOTES = 256
+_MAX_DYNAMIC = 4096
+
+Data = Union[mmap.mmap, bytes]
+"""What an image is made of: a mapped file, or bytes that were read from the target."""
+
+
+class Segment(NamedTuple):
+    """One program header (Elf64_Phdr); sizes in bytes."""
+
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    filesz: int
+    memsz: int
+
+
+class Section(NamedTuple):
+    """One section header (Elf64_Shdr); ``link`` is the index of the section it refers to, ``size`` in bytes."""
+
+    number: int
+    name: str
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    entsize: int
+
+
+class Header(NamedTuple):
+    """What is used of the ELF header (Elf64_Ehdr)."""
+
+    type: int
+    machine: int
+    entry: int
+    phoff: int
+    shoff: int
+    phentsize: int
+    phnum: int
+    shentsize: int
+    shnum: int
+    shstrndx: int
+
+
+def parse_header(data: Data | memoryview) -> Header:
+    """The ELF header at the start of ``data``. Raises SymbolFileError for anything but x86-64 ELF."""
+    if len(data) < EHDR.size or bytes(data[:6]) != _IDENT:
+        raise SymbolFileError("not a 64-bit little-endian ELF file")
+    _, kind, machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = (
+        EHDR.unpack_from(data, 0)
+    )
+    if machine != EM_X86_64:
+        raise SymbolFileError(f"ELF file of another machine (e_machine {machine})")
+    return Header(kind, machine, entry, phoff, shoff, phentsize, phnum, shentsize, shnum, shstrndx)
+
+
+def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
+    """All program headers. Raises SymbolFileError when they do not lie inside ``data``."""
+    size = max(header.phentsize, PHDR.size)
+    if header.phnum > _MAX_SEGMENTS or header.phoff + header.phnum * size > len(data):
+        raise SymbolFileError(f"program headers lie outside the file ({header.phnum} at {header.phoff:#x})")
+    segments = []
+    for index in range(header.phnum):
+        kind, flags, offset, vaddr, _, filesz, memsz, _ = PHDR.unpack_from(data, header.phoff + index * size)
+        segments.append(Segment(kind, flags, offset, vaddr, filesz, memsz))
+    return tuple(segments)
+
+
+def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """(owner, type, descriptor) of each note in the contents of a PT_NOTE segment; ends at the first bad one."""
+    position = 0
+    for _ in range(_MAX_NOTES):
+        if position + _NHDR.size > len(data):
+            return
+        name_size, size, kind = _NHDR.unpack_from(data, position)
+        name_at = position + _NHDR.size
+        at = name_at + ((name_size + 3) & ~3)
+        if at + size > len(data):
+            return
+        yield data[name_at : name_at + name_size].rstrip(b"\0"), kind, data[at : at + size]
+        position = at + ((size + 3) & ~3)
+
+
+def build_id_in(data: bytes) -> str | None:
+    """The GNU build-id (hex) among the notes in ``data``, None if there is none."""
+    for owner, kind, content in notes(data):
+        if owner == b"GNU" and kind == NT_GNU_BUILD_ID and content:
+            return content.hex()
+    return None
+
+
+class ElfImage:
+    """One ELF file. ``data`` is its contents by file offset; addresses are the file's own (vaddr).
+
+    Opening reads the ELF and program headers only; everything else is read when asked for. A file that is
+    truncated while it is mapped would kill us with SIGBUS, as with any debugger; package managers replace files
+    instead.
+    """
+
+    from_memory = False
+    """True when this is not the file but what the target has mapped of it (see loaded_image.py)."""
+
+    def __init__(self, data: Data, path: str, identity: str = "") -> None:
+        """Raises SymbolFileError. ``identity`` tells this file from others of the same path (size and time)."""
+        self.path = path
+        self.data = data
+        self.identity = identity
+        self.size = len(data)
+        self.header = parse_header(data)
+        self.machine = self.header.machine
+        self.entry = self.header.entry
+        self.segments = parse_segments(data, self.header)
+        self.loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
+        self._sections: dict[str, Section] | None = None
+        self._section_list: list[Section] | None = None
+        self._build_id: str | None = None
+        self._build_id_known = False
+
+    @classmethod
+    def open(cls, path: str) -> ElfImage:
+        """Map the file at ``path``. Raises SymbolFileError when it cannot be read or is no x86-64 ELF file."""
+        try:
+            if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
+                raise SymbolFileError(f"cannot open {path}: no regular file")
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise SymbolFileError(f"cannot open {path}: {getattr(error, 'strerror', error)}") from error
+        try:
+            stat = os.fstat(descriptor)
+            data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # an empty file
+            raise SymbolFileError(f"cannot map {path}: {error}") from error
+        finally:
+            os.close(descriptor)
+        try:
+            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}")
+        except SymbolFileError as error:
+            data.close()
+            raise SymbolFileError(f"{path}: {error.what}") from error
+
+    @property
+    def build_id(self) -> str | None:
+        """The GNU build-id in hex, None if the file has none."""
+        if not self._build_id_known:
+            self._build_id_known = True
+            for segment in self.segments:
+                if segment.type == PT_NOTE and self._build_id is None:
+                    self._build_id = build_id_in(self.contents(segment.offset, segment.filesz))
+        return self._build_id
+
+    @property
+    def eh_frame_hdr(self) -> Segment | None:
+        """The PT_GNU_EH_FRAME segment (.eh_frame_hdr), None if the file has none."""
+        return self.segment(PT_GNU_EH_FRAME)
+
+    @property
+    def tls(self) -> Segment | None:
+        """The PT_TLS segment, None if the file has no thread-local storage."""
+        return self.segment(PT_TLS)
+
+    def segment(self, kind: int) -> Segment | None:
+        """The first segment of type ``kind`` (PT_*)."""
+        for segment in self.segments:
+            if segment.type == kind:
+                return segment
+        return None
+
+    @property
+    def sections(self) -> Mapping[str, Section]:
+        """Sections by name (the first of each name); empty when the file has none or they are damaged."""
+        if self._sections is None:
+            self._sections = {}
+            for section in self.section_list:
+                self._sections.setdefault(section.name, section)
+        return self._sections
+
+    @property
+    def section_list(self) -> Sequence[Section]:
+        """All sections by number (``link`` refers to it); empty when there are none or they are damaged."""
+        if self._section_list is None:
+            self._section_list = self._parse_sections()
+        return self._section_list
+
+    def _parse_sections(self) -> list[Section]:
+        header = self.header
+        size = max(header.shentsize, _SHDR.size)
+        if not header.shoff or not 0 < header.shnum <= _MAX_SECTIONS or header.shstrndx >= header.shnum:
+            return []
+        if header.shoff + header.shnum * size > self.size:
+            return []
+        raw = [_SHDR.unpack_from(self.data, header.shoff + index * size) for index in range(header.shnum)]
+        names = raw[header.shstrndx]
+        strings = self.contents(names[4], min(names[5], 1 << 24))
+        found = []
+        for index, (name, kind, flags, address, offset, length, link, info, _, entsize) in enumerate(raw):
+            text = strings[name : name + 256].partition(b"\0")[0].decode("utf-8", "replace")
+            found.append(Section(index, text, kind, flags, address, offset, length, link, info, entsize))
+        return found
+
+    def contents(self, offset: int, size: int) -> bytes:
+        """The file's bytes at a file offset; fewer than ``size`` where the file ends."""
+        if offset < 0 or size <= 0 or offset >= self.size:
+            return b""
+        return self.data[offset : offset + size]
+
+    def read(self, vaddr: int, size: int) -> bytes | None:
+        """Exactly ``size`` bytes of file contents behind ``vaddr``; None where the file has them not."""
+        for segment in self.loads:
+            start = segment.vaddr
+            if start <= vaddr and vaddr + size <= start + segment.filesz:
+                offset = vaddr - start + segment.offset
+                piece = self.data[offset : offset + size]
+                return piece if len(piece) == size else None
+        return None
+
+    def is_code(self, vaddr: int) -> bool:
+        """True where an executable segment covers the address."""
+        return any(
+            segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz
+            for segment in self.loads
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Lowest and highest + 1 virtual address of all PT_LOAD segments; (0, 0) without any."""
+        if not self.loads:
+            return 0, 0
+        return (
+            min(segment.vaddr for segment in self.loads),
+            max(segment.vaddr + segment.memsz for segment in self.loads),
+        )
+
+    @property
+    def dynamic(self) -> dict[int, int]:
+        """The dynamic section as DT_* tag to value (the first of each tag), as it is in the file."""
+        segment = self.segment(PT_DYNAMIC)
+        table: dict[int, int] = {}
+        if segment is None:
+            return table
+        raw = self.contents(segment.offset, min(segment.filesz, _MAX_DYNAMIC * _DYN.size))
+        for tag, value in _DYN.iter_unpack(raw[: len(raw) // _DYN.size * _DYN.size]):
+            if tag == 0:
+                break
+            table.setdefault(tag, value)
+        return table

@@ -1,0 +1,268 @@
+"""The ELF core file itself: program headers, and the notes in which the kernel and gdb describe threads and maps.
+
+Layouts: elf.h and sys/procfs.h of glibc 2.36 (``struct elf_prstatus``, ``elf_prpsinfo``), fs/binfmt_elf.c of
+Linux 6.1 for NT_FILE, NT_SIGINFO and extended numbering.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gdbext.errors import BadCore, ForeignArchitecture, NotPermitted
+from gdbext.targets import linux
+
+ET_CORE = 4
+PT_LOAD = 1
+PT_NOTE = 4
+PF_X = 1
+PF_W = 2
+PN_XNUM = 0xFFFF
+"""e_phnum when there are more headers than fit; sh_info of section 0 then has their number."""
+
+NT_PRSTATUS = 1
+NT_PRPSINFO = 3
+NT_AUXV = 6
+NT_FILE = 0x46494C45
+NT_SIGINFO = 0x53494749
+
+MAX_SEGMENTS = 10_000_000
+"""More than any vm.max_map_count; 56 bytes each must also fit into the file."""
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
+_SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
+_PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_SIZE = 12, 32, 112, 336
+_PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
+
+_COMPRESSED = (
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d -k"),
+    (b"\x1f\x8b", "gzip", "gzip -d -k"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4 -d -k"),
+    (b"\xfd7zXZ\0", "xz", "xz -d -k"),
+    (b"BZh", "bzip2", "bzip2 -d -k"),
+)
+
+
+class Segment(NamedTuple):
+    """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
+
+    start: int
+    end: int
+    offset: int
+    filesz: int
+    flags: int
+
+
+class CoreThread(NamedTuple):
+    """One NT_PRSTATUS with the NT_SIGINFO that follows it."""
+
+    tid: int
+    current_signal: int
+    """pr_cursig: the kernel and gdb write the same number into every thread, so only the first one's means anything."""
+    raw_registers: bytes
+    siginfo: tuple[int, int, int] | None
+    """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
+
+
+class FileMapping(NamedTuple):
+    """One entry of NT_FILE; ``offset`` in bytes; the path still carries the kernel's " (deleted)" mark."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+class ElfCore:
+    """A mapped core file, checked and parsed. Its memory use does not grow with the core.
+
+    Raises BadCore, ForeignArchitecture or NotPermitted; what is only damaged in part is told in ``warnings``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self.segments: list[Segment] = []
+        self.threads: list[CoreThread] = []
+        self.files: list[FileMapping] = []
+        self.raw_auxv = b""
+        self.pid: int | None = None
+        self.name = ""
+        self.arguments = ""
+        self.data = _map_file(path)
+        self.size = len(self.data)
+        try:
+            self._parse()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unmap the file; idempotent."""
+        self.data.close()
+
+    def _parse(self) -> None:
+        table_at, entry_size, count, self.written_by_debugger = _checked_header(self.path, self.data)
+        notes = []
+        for kind, flags, offset, vaddr, _, filesz, memsz, _ in self._program_headers(table_at, entry_size, count):
+            if kind == PT_LOAD and memsz:
+                self.segments.append(Segment(vaddr, vaddr + memsz, offset, min(filesz, memsz), flags))
+            elif kind == PT_NOTE:
+                notes.append((offset, filesz))
+        self.segments.sort()
+        for offset, filesz in notes:
+            self._read_notes(offset, filesz)
+        if not self.threads:
+            raise BadCore(f"{self.path} describes no thread", why=self._why_no_thread(notes))
+        self._warn_of_truncation()
+
+    def _program_headers(self, table_at: int, entry_size: int, count: int) -> Iterator[tuple[int, ...]]:
+        if entry_size < _PROGRAM_HEADER.size or count > MAX_SEGMENTS or table_at + count * entry_size > self.size:
+            raise BadCore(f"{self.path} is truncated: its {count} program headers are not all there")
+        for index in range(count):
+            yield _PROGRAM_HEADER.unpack_from(self.data, table_at + index * entry_size)
+
+    def _why_no_thread(self, notes: list[tuple[int, int]]) -> str:
+        if any(offset + size > self.size for offset, size in notes):
+            return "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
+        return "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
+
+    def _warn_of_truncation(self) -> None:
+        beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
+        if beyond:
+            missing = sum(s.offset + s.filesz - max(s.offset, self.size) for s in beyond)
+            self.warnings.append(
+                f"{self.path} is truncated: {missing} bytes of {len(beyond)} memory segments are missing"
+            )
+
+    def _read_notes(self, offset: int, size: int) -> None:
+        end = min(offset + size, self.size)
+        if offset + size > self.size:
+            self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
+        while offset + _NOTE.size <= end:
+            name_size, description_size, kind = _NOTE.unpack_from(self.data, offset)
+            name_at = offset + _NOTE.size
+            start = name_at + (name_size + 3 & ~3)
+            if start + description_size > end:
+                return
+            if self.data[name_at : name_at + 4] == b"CORE":
+                self._read_note(kind, start, description_size)
+            offset = start + (description_size + 3 & ~3)
+
+    def _read_note(self, kind: int, start: int, size: int) -> None:
+        if kind == NT_PRSTATUS and size >= _PRSTATUS_SIZE:
+            self._read_prstatus(start)
+        elif kind == NT_SIGINFO and size >= _SIGINFO_HEAD.size and self.threads:
+            number, _, code, address = _SIGINFO_HEAD.unpack_from(self.data, start)
+            self.threads[-1] = self.threads[-1]._replace(siginfo=(number, code, address))
+        elif kind == NT_PRPSINFO and size >= _PRPSINFO_SIZE:
+            self._read_prpsinfo(start)
+        elif kind == NT_AUXV:
+            self.raw_auxv = self.data[start : start + size]
+        elif kind == NT_FILE:
+            self._read_files(self.data[start : start + size])
+
+    def _read_prstatus(self, start: int) -> None:
+        (signal,) = struct.unpack_from("<h", self.data, start + _PRSTATUS_SIGNAL_AT)
+        (tid,) = struct.unpack_from("<i", self.data, start + _PRSTATUS_PID_AT)
+        at = start + _PRSTATUS_REGISTERS_AT
+        registers = self.data[at : at + linux.USER_REGS_STRUCT.size]
+        self.threads.append(CoreThread(tid, signal, registers, None))
+
+    def _read_prpsinfo(self, start: int) -> None:
+        (self.pid,) = struct.unpack_from("<i", self.data, start + _PRPSINFO_PID_AT)
+        self.name = _text(self.data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
+        self.arguments = _text(self.data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
+
+    def _read_files(self, note: bytes) -> None:
+        if len(note) < 16:
+            return
+        count, page_size = struct.unpack_from("<QQ", note)
+        names_at = 16 + 24 * count
+        if names_at > len(note):
+            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and not used")
+            return
+        names = note[names_at:].split(b"\0")
+        for (start, end, offset), name in zip(struct.iter_unpack("<QQQ", note[16:names_at]), names):
+            if start < end:
+                self.files.append(FileMapping(start, end, offset * page_size, os.fsdecode(name)))
+        self.files.sort()
+
+
+def is_core(path: str) -> bool:
+    """The file says of itself that it is an ELF core."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(18)
+    except OSError:
+        return False
+    return header[:4] == b"\x7fELF" and header[16:18] in (b"\4\0", b"\0\4")
+
+
+def _text(field: bytes) -> str:
+    return os.fsdecode(field.split(b"\0", 1)[0])
+
+
+def _map_file(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadCore(f"{path} is not a regular file", why="a core dump is a file that can be mapped")
+            if status.st_size == 0:
+                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c cut it to nothing")
+            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except PermissionError as error:
+        raise NotPermitted(
+            f"cannot open {path}: {error.strerror}",
+            why="cores belong to the user whose process died, with mode 600",
+            help=f"run it as that user or as root, or: sudo chmod a+r {path}",
+        ) from error
+    except IsADirectoryError as error:
+        raise BadCore(f"{path} is a folder", why="a core dump is a file") from error
+    except OSError as error:
+        raise BadCore(f"cannot open {path}: {error.strerror or error}", why="") from error
+
+
+def _checked_header(path: str, data: mmap.mmap) -> tuple[int, int, int, bool]:
+    """Offset, size and number of the program headers, and whether a debugger wrote the file."""
+    magic = data[:6]
+    _refuse_compressed(path, magic)
+    if magic[:4] != b"\x7fELF":
+        raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
+    if len(data) < 20:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
+    little = data[5] != 2
+    kind, machine = struct.unpack_from("<HH" if little else ">HH", data, 16)
+    if kind != ET_CORE:
+        what = {1: "an object file", 2: "a program", 3: "a program or a library"}.get(kind, "another kind of file")
+        raise BadCore(f"{path} is an ELF file but no core dump: it is {what}", why="scripts/dispatch -c wants a core")
+    if data[4] != 2 or not little or machine != linux.EM_X86_64:
+        bits = "64-bit" if data[4] == 2 else "32-bit"
+        name = {linux.EM_386: "x86", linux.EM_AARCH64: "aarch64", linux.EM_X86_64: "x86-64"}
+        raise ForeignArchitecture(f"{path} is a core of a {bits} {name.get(machine, f'machine {machine}')} process")
+    if len(data) < _HEADER.size:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
+    fields = _HEADER.unpack_from(data)
+    table_at, sections_at, entry_size, count, sections = fields[5], fields[6], fields[9], fields[10], fields[12]
+    if count == PN_XNUM:
+        if not _HEADER.size <= sections_at <= len(data) - 64:
+            raise BadCore(f"{path} is truncated: the number of its program headers is not there")
+        (count,) = struct.unpack_from("<I", data, sections_at + 44)
+    return table_at, entry_size, count, sections > 1
+
+
+def _refuse_compressed(path: str, magic: bytes) -> None:
+    for prefix, name, command in _COMPRESSED:
+        if magic.startswith(prefix):
+            raise BadCore(
+                f"{path} is compressed with {name}",
+                why="systemd-coredump and many crash collectors compress cores; memory cannot be looked up in there",
+                help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
+            )

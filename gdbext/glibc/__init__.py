@@ -1,0 +1,1 @@
+"""glibc's private structures: threads, thread-local storage, synchronisation objects."""

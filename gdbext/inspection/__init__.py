@@ -1,0 +1,1 @@
+"""The one road from a target to a report."""

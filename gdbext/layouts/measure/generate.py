@@ -1,0 +1,187 @@
+"""Makes layout documents from installed headers: PyTorch's from site-packages/torch, CPython's from a prefix.
+
+Used by scripts/gen_layouts.py for the shipped files, and by the registry on the user's machine when nothing
+shipped fits. The target is not touched: only headers and libraries on disk are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gdbext.errors import LayoutError
+from gdbext.layouts.identity import build_id_of_file, torch_version
+from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, torch_types
+
+PRODUCER = "gdbext gen_layouts 1"
+SCHEMA = "gdbext-layout/1"
+LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch.so", "libtorch_python.so", "libtorch_cuda.so")
+_CXX = ("g++", "c++", "clang++")
+_CC = ("gcc", "cc", "clang")
+
+# Enough of nlohmann/json.hpp (which wheels do not ship) for ATen/functorch/Interpreter.h to be parsed.
+_JSON_STUB = """#pragma once
+#include <string>
+namespace nlohmann {
+struct json {
+  template <class... A> json(A&&...) {}
+  template <class K> json& operator[](K&&) { return *this; }
+  template <class K> const json& operator[](K&&) const { return *this; }
+  template <class T> T get() const { return T(); }
+  template <class... A> std::string dump(A&&...) const { return {}; }
+  template <class... A> static json parse(A&&...) { return json(); }
+};
+}
+"""
+
+
+def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
+    """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
+
+    Raises LayoutError: no headers, no compiler, headers that do not compile, a library of another user.
+    """
+    if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
+        raise LayoutError(
+            f"{torch}/include holds no PyTorch headers",
+            why="the wheel was stripped of them, or this is not the folder of the installed torch package",
+        )
+    dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
+    command = cxx or compiler.find_compiler(_CXX)
+    version, git = torch_version(torch)
+    cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so")
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        folder = Path(name)
+        flags = _torch_flags(torch, folder, cxx11, version, command)
+        measured = compiler.measure(torch_types.wants(), command, flags, folder)
+        dispatch = dispatch_key_dump.ask(torch, command, flags, folder)
+    constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
+    identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
+    document = _document("torch", identity, version, measured)
+    document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11)
+    document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
+    document["constants"] = constants
+    document["dispatch"] = dispatch
+    return document
+
+
+def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
+    """The layout document of the CPython whose headers are in ``prefix``/include/python3.X. Raises LayoutError."""
+    include = _python_include(prefix)
+    command = cc or compiler.find_compiler(_CC)
+    flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        measured = compiler.measure(cpython_types.wants(), command, flags, Path(name), cplusplus=False)
+    number = measured.constants["PY_VERSION_HEX"]
+    version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
+    return _document("cpython", f"cpython-{version.rpartition('.')[0]}", version, measured)
+
+
+def _python_include(prefix: Path) -> Path:
+    found = sorted(p.parent for p in prefix.glob("include/python3.*/Python.h"))
+    if not found:
+        raise LayoutError(
+            f"{prefix}/include holds no CPython headers",
+            why="they come with a development package (python3-dev) or with pyenv",
+            help="scripts/gen_layouts.py --cpython PREFIX, where PREFIX/include/python3.X/Python.h exists",
+        )
+    return found[0]
+
+
+def _document(kind: str, identity: str, version: str, measured: compiler.Measured) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "kind": kind,
+        "id": identity,
+        "provenance": {
+            "producer": PRODUCER,
+            "version": version,
+            "git": "",
+            "compiler": measured.compiler,
+            "wheel": "",
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        },
+        "build_ids": {},
+        "structs": measured.structs,
+        "enums": measured.enums,
+        "constants": measured.constants,
+        "absent": sorted(measured.absent),
+    }
+
+
+def _torch_flags(torch: Path, folder: Path, cxx11: bool, version: str, cxx: str) -> list[str]:
+    stub = folder / "stub" / "nlohmann"
+    stub.mkdir(parents=True)
+    (stub / "json.hpp").write_text(_JSON_STUB)
+    include = torch / "include"
+    # Per-operator headers keep the thousands of operators of ATen/ATen.h out: a third of the time.
+    flags = [f"-std={_standard(version)}", "-fno-access-control", "-DAT_PER_OPERATOR_HEADERS",
+             f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}", f"-I{include}", f"-I{include}/torch/csrc/api/include",
+             "-idirafter", str(stub.parent)]  # fmt: skip
+    # A class whose virtual functions live elsewhere would otherwise be described as a mere declaration.
+    if "clang" in Path(cxx).name:
+        return [*flags, "-fstandalone-debug"]
+    # Let the compiler use memory before it collects garbage: a tenth of the time.
+    collector = ["--param", "ggc-min-expand=1000", "--param", "ggc-min-heapsize=1000000"]
+    return [*flags, "-femit-class-debug-always", *collector]
+
+
+def _standard(version: str) -> str:
+    """The C++ of the headers: 2.13's need C++20, those from 2.1 on C++17, and where it changed between is not known.
+
+    A compiler takes both kinds as C++20 where they are recent, hence the bound.
+    """
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+    return "c++20" if numbers >= (2, 9) else "c++17"
+
+
+def uses_cxx11_abi(libc10: Path) -> bool:
+    """Whether this wheel's std::string is the one of the new ABI: c10::toString(DispatchKeySet) says so."""
+    try:
+        data = libc10.read_bytes()
+    except OSError as error:
+        raise LayoutError(f"cannot read {libc10}: {error.strerror}") from error
+    return b"_ZN3c108toStringB5cxx11ENS_14DispatchKeySetE\0" in data
+
+
+def _wheel_name(torch: Path) -> str:
+    for info in sorted(torch.parent.glob("torch-*.dist-info/WHEEL")):
+        tags = [line[5:].strip() for line in info.read_text(errors="replace").splitlines() if line.startswith("Tag: ")]
+        if tags:
+            return f"{info.parent.name[: -len('.dist-info')]}-{tags[0]}.whl"
+    return ""
+
+
+def write(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document so that a reader never sees half of it: temporary file in the same folder, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".layout-")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(dumps(document))
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """JSON with one struct or enumeration a line: small, quick to load, and still to be read in a diff."""
+    lines = []
+    for key, value in document.items():
+        if key in ("structs", "enums") and value:
+            rows = ",\n".join(f" {json.dumps(name)}: {_compact(each)}" for name, each in sorted(value.items()))
+            lines.append(f"{json.dumps(key)}: {{\n{rows}\n}}")
+        else:
+            lines.append(f"{json.dumps(key)}: {_compact(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,119 @@
+"""The layout files: those shipped with gdbext and those generated on this machine, found by build-id."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gdbext import cache
+from gdbext.errors import LayoutError
+from gdbext.layouts import validate
+from gdbext.layouts.layout import Layout
+
+DATA = Path(__file__).resolve().parent / "data"
+INDEX = "index.json"
+TORCH_LIBRARY = "libtorch_cpu.so"
+_HEX = frozenset("0123456789abcdef")
+_LIMIT = 16 << 20
+
+
+def load(path: Path, match: str = "exact", full: bool = False) -> Layout:
+    """The layout in a file, validated (every structure of it with ``full``). Raises LayoutError."""
+    document = read_document(path)
+    (validate.check_all if full else validate.check)(document, str(path))
+    return Layout(document, match)
+
+
+def read_document(path: Path) -> Any:
+    """The JSON in a file. Raises LayoutError."""
+    import json
+
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LIMIT + 1)
+    except OSError as error:
+        raise LayoutError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > _LIMIT:
+        raise LayoutError(f"{path} is larger than {_LIMIT >> 20} MB", why="it is no layout file")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"{path} is no JSON: {error}", why="the file is damaged or was cut short") from error
+
+
+def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
+    """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier.
+
+    Raises LayoutError when there is one and it is damaged (a shipped one; a damaged cache file is passed over).
+    """
+    if not build_id or not _HEX.issuperset(build_id):
+        return None
+    name = index(folder)["build_ids"].get(build_id)
+    if name is not None:
+        return load(folder / name)
+    return _cached(build_id)
+
+
+def by_version(version: str, folder: Path = DATA) -> Sequence[tuple[Path, str]]:
+    """(file, version) of the shipped layouts of this minor version, the nearest first.
+
+    "2.13.0+cu126" is nearest to "2.13.0+cpu", then come 2.13.1 and so on. Other minor versions are left out: their
+    dispatch keys differ, and a probe of the live structure cannot see that.
+    """
+    wanted = release(version)
+    if len(wanted) < 2:
+        return ()
+    found = [
+        (folder / name, each)
+        for name, each in index(folder)["torch"].items()
+        if release(each)[:2] == wanted[:2]
+    ]
+    return sorted(found, key=lambda item: (release(item[1]) != wanted, item[1] != version, item[1]))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) of "2.13.0+cpu" or "2.13.0a0+git1234567"; () when it starts with no number."""
+    numbers: list[int] = []
+    for part in version.partition("+")[0].split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]  # "0" of "0a0"
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def index(folder: Path = DATA) -> Mapping[str, Mapping[str, str]]:
+    """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
+    found = read_document(folder / INDEX)
+    if not isinstance(found, dict) or not all(isinstance(found.get(k), dict) for k in ("build_ids", "torch")):
+        raise LayoutError(f"{folder / INDEX} is damaged", help="make it again: scripts/gen_layouts.py --index")
+    return found
+
+
+def make_index(folder: Path = DATA) -> dict[str, dict[str, str]]:
+    """What ``index`` reads, made from the layout files themselves. Raises LayoutError."""
+    made: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
+    for path in sorted(folder.glob("torch-*.json")):
+        layout = load(path, full=True)
+        made["torch"][path.name] = layout.version
+        if TORCH_LIBRARY in layout.build_ids:
+            made["build_ids"][layout.build_ids[TORCH_LIBRARY]] = path.name
+    return made
+
+
+def layout_cache() -> Path:
+    """Where layouts generated on this machine are kept: $XDG_CACHE_HOME/gdbext/layouts."""
+    return Path(cache.cache_folder()) / "layouts"
+
+
+def _cached(build_id: str) -> Layout | None:
+    path = layout_cache() / f"{build_id}.json"
+    try:
+        if path.stat().st_uid != os.geteuid():
+            return None
+        layout = load(path, "generated", full=True)
+    except (OSError, LayoutError):
+        return None
+    return layout if layout.build_ids.get(TORCH_LIBRARY) == build_id else None

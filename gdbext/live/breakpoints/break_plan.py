@@ -1,0 +1,226 @@
+"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger.
+
+Conditions are expressions that gdb evaluates by itself, so that the user can see and change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.errors import UsageError
+from gdbext.live.hooks.all_calls import AllCalls, Host
+from gdbext.live.hooks.operator_functions import COMPUTE_ENTRY, TORCH, OperatorFunction, OperatorFunctions
+from gdbext.torch.values.keyset import KeyNames
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Operator
+
+PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")
+"""WHERE: ``lookup`` is call and redispatch; ``boxed`` the kernels' boxed entries; ``register`` the computation of a
+table entry; ``return`` the ends of call and redispatch."""
+WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
+_UNSIGNED = "(unsigned long)"
+
+
+@dataclass(frozen=True)
+class BreakSite:
+    """One address. ``keyset`` is the gdb expression of the keyset there, ``condition`` what must hold, "" for nothing.
+
+    ``event`` is one of PLACES other than "lookup"; ``what`` names the place.
+    """
+
+    address: int
+    event: str
+    operator: int
+    name: str
+    what: str
+    keyset: str = ""
+    condition: str = ""
+    function: tuple[int, int] = (0, 0)
+    """The function [start, end) in the middle of which it is, where the arguments came to its start."""
+
+
+@dataclass(frozen=True)
+class BreakRequest:
+    """What the user asked for; ``key`` and ``has`` are key names, "" for any."""
+
+    where: str
+    patterns: Sequence[str]
+    key: str = ""
+    has: str = ""
+    go_on: bool = False
+
+
+class BreakPlan:
+    """Finds the sites of a request in one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._keys = session.dispatcher.keys
+        self._plan = OperatorFunctions(session)
+
+    def missing(self, patterns: Sequence[str]) -> list[UsageError]:
+        """An error with the closest names for each word that means no operator yet."""
+        dispatcher = self._session.dispatcher
+        return [dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)]
+
+    def operators(self, patterns: Sequence[str]) -> list[Operator]:
+        """The operators that are named and registered."""
+        find = self._session.dispatcher.find
+        return list({each.address: each for pattern in patterns for each in find(pattern)}.values())
+
+    def sites(self, request: BreakRequest) -> list[BreakSite]:
+        """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
+        check_keys(self._keys, request)
+        found: dict[tuple[int, str], BreakSite] = {}
+        for operator in self.operators(request.patterns):
+            for site in self._of(operator, request):
+                limited = self._limited(site, request)
+                found.setdefault((limited.address, limited.condition), limited)
+        return list(found.values())
+
+    def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:
+        """The site with the conditions on keys, where it has a keyset."""
+        parts = [site.condition] if site.condition else []
+        if site.keyset and request.key and site.event != "kernel":
+            parts.append(key_condition(self._keys, site.keyset, request.key))
+        if site.keyset and request.has:
+            bits = self._keys.bits_of(request.has)
+            parts.append(f"({site.keyset} & {bits:#x}) == {bits:#x}")
+        return BreakSite(
+            site.address, site.event, site.operator, site.name, site.what, site.keyset,
+            parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts), site.function,
+        )  # fmt: skip
+
+    def _of(self, operator: Operator, request: BreakRequest) -> list[BreakSite]:
+        where = request.where
+        if where in ("call", "redispatch", "lookup"):
+            wanted = ("call", "redispatch") if where == "lookup" else (where,)
+            functions = self._plan.functions(operator)
+            if not functions:
+                return self._shared(operator, wanted)
+            return [site for each in functions if each.event in wanted for site in _lookup_sites(each)]
+        if where == "return":
+            return [
+                BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
+                for each in self._plan.functions(operator)
+                for address in each.sites.returns
+            ]
+        if where in ("meta", "impl"):
+            return [
+                BreakSite(each.start, kind, operator.address, operator.qualified, each.demangled[0].partition("(")[0])
+                for kind, each in self._plan.structured(operator)
+                if kind == where
+            ]
+        if where == "register":
+            return self._register(operator)
+        return self._kernels(operator, where, request.key)
+
+    def _shared(self, operator: Operator, wanted: Sequence[str]) -> list[BreakSite]:
+        """The lookups that all operators share (``Dispatcher::callBoxed``), for one without functions of its own."""
+        found = []
+        for host in self._hosts:
+            event = host.event.replace("Boxed", "")
+            if event in wanted:
+                sites = host.sites
+                what = f"its lookup, in {host.function.demangled[0].partition('(')[0]}"
+                condition = f"{_UNSIGNED}${sites.entry} == {operator.address:#x}"
+                keyset = f"{_UNSIGNED}${sites.keyset}"
+                found += [
+                    BreakSite(address, event, operator.address, operator.qualified, what, keyset, condition)
+                    for address in (sites.lookup, *(each for each, _ in sites.others))
+                ]
+        return found
+
+    @cached_property
+    def _hosts(self) -> list[Host]:
+        return AllCalls(self._session, self._plan).hosts()
+
+    def _register(self, operator: Operator) -> list[BreakSite]:
+        address = self._session.symbolizer.address_of(COMPUTE_ENTRY, TORCH)
+        if address is None:
+            return []
+        what = "computeDispatchTableEntryWithDebug"
+        condition = f"{_UNSIGNED}$rdi == {operator.address:#x}"
+        return [BreakSite(address, "register", operator.address, operator.qualified, what, "", condition)]
+
+    def _kernels(self, operator: Operator, where: str, key: str) -> list[BreakSite]:
+        """Each distinct kernel (``kernel``), or each distinct boxed entry (``boxed``), of the operator's table."""
+        kernels = self._session.dispatcher.kernels
+        slots = [self._keys.index_of_key(key)] if key and where == "kernel" else range(self._keys.num_slots)
+        found: dict[int, BreakSite] = {}
+        for slot in slots:
+            kernel = operator.table[slot]
+            if not kernel.valid or kernels.fallthrough(kernel) or kernels.ambiguous(kernel):
+                continue
+            named = kernels.name(kernel, self._keys.key_of_index(slot), operator.name)
+            # All Python kernels have the same entry, also those that are registered after this.
+            name = named.function if named.kind != "python" else "Python kernels"
+            boxed = where == "boxed"
+            site = _boxed_site(operator, kernel, name, where) if boxed else _kernel_site(operator, kernel, name)
+            found.setdefault(site.address, site)
+        return list(found.values())
+
+
+def check_keys(keys: KeyNames, request: BreakRequest) -> None:
+    """Raises UsageError for names that are no keys, and where the place has no keyset."""
+    for name in (request.key, request.has):
+        if name:
+            keys.bits_of(name)
+    if (request.key or request.has) and request.where not in WITH_KEYSET:
+        raise UsageError(
+            f"at {request.where} there is no keyset that could be tested", help=f"use one of: {', '.join(WITH_KEYSET)}"
+        )
+
+
+def key_condition(keys: KeyNames, keyset: str, key: str) -> str:
+    """``highestPriorityTypeId() == key`` in C: the highest functionality, and the highest backend where it counts."""
+    bits = keys.slots[keys.index_of_key(key)].bits
+    functionality = (bits >> keys.num_backends).bit_length()
+    if not functionality:
+        return f"({keyset} >> {keys.num_backends}) == 0"
+    condition = f"({keyset} >> {keys.num_backends + functionality - 1}) == 1"
+    backend = (bits & keys.backend_mask).bit_length()
+    if backend:
+        within = f"{keyset} & {keys.backend_mask:#x}"
+        condition += f" && ({within}) == 1" if backend == 1 else f" && (({within}) >> {backend - 1}) == 1"
+    return condition
+
+
+def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
+    operator, sites = function.operator, function.sites
+    keyset = f"{_UNSIGNED}${sites.keyset}"
+    what = f"its lookup, in {function.function.demangled[0].partition('(')[0]}"
+    addresses = [sites.lookup, *(address for address, _ in sites.others)]
+    span = (function.function.start, function.function.start + function.function.size)
+    return [
+        BreakSite(address, function.event, operator.address, operator.qualified, what, keyset, "", span)
+        for address in addresses
+    ]
+
+
+def _boxed_site(operator: Operator, kernel: KernelFunction, name: str, event: str) -> BreakSite:
+    """A boxed entry: functor rdi, OperatorHandle& rsi, keyset rdx (BoxedKernel.h); other operators may share it."""
+    condition = f"*(unsigned long*)$rsi == {operator.address:#x}"
+    what = f"the boxed entry of {name}"
+    return BreakSite(
+        kernel.boxed, event, operator.address, operator.qualified, what, f"{_UNSIGNED}$rdx", condition
+    )
+
+
+def _kernel_site(operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
+    """An unboxed entry: functor and keyset, behind the hidden result pointer if there is one (KernelFunction_impl.h).
+
+    The functor object belongs to one registration, so it tells this operator's kernel from folded code of others.
+    """
+    address = kernel.unboxed or kernel.sym_unboxed
+    if not address:
+        return _boxed_site(operator, kernel, name, "kernel")
+    keyset = f"{_UNSIGNED}($rdi == {kernel.functor:#x} ? $rsi : $rdx)"
+    condition = f"$rdi == {kernel.functor:#x} || $rsi == {kernel.functor:#x}"
+    return BreakSite(address, "kernel", operator.address, operator.qualified, name, keyset, condition)

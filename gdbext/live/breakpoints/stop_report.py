@@ -1,0 +1,79 @@
+"""What is told at a stop of dispatch-break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.arch.x86_64.decode import instructions
+from gdbext.errors import GdbextError
+from gdbext.live.hooks.arguments import REGISTERS, argument_texts, holders, register_values
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.break_plan import BreakSite
+    from gdbext.torch.registry.operators import Operator
+
+
+def stop_lines(
+    session: Session, site: BreakSite, bits: int | None, tid: int, register: Callable[[str], int]
+) -> list[str]:
+    """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
+
+    ``bits`` is the keyset where the place has one, ``register`` reads those of the thread that stopped. What cannot be
+    read is left out, and that is said.
+    """
+    lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
+    try:
+        operator = session.dispatcher.by_def(site.operator)
+        if operator is not None and bits is not None:
+            lines += _lookup(session, operator, bits)
+        if operator is not None:
+            lines += _arguments(session, site, operator, register)
+        lines += _state(session, tid, register("fs_base"))
+    except GdbextError as error:
+        lines.append(f"  cannot be read: {error.what}")
+    return lines
+
+
+def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    keys = session.dispatcher.keys
+    index, kernel = operator.kernel_for(bits)
+    yield f"  keyset {keys.text(bits)} {bits:#x}"
+    kinds = f"valid={kernel.valid:d} boxed={kernel.valid:d} unboxed={bool(kernel.unboxed or kernel.sym_unboxed):d}"
+    yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
+    links = session.chains.chain(operator, bits)
+    for number, link in enumerate(links):
+        name = link.name
+        where = f" at {name.file}:{name.line}" if name.file else ""
+        function = f"{name.function or name.kind}{where}"
+        if number == 0:
+            yield f"  kernel {function}" + (f", {link.cell.debug}" if link.cell.debug else "")
+        else:
+            yield f"  expected then: {link.cell.key}: {function}"
+    if links and links[-1].certainty == "unknown":
+        yield f"  further on: {links[-1].why}"
+
+
+def _arguments(
+    session: Session, site: BreakSite, operator: Operator, register: Callable[[str], int]
+) -> Iterator[str]:
+    """Those that are in registers: at a kernel's entry behind functor and keyset, else as the function was called."""
+    start, end = site.function
+    if start:
+        code = list(instructions(session.memory.read(start, end - start), start))
+        values = register_values(holders(code, site.address), register, session.memory.try_u64)
+        skipped = 0 if site.event == "call" else 1
+    elif site.event == "kernel" and "$rdi ==" in site.condition:
+        values, skipped = [register(name) for name in REGISTERS], 2
+    else:
+        return
+    texts = argument_texts(session, operator, values, skipped)
+    if texts:
+        yield f"  arguments {', '.join(texts)}"
+
+
+def _state(session: Session, tid: int, fs_base: int) -> Iterator[str]:
+    included, excluded = session.dispatch_states.keysets(fs_base)
+    keys = session.dispatcher.keys
+    yield f"  thread {tid} includes {keys.text(included)}, excludes {keys.text(excluded)}"

@@ -1,0 +1,200 @@
+"""--all: the fewest places that see every call of every operator.
+
+``Dispatcher::call`` and ``callBoxed`` ask ``at::getStepCallbacksUnlessEmpty`` once per call, at a point where the
+keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with the OperatorEntry in rdi and the keyset
+in rsi: one breakpoint on each copy of it sees them (and the redispatches that call it, which are left out: most have it
+inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it inlined, and
+are stopped at like an operator's own functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.errors import BadData, MemoryFault
+from gdbext.live.hooks.lookup_sites import LOOKUP_PREFIX, CfaRule, LookupSites, frame_at
+from gdbext.live.hooks.operator_functions import TORCH, OperatorFunctions
+from gdbext.process.modules import Module
+from gdbext.process.symbols import Function
+from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
+from gdbext.torch.stack.roles import Role, classify
+from gdbext.unwind.caller_check import Place
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.hooks.control import Control
+    from gdbext.live.trace.tracer import Tracer
+
+_MARK = b"getStepCallbacksUnlessEmpty"
+_WINDOW = 1 << 16
+_BOXED_POINTER = 8
+"""Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
+_PLT_JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)
+"""``jmp *slot(%rip)``: the heart of a PLT stub."""
+
+
+class Host(NamedTuple):
+    """A function with an inlined lookup that belongs to no single operator."""
+
+    function: Function
+    sites: LookupSites
+    event: str
+
+
+class AllCalls:
+    """Finds the places in one session."""
+
+    def __init__(self, session: Session, plan: OperatorFunctions) -> None:
+        self._session = session
+        self._plan = plan
+
+    def modules(self) -> list[Module]:
+        """The libraries that call operators: those that name the step callbacks."""
+        return [module for module in self._session.modules.modules if _names_callbacks(module)]
+
+    def lookups(self) -> list[int]:
+        """Every copy of ``OperatorEntry::lookup``."""
+        return self._plan.addresses_named(LOOKUP_PREFIX, self.modules())
+
+    def lookups_of_extensions(self) -> list[int]:
+        """The copies in libraries other than torch's: what was built without optimisation calls them out of line."""
+        others = [module for module in self._session.modules.modules if not module.name.startswith("libtorch")]
+        return self._plan.addresses_named(LOOKUP_PREFIX, [module for module in others if _names_callbacks(module)])
+
+    def hosts(self) -> list[Host]:
+        """The functions that ask for step callbacks and have the lookup inlined."""
+        found: dict[int, Host] = {}
+        for module in self.modules():
+            for address in self._callers(module):
+                function = self._session.symbolizer.function(address)
+                if function is None or function.start in found:
+                    continue
+                if any(name.startswith("_ZN2at4_ops") for name in function.names):
+                    continue
+                host = self._host(function)
+                if host is not None:
+                    found[function.start] = host
+        return list(found.values())
+
+    def _host(self, function: Function) -> Host | None:
+        try:
+            sites = self._plan.finder.find(function.start, function.size)
+        except MemoryFault:
+            return None
+        if sites is None or sites.how != "inlined" or not sites.entry:
+            return None
+        role = classify(function)
+        boxed = any(one.in_memory and one.displacement == _BOXED_POINTER for one in sites.invocations)
+        event = role.event if role.role is Role.DISPATCHER else "callBoxed" if boxed else "call"
+        return Host(function, sites, event)
+
+    def _callers(self, module: Module) -> Iterator[int]:
+        """Addresses of the direct calls of ``getStepCallbacksUnlessEmpty`` in the module."""
+        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        image = module.image
+        text = image.sections.get(".text") if image is not None else None
+        if wanted is None or image is None or text is None:
+            return
+        code = image.read(text.address, text.size)
+        if code is None:
+            return
+        start = module.base + text.address
+        for target in (wanted, *self._stubs(module, wanted)):
+            for offset in direct_calls(code, target - start):
+                yield start + offset
+
+    def _stubs(self, module: Module, wanted: int) -> list[int]:
+        """PLT stubs of the module that jump to ``wanted``."""
+        image = module.image
+        found = []
+        for name in (".plt", ".plt.sec", ".plt.got"):
+            section = image.sections.get(name) if image is not None else None
+            code = image.read(section.address, section.size) if image is not None and section is not None else None
+            for match in _PLT_JUMP.finditer(code or b""):
+                assert section is not None
+                jump = module.base + section.address + match.start()
+                slot = jump + 6 + int.from_bytes(match.group(1), "little", signed=True)
+                if self._session.memory.try_u64(slot) == wanted:
+                    found.append(jump - match.start() % 16)  # stubs are 16 bytes long
+        return found
+
+
+def direct_calls(code: bytes, target: int) -> Iterator[int]:
+    """Offsets of ``call rel32`` (E8) that lead to ``target``, an offset from the start of ``code``, too.
+
+    The upper half of the displacement is the same within 64 KiB of code, so a plain search finds the candidates.
+    """
+    for high in range((target - 5 - len(code)) >> 16, ((target - 5) >> 16) + 1):
+        last = target - 5 - high * _WINDOW  # call offsets whose displacement has this upper half
+        first = last - _WINDOW + 1
+        upper = (high & 0xFFFF).to_bytes(2, "little")
+        pattern = re.compile(b"\xe8(?=.." + re.escape(upper) + b")", re.DOTALL)
+        for match in pattern.finditer(code, max(0, first), min(len(code), max(0, last + 5))):
+            at = match.start()
+            if int.from_bytes(code[at + 1 : at + 5], "little", signed=True) == target - at - 5:
+                yield at
+
+
+def _names_callbacks(module: Module) -> bool:
+    image = module.image
+    names = image.sections.get(".dynstr") if image is not None else None
+    text = image.read(names.address, names.size) if image is not None and names is not None else None
+    return text is not None and _MARK in text
+
+
+class _Caller(NamedTuple):
+    event: str
+    frame: CfaRule | None
+    place: Place
+
+
+class LookupStop:
+    """What is done at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
+
+    def __init__(
+        self, session: Session, control: Control, tracer: Tracer, plan: OperatorFunctions, redispatches: bool
+    ) -> None:
+        """``redispatches``: tell of those, too."""
+        self._session = session
+        self._control = control
+        self._tracer = tracer
+        self._plan = plan
+        self._redispatches = redispatches
+        self._callers: dict[int, _Caller] = {}
+
+    def __call__(self, tid: int, cfa: int, bits: int) -> bool:
+        """``cfa`` is lookup's own: its caller's stack pointer. Raises OSError, MemoryFault, BadData."""
+        control = self._control
+        returns_to = int.from_bytes(control.read(cfa - 8, 8), "little")
+        caller = self._callers.get(returns_to)
+        if caller is None:
+            caller = self._callers[returns_to] = self._classify(returns_to)
+        if not caller.event or caller.frame is None:
+            return False
+        operator = self._tracer.operator(control.register("rdi"))
+        if operator is None:
+            return False
+        base = cfa if caller.frame.register == "rsp" else control.register(caller.frame.register)
+        return self._tracer.lookup(operator, caller.event, tid, base + caller.frame.offset, caller.place, bits)
+
+    def _classify(self, returns_to: int) -> _Caller:
+        function = self._session.symbolizer.function(returns_to - 1)
+        nowhere = Place(returns_to, 0, 0, 8)
+        if function is None:
+            return _Caller("", None, nowhere)
+        role = classify(function)
+        event = role.event if role.role.opens else ("call" if self._asks_for_callbacks(function) else "redispatch")
+        if event not in ("call", "callBoxed") and not self._redispatches:
+            return _Caller("", None, nowhere)
+        frame = frame_at(self._session.modules, self._session.memory, returns_to, 8)
+        place = Place(returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size)
+        return _Caller(event, frame, place)
+
+    def _asks_for_callbacks(self, function: Function) -> bool:
+        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        try:
+            return wanted in self._plan.calls_of(function)
+        except BadData:
+            return False

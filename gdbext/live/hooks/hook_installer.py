@@ -1,0 +1,202 @@
+"""Where the hooks of a trace go, and what each tells the tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError
+from gdbext.live.hooks.all_calls import AllCalls, Host, LookupStop
+from gdbext.live.hooks.control import Control, HookSpec
+from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, frame_at
+from gdbext.live.hooks.operator_functions import (
+    REGISTER_SCHEMA,
+    TORCH,
+    BoxedEntry,
+    OperatorFunction,
+    OperatorFunctions,
+)
+from gdbext.process.symbols import Function
+from gdbext.torch.registry.operators import Operator
+from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
+from gdbext.torch.stack.roles import Role, classify
+from gdbext.unwind.caller_check import Place
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.trace.tracer import Tracer
+
+AT_ENTRY = CfaRule("rsp", 8, 8)
+"""At a function's first instruction, and at its ret, the return address is all that lies below the CFA."""
+
+
+class HookInstaller:
+    """Places hooks of one trace. ``count`` is how many there are."""
+
+    def __init__(
+        self, session: Session, control: Control, plan: OperatorFunctions, tracer: Tracer, returns: bool
+    ) -> None:
+        self.count = 0
+        self._session = session
+        self._control = control
+        self._plan = plan
+        self._tracer = tracer
+        self._with_returns = returns
+        self._boxed_callers: dict[int, str] = {}
+
+    def hook(self, spec: HookSpec) -> None:
+        """Place one."""
+        self._control.place(spec)
+        self.count += 1
+
+    def definitions(self, defined: Callable[[Operator], None]) -> None:
+        """Call ``defined`` for every operator that is defined from now on, before it has kernels."""
+        memory = self._session.memory
+
+        def registered(_tid: int, _cfa: int, entry: int) -> bool:
+            memory.forget()
+            defined(Operator(self._session.dispatcher, entry))
+            return False
+
+        torch = self._session.modules.named(TORCH)
+        for address in self._plan.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
+            self.hook(HookSpec(address, AT_ENTRY, registered, "rdi"))
+
+    # --- an operator's own functions -------------------------------------------------------------
+
+    def function(self, function: OperatorFunction, entry: bool) -> None:
+        """The lookup; on demand the function's entry, its invocations of kernels, and its returns."""
+        tracer, operator, event, sites = self._tracer, function.operator, function.event, function.sites
+        start, place = function.function.start, place_of(function.function, sites)
+        for address, frame in ((sites.lookup, sites.frame), *sites.others):
+            self.hook(
+                HookSpec(
+                    address,
+                    frame,
+                    lambda tid, cfa, bits: tracer.lookup(operator, event, tid, cfa, place, bits),
+                    sites.keyset,
+                )
+            )
+        if entry:
+            entered = HookSpec(start, AT_ENTRY, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
+            self.hook(entered)
+        if self._with_returns:
+            for invocation in sites.invocations:
+                self._invocation(invocation)
+            self._returns(sites.returns)
+
+    def _returns(self, addresses: Sequence[int]) -> None:
+        for address in addresses:
+            self.hook(HookSpec(address, AT_ENTRY, lambda tid, cfa, _: self._tracer.returned(tid, cfa)))
+
+    def _invocation(self, one: Invocation) -> None:
+        tracer, through = self._tracer, one.through
+        frame = self._frame(one.address)
+        if frame is None:
+            return
+        load = one.displacement if one.in_memory else None
+        self.hook(
+            HookSpec(
+                one.address,
+                frame,
+                lambda tid, cfa, pointer: tracer.invoke(tid, cfa, through, pointer),
+                one.pointer,
+                load,
+            )
+        )
+        after = self._frame(one.after) if one.after is not None else None
+        if after is not None and one.after is not None:
+            self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
+
+    def _frame(self, address: int) -> CfaRule | None:
+        return frame_at(self._session.modules, self._session.memory, address, AT_ENTRY.size)
+
+    # --- structured kernels ----------------------------------------------------------------------
+
+    def structured(self, operators: Sequence[Operator]) -> None:
+        """The meta and impl functions, each once."""
+        functions = {each.start: (kind, each) for op in operators for kind, each in self._plan.structured(op)}
+        for start, (kind, function) in functions.items():
+            self.hook(HookSpec(start, AT_ENTRY, self._structured(start, kind, function.demangled[0].partition("(")[0])))
+
+    def _structured(self, start: int, kind: str, name: str) -> Callable[[int, int, int], bool]:
+        return lambda tid, cfa, _: self._tracer.function(tid, cfa, start, kind, name)
+
+    # --- boxed calls -----------------------------------------------------------------------------
+
+    def boxed_entry(self, entry: BoxedEntry, calls: bool) -> None:
+        """The boxed entry of a kernel; ``calls``: tell of callBoxed, too, not only of redispatchBoxed."""
+        function = self._session.symbolizer.function(entry.address)
+        if function is None or function.start != entry.address:
+            return
+        tracer, operator, control = self._tracer, entry.operator, self._control
+        place = Place(entry.address, function.start, function.start + function.size, AT_ENTRY.size)
+
+        def entered(tid: int, cfa: int, bits: int) -> bool:
+            event = self._boxed_event(int.from_bytes(control.read(cfa - 8, 8), "little"))
+            if not event or (event == "callBoxed" and not calls):
+                return False
+            handle = int.from_bytes(control.read(control.register("rsi"), 8), "little")
+            if handle != operator.address:
+                return False
+            over = tracer.lookup(operator, event, tid, cfa, place, bits)
+            tracer.kernel_entered(tid, cfa)
+            return over
+
+        self.hook(HookSpec(entry.address, AT_ENTRY, entered, "rdx"))
+        if self._with_returns:
+            self._returns(self._plan.returns(function))
+
+    def host(self, host: Host) -> None:
+        """A function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
+        tracer, control, sites = self._tracer, self._control, host.sites
+        place = place_of(host.function, sites)
+
+        def looked_up(tid: int, cfa: int, bits: int) -> bool:
+            operator = tracer.operator(control.register(sites.entry))
+            return operator is not None and tracer.lookup(operator, host.event, tid, cfa, place, bits)
+
+        self.hook(HookSpec(sites.lookup, sites.frame, looked_up, sites.keyset))
+        if self._with_returns:
+            self._returns(sites.returns)
+
+    def everything(self, everything: AllCalls) -> None:
+        """Every call of every operator."""
+        self._lookups(everything.lookups(), redispatches=False)
+        for host in everything.hosts():
+            self.host(host)
+
+    def extensions(self, everything: AllCalls) -> None:
+        """Dispatches by libraries that have the dispatcher's functions out of line: builds without optimisation."""
+        self._lookups(everything.lookups_of_extensions(), redispatches=True)
+
+    def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
+        stop = LookupStop(self._session, self._control, self._tracer, self._plan, redispatches)
+        for address in addresses:
+            self.hook(HookSpec(address, AT_ENTRY, stop, "rsi"))
+
+    def _boxed_event(self, returns_to: int) -> str:
+        """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""
+        event = self._boxed_callers.get(returns_to)
+        if event is None:
+            event = self._boxed_callers[returns_to] = self._classify(returns_to)
+        return event
+
+    def _classify(self, returns_to: int) -> str:
+        try:
+            function = self._session.symbolizer.function(returns_to - 1)
+        except GdbextError:
+            return ""
+        role = classify(function)
+        if function is None or role.role is Role.OPERATOR or role.role.is_layer:
+            return ""
+        if role.role.opens:
+            return role.event
+        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        return "callBoxed" if wanted in self._plan.calls_of(function) else "redispatchBoxed"
+
+
+def place_of(function: Function, sites: LookupSites) -> Place:
+    """Where a lookup is."""
+    code = (0, 0) if sites.tail_calls else (function.start, function.start + function.size)
+    return Place(sites.lookup, *code, sites.frame.size)

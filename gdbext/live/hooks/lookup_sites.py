@@ -1,0 +1,288 @@
+"""Where in a function that has the dispatcher inlined a keyset can be read: one instruction per dispatch.
+
+In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of some arithmetic, or an argument in a
+register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
+compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
+
+- a direct call of ``OperatorEntry::lookup``: ``this`` in rdi, the keyset in rsi;
+- the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
+  follows;
+- a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
+  behind the operator's handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from gdbext.arch.x86_64.decode import REGISTERS, Instruction, instructions
+from gdbext.arch.x86_64.registers import DWARF_REGISTERS
+from gdbext.errors import BadData, MemoryFault
+from gdbext.formats.cfi_program import row_at
+from gdbext.process.memory import Memory
+from gdbext.process.modules import ModuleTable
+from gdbext.process.symbols import Function, Symbolizer
+from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.unwind.frame_tables import frame_table
+
+LOOKUP_PREFIX = "_ZNK3c104impl13OperatorEntry6lookupE"
+OUT_OF_LINE = ("_ZNK3c1010Dispatcher10redispatchI", "_ZNK3c1010Dispatcher4callI")
+BOXED_WRAPPER = "_ZN3c104impl18BoxedKernelWrapperI"
+SLOW_PATH = "_ZN3c1010Dispatcher27callWithDispatchKeySlowPathI"
+FUNCTION_LIMIT = 1 << 16
+"""Bytes of a function that are decoded."""
+
+_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8")
+_RETURN_ADDRESS = 8
+_PAIR = 16
+
+
+class CfaRule(NamedTuple):
+    """How the CFA (the caller's stack pointer after the return) is found at an instruction: register + offset.
+
+    ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
+    """
+
+    register: str
+    offset: int
+    size: int
+
+
+class Invocation(NamedTuple):
+    """A call or jump through which the function may enter a kernel.
+
+    ``through`` is "kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow
+    path, which calls the kernel while RecordFunction callbacks are active). For "kernel" the pointer is the register
+    ``pointer``, or the word at ``pointer`` + ``displacement`` where ``in_memory``.
+    """
+
+    address: int
+    after: int | None
+    through: str
+    pointer: str
+    displacement: int
+    in_memory: bool
+
+
+class LookupSites(NamedTuple):
+    """What is known of one function: the lookup, the invocations behind it and the returns."""
+
+    lookup: int
+    keyset: str
+    entry: str
+    """The register that holds the OperatorEntry* there; "" where it is not known."""
+    frame: CfaRule
+    how: str
+    invocations: tuple[Invocation, ...]
+    returns: tuple[int, ...]
+    tail_calls: bool
+    """It may jump to the kernel, so that its return cannot be seen."""
+    others: tuple[tuple[int, CfaRule], ...] = ()
+    """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
+
+
+class SiteFinder:
+    """Decodes functions of one process."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        symbolizer: Symbolizer,
+        num_backends: int,
+        table: range,
+    ) -> None:
+        """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+        self._memory = memory
+        self._modules = modules
+        self._symbolizer = symbolizer
+        self._shift = num_backends
+        self._table = table
+        self._called: dict[int, str] = {}
+
+    def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
+        """The sites of the function at ``start``; None where no form is recognised or two lookups compete.
+
+        ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
+        """
+        raw = self._memory.read(start, min(size, FUNCTION_LIMIT))
+        code = list(instructions(raw, start))
+        found = self._lookup(raw, code, handles)
+        if found is None:
+            return None
+        positions, keyset, entry, how = found
+        position = positions[0]
+        frames = [self._frame(code, each) for each in positions]
+        frame = frames[0]
+        if frame is None or None in frames:
+            return None
+        end = start + size
+        invocations = tuple(self._invocations(raw, code, position))
+        tail = any(one.after is None for one in invocations)
+        if tail:
+            frame = frame._replace(size=_RETURN_ADDRESS)
+        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule is not None)
+        returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
+        return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
+
+    # --- the lookup ------------------------------------------------------------------------------
+
+    def _lookup(
+        self, raw: bytes, code: Sequence[Instruction], handles: Collection[int]
+    ) -> tuple[list[int], str, str, str] | None:
+        """(positions, register of the keyset, register of the OperatorEntry*, form)."""
+        names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
+        called = [index for index, name in names if name.startswith(LOOKUP_PREFIX)]
+        inlined = self._inlined(raw, code)
+        if called and not inlined:
+            return called, "rsi", "rdi", "call"
+        if called or len(inlined) > 1:
+            return None
+        if inlined:
+            index, keyset, entry = inlined[0]
+            return [index], keyset, entry, "inlined"
+        outer = [index for index, name in names if name.startswith(OUT_OF_LINE)]
+        if len(outer) == 1:
+            register = self._behind_handle(code, outer[0], handles)
+            return ([outer[0]], register, "", "out of line") if register else None
+        return None
+
+    def _inlined(self, raw: bytes, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
+        """(position, keyset, OperatorEntry*) of each shift by num_backends that an access to the table follows.
+
+        ``highestPriorityTypeId`` has the same shift, for messages and for the profiler, and no such access.
+        """
+        shifts = self._shifts(raw, code)
+        found = []
+        for number, (index, register) in enumerate(shifts):
+            end = shifts[number + 1][0] if number + 1 < len(shifts) else len(code)
+            entry = self._table_base(code[index:end])
+            if entry is not None:
+                found.append((index, register, entry))
+        return found
+
+    def _table_base(self, code: Sequence[Instruction]) -> str | None:
+        """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
+        written: set[str] = set()
+        for one in code:
+            memory = one.memory
+            if memory is not None and memory.displacement in self._table and memory.base not in (None, "rip", "rsp"):
+                return memory.base if memory.base not in written else ""
+            written |= one.writes
+        return None
+
+    def _shifts(self, raw: bytes, code: Sequence[Instruction]) -> list[tuple[int, str]]:
+        """``shr $num_backends, %r64``: REX.W C1 /5 ib (Intel SDM, SHR)."""
+        base = code[0].address if code else 0
+        found = []
+        for index, one in enumerate(code):
+            text = raw[one.address - base : one.end - base]
+            if len(text) == 4 and text[0] & 0xFE == 0x48 and text[1] == 0xC1 and text[2] & 0xF8 == 0xE8:
+                register = REGISTERS[(text[2] & 7) | (text[0] & 1) << 3]
+                found.extend([(index, register)] if text[3] == self._shift else [])
+        return found
+
+    def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
+        """The argument register behind the one that is given the address of the operator's static handle."""
+        for one in reversed(code[:call]):
+            if one.is_call:
+                break
+            memory = one.memory
+            if one.kind != "lea" or memory is None or memory.base != "rip" or one.destination not in _ARGUMENTS[:-1]:
+                continue
+            if one.end + memory.displacement in handles:
+                return _ARGUMENTS[_ARGUMENTS.index(one.destination) + 1]
+        return ""
+
+    def _name(self, target: int | None) -> str:
+        """The first mangled name of what a direct call leads to, through a PLT stub if need be."""
+        if target is None:
+            return ""
+        name = self._called.get(target)
+        if name is None:
+            address = follow_stub(self._memory, target)
+            names = self._symbolizer.names_at(address) if address is not None else ()
+            name = self._called[target] = names[0] if names else ""
+        return name
+
+    # --- kernels and returns ---------------------------------------------------------------------
+
+    def _invocations(self, raw: bytes, code: Sequence[Instruction], lookup: int) -> list[Invocation]:
+        found = []
+        base = code[0].address
+        for index, one in enumerate(code):
+            if index <= lookup or one.kind not in ("call", "jmp"):
+                continue
+            after = one.end if one.is_call else None
+            if one.target is None:
+                place = self._pointer(raw[one.address - base : one.end - base], one)
+                if place is not None:
+                    found.append(Invocation(one.address, after, "kernel", *place))
+                continue
+            inside = code[0].address <= one.target < code[-1].end
+            name = "" if inside else self._name(one.target)
+            through = "boxing" if name.startswith(BOXED_WRAPPER) else "profiler" if name.startswith(SLOW_PATH) else ""
+            if through:
+                found.append(Invocation(one.address, after, through, "", 0, False))
+        return found
+
+    def _pointer(self, raw: bytes, one: Instruction) -> tuple[str, int, bool] | None:
+        """The operand of ``call``/``jmp`` through a register or [register + displacement] (FF /2, FF /4)."""
+        memory = one.memory
+        if memory is not None:
+            if memory.base is None or memory.base == "rip" or memory.index_register is not None:
+                return None
+            return memory.base, memory.displacement, True
+        at = raw.find(0xFF)
+        if at < 0 or at + 1 >= len(raw) or raw[at + 1] >> 6 != 3:
+            return None
+        extended = at > 0 and raw[at - 1] & 0xF1 == 0x41
+        return REGISTERS[(raw[at + 1] & 7) | extended << 3], 0, False
+
+    # --- the frame -------------------------------------------------------------------------------
+
+    def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
+        """By the call frame information of the lookup's address."""
+        return frame_at(self._modules, self._memory, code[position].address, _prologue_size(code[:position]))
+
+
+def frame_at(modules: ModuleTable, memory: Memory, address: int, size: int) -> CfaRule | None:
+    """The CFA's rule at an instruction; ``size`` where the rule does not tell the frame's."""
+    module = modules.find(address)
+    if module is None:
+        return None
+    try:
+        table = frame_table(module, memory)
+        fde = table.find(module.vaddr(address)) if table is not None else None
+        row = row_at(fde, module.vaddr(address)) if fde is not None else None
+    except (BadData, MemoryFault):
+        return None
+    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(DWARF_REGISTERS):
+        return None
+    register = DWARF_REGISTERS[row.cfa_register]
+    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == "rsp" else size)
+
+
+def _prologue_size(code: Sequence[Instruction]) -> int:
+    """Bytes below the CFA that the straight-line start of the function has taken: never more than it has."""
+    size = _RETURN_ADDRESS
+    for one in code:
+        if one.kind == "push":
+            size += 8
+        elif one.kind == "add" and one.destination == "rsp" and one.immediate is not None and one.immediate < 0:
+            return size - one.immediate
+        elif one.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
+            break
+    return max(size, _PAIR)
+
+
+def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:
+    """Addresses of the function-local ``static auto op`` (aten/src/ATen/Operators_*.cpp) under any of its names."""
+    found = set()
+    for name in function.names:
+        if name.startswith("_ZN"):
+            address = symbolizer.address_of(f"_ZZ{name.split('.', 1)[0][2:]}E2op", function.module.name)
+            if address is not None:
+                found.add(address)
+    return frozenset(found)

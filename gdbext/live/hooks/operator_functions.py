@@ -1,0 +1,191 @@
+"""Which functions of the target belong to an operator, so that a stop in them slows no other operator.
+
+``at::_ops::NAME::call`` and ``::redispatch`` are an operator's own (NAME is its name and overload joined by an
+underscore, torchgen/model.py). Boxed calls go through ``Dispatcher::callBoxed``, which all operators share; the boxed
+entries of the operator's own kernels see them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.arch.x86_64.decode import Instruction, instructions
+from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, CfaRule, LookupSites, SiteFinder, static_handles
+from gdbext.process.modules import Module
+from gdbext.process.symbols import Function
+from gdbext.torch.stack.call_arguments import follow_stub
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.torch.registry.operators import Operator
+
+TORCH = "libtorch_cpu.so"
+OPERATOR_STRUCT = b"_ZN2at4_ops"
+BOXED_FROM_UNBOXED = "_ZN3c104impl31make_boxed_from_unboxed_functorI"
+COMPUTE_ENTRY = "_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE"
+REGISTER_SCHEMA = "_ZN3c104impl13OperatorEntry14registerSchemaE"
+"""Begins the name of what is called, with the OperatorEntry in rdi, when an operator is defined (OperatorEntry.cpp)."""
+SHARED_FUNCTOR = "WrapFunctionIntoRuntimeFunctor_"
+"""Kernels behind a function pointer: one boxed entry for all operators of the signature."""
+_ENTRY_SIZE = 8
+_FUNCTIONS_FOLLOWED = 200
+"""Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
+
+
+class OperatorFunction(NamedTuple):
+    """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
+
+    operator: Operator
+    event: str
+    function: Function
+    sites: LookupSites
+
+
+class BoxedEntry(NamedTuple):
+    """The boxed entry of one of an operator's own kernels: functor rdi, OperatorHandle& rsi, keyset rdx, stack rcx."""
+
+    operator: Operator
+    address: int
+    frame: CfaRule
+
+
+class OperatorFunctions:
+    """Finds functions; one instance per session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        entry = session.layout.struct("c10::impl::OperatorEntry")
+        table = entry.field("dispatchTable_").offset
+        self.finder = SiteFinder(
+            session.memory,
+            session.modules,
+            session.symbolizer,
+            session.layout.constant("num_backends"),
+            range(table, table + session.layout.struct("c10::KernelFunction").size),
+        )
+
+    @cached_property
+    def _structs(self) -> dict[str, list[tuple[str, int]]]:
+        """NAME of ``at::_ops::NAME`` → (event, address) of its functions."""
+        session = self._session
+        module = session.modules.named(TORCH)
+        index = session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return {}
+        found: dict[str, list[tuple[str, int]]] = {}
+        for symbol in index.matching(OPERATOR_STRUCT):
+            if symbol.is_function and symbol.name.startswith("_ZN2at4_ops") and "." not in symbol.name:
+                struct, event = split_struct(symbol.name)
+                if event:
+                    found.setdefault(struct, []).append((event, module.base + symbol.vaddr))
+        return found
+
+    def functions(self, operator: Operator) -> list[OperatorFunction]:
+        """The operator's own functions, "call" first; empty for one that was not generated into libtorch.
+
+        Raises MemoryFault, BadData.
+        """
+        namespace, _, base = operator.name.partition("::")
+        if namespace != "aten":
+            return []
+        struct = f"{base}_{operator.overload}" if operator.overload else base
+        found = []
+        for event, address in sorted(self._structs.get(struct, ())):
+            function = self._session.symbolizer.function(address)
+            if function is not None and self._is_for(operator, function):
+                handles = static_handles(self._session.symbolizer, function)
+                sites = self.finder.find(function.start, function.size, handles)
+                if sites is not None:
+                    found.append(OperatorFunction(operator, event, function, sites))
+        return found
+
+    def _is_for(self, operator: Operator, function: Function) -> bool:
+        """The function's static handle is this operator's, or not initialised yet."""
+        handles = static_handles(self._session.symbolizer, function)
+        held = {self._session.memory.try_u64(handle) for handle in handles}
+        return not held - {0, None, operator.address}
+
+    def boxed_entries(self, operator: Operator) -> list[BoxedEntry]:
+        """Boxed entries of the operator's kernels that no other operator shares. Raises MemoryFault."""
+        symbolizer = self._session.symbolizer
+        addresses = dict.fromkeys(kernel.boxed for kernel in operator.table if kernel.valid)
+        found = []
+        for address in addresses:
+            names = symbolizer.names_at(address)
+            if names and all(name.startswith(BOXED_FROM_UNBOXED) and SHARED_FUNCTOR not in name for name in names):
+                found.append(BoxedEntry(operator, address, CfaRule("rsp", _ENTRY_SIZE, _ENTRY_SIZE)))
+        return found
+
+    def addresses_named(self, prefix: str, modules: Sequence[Module]) -> list[int]:
+        """Where functions whose mangled name begins so are, in these modules; no cold parts."""
+        found = set()
+        for module in modules:
+            index = self._session.symbolizer.index(module)
+            for symbol in index.matching(prefix.encode()) if index is not None else ():
+                if symbol.is_function and symbol.name.startswith(prefix) and ".cold" not in symbol.name:
+                    found.add(module.base + symbol.vaddr)
+        return sorted(found)
+
+    def structured(self, operator: Operator) -> list[tuple[str, Function]]:
+        """("meta" or "impl", function) of the operator's structured kernels: ``at::meta::structured_NAME::meta`` and
+        ``at::native::structured_FUNCTION::impl`` as its kernels' code calls them."""
+        found: dict[int, tuple[str, Function]] = {}
+        todo = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
+        seen: set[int] = set()
+        while todo and len(seen) < _FUNCTIONS_FOLLOWED:
+            start = todo.pop()
+            function = self._session.symbolizer.function(start) if start not in seen else None
+            seen.add(start)
+            if function is None:
+                continue
+            kind = structured_kind(function.names)
+            if kind:
+                found[function.start] = (kind, function)
+            elif is_wrapper_code(function.names):
+                todo += self.calls_of(function)
+        return [found[start] for start in sorted(found)]
+
+    def calls_of(self, function: Function) -> set[int]:
+        """Where the function's direct calls and jumps out of it lead, through PLT stubs."""
+        memory = self._session.memory
+        inside = range(function.start, function.start + function.size)
+        targets = (one.target for one in self._code(function) if one.kind in ("call", "jmp"))
+        found = {follow_stub(memory, target) for target in targets if target is not None and target not in inside}
+        return {target for target in found if target is not None}
+
+    def returns(self, function: Function) -> list[int]:
+        """Where the function's ``ret`` instructions are."""
+        return [one.address for one in self._code(function) if one.kind == "ret"]
+
+    def _code(self, function: Function) -> Iterator[Instruction]:
+        code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
+        return instructions(code, function.start)
+
+
+def structured_kind(names: Sequence[str]) -> str:
+    """ "meta" or "impl" for the functions that TORCH_META_FUNC and TORCH_IMPL_FUNC define, else ""."""
+    for name in names:
+        if name.startswith("_ZN2at4meta") and "structured_" in name and "4metaE" in name:
+            return "meta"
+        if name.startswith("_ZN2at6native") and "structured_" in name and "4implE" in name:
+            return "impl"
+    return ""
+
+
+def is_wrapper_code(names: Sequence[str]) -> bool:
+    """Generated code between the table and a structured kernel (RegisterCPU.cpp and its like)."""
+    return any("wrap_kernel_functor" in name or "wrapper_" in name or "structured_" in name for name in names)
+
+
+def split_struct(name: str) -> tuple[str, str]:
+    """("mm", "call") of ``_ZN2at4_ops2mm4callE…``; the event is "" for any other function."""
+    rest = name[len("_ZN2at4_ops") :]
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    if not digits:
+        return "", ""
+    end = digits + int(rest[:digits])
+    struct, method = rest[digits:end], rest[end:]
+    event = "call" if method.startswith("4callE") else "redispatch" if method.startswith("10redispatchE") else ""
+    return struct, event

@@ -1,0 +1,1 @@
+"""dispatch-trace: from stops to nested dispatches."""

@@ -1,0 +1,75 @@
+"""What had not come back when a trace ended: which step was the last, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.hooks.control import Control
+    from gdbext.model.facts import DispatchFrame
+    from gdbext.model.traced_dispatch import TracedDispatch
+    from gdbext.targets.base import Thread
+
+MEANINGS = {
+    "entering": "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
+    "lookup": "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
+    "invoking": "the kernel was found and is being called, but was not entered: it is between dispatcher and kernel "
+    "(boxing, or profiler callbacks)",
+    "in-kernel": "the kernel was entered and has not returned: it is inside the kernel itself, or in what that calls",
+}
+"""By the stage of dispatch-bt's innermost step; after the table "Where to look" of the print-based procedure."""
+
+
+def aftermath(control: Control, threads: Mapping[int, Sequence[TracedDispatch]]) -> list[dict[str, Any]]:
+    """For each thread with dispatches that are still on its stack: those, the innermost step and its meaning."""
+    if not threads:
+        return []
+    try:
+        session = control.session()
+        stopped = {thread.tid: thread for thread in session.target.threads()}
+    except GdbextError:
+        return []
+    found = []
+    for tid, dispatches in threads.items():
+        thread = stopped.get(tid)
+        told = _of_thread(session, thread, dispatches) if thread is not None else None
+        if told is not None:
+            found.append(told)
+    return found
+
+
+def _of_thread(session: Session, thread: Thread, dispatches: Sequence[TracedDispatch]) -> dict[str, Any] | None:
+    try:
+        frames = {frame.cfa for frame in session.stack(thread).frames}
+        steps = session.steps(thread)
+    except GdbextError:
+        return None
+    alive = [dispatch for dispatch in dispatches if dispatch.cfa in frames]
+    if not alive:
+        return None
+    innermost = steps[0] if steps else None
+    return {
+        "tid": thread.tid,
+        "open": [
+            {"event": one.found.event, "op": one.found.qualified, "key": one.found.key, "last": one.last}
+            for one in alive
+        ],
+        "stopped_in": _step(innermost),
+        "meaning": MEANINGS.get(innermost.stage, "") if innermost is not None else "",
+    }
+
+
+def _step(step: DispatchFrame | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    return {
+        "event": step.event,
+        "op": step.qualified,
+        "key": step.key,
+        "stage": step.stage,
+        "kernel": step.kernel.function if step.kernel is not None else None,
+    }

@@ -1,0 +1,51 @@
+"""Step: one pass through the dispatcher, as a fact. Names and meanings follow the JSON contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
+
+    function: str
+    valid: bool | None = None
+    boxed: bool | None = None
+    unboxed: bool | None = None
+    fallthrough: bool | None = None
+    registered_at: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class DispatchKeySet:
+    """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
+
+    bits: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DispatchFrame:
+    """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
+
+    level: int
+    event: str
+    op: str | None
+    overload: str
+    keyset: DispatchKeySet | None
+    key: str | None
+    table_index: int | None
+    kernel: Kernel | None
+    stage: str
+    confidence: str
+    evidence: tuple[str, ...] = ()
+    never_entered: str | None = None
+    """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
+
+    @property
+    def qualified(self) -> str:
+        """``aten::add.Tensor``, or "an unknown operator"."""
+        name = self.op or "an unknown operator"
+        return f"{name}.{self.overload}" if self.overload else name

@@ -1,0 +1,60 @@
+"""Report: what a command returns. It carries facts; render/ turns them into text, JSON, DOT or a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdbext.errors import GdbextError
+from gdbext.model.facts import Finding, ThreadReport, Verdict
+
+SCHEMA = "gdbext/1"
+
+
+@dataclass(frozen=True)
+class TargetFacts:
+    """What was looked at."""
+
+    kind: str
+    pid: int
+    debugger: str
+    torch_version: str | None = None
+    layout_id: str | None = None
+    layout_match: str = "none"
+    python_version: str | None = None
+
+
+@dataclass(frozen=True)
+class ErrorFact:
+    """Something that could not be read: ``where`` is a thread, module or field."""
+
+    what: str
+    where: str = ""
+    help: str = ""
+    why: str = ""
+
+    @classmethod
+    def of(cls, error: GdbextError, where: str = "") -> ErrorFact:
+        """The error, as a line of the report."""
+        return cls(error.what, where, error.help, error.why)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answer to one command.
+
+    ``view`` names the text view (a module of gdbext.render.views). ``extra`` holds the command's own top-level
+    JSON members ("operators", "lookup", …) as plain JSON values; their text view reads them, too.
+    """
+
+    command: str
+    target: TargetFacts | None
+    view: str
+    threads: tuple[ThreadReport, ...] = ()
+    verdict: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
+    errors: tuple[ErrorFact, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    why: bool = False
+    """The user asked for the evidence."""

@@ -1,1 +1,0 @@
-"""Pretty printers for people who do have debug information."""

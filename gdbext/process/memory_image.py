@@ -1,0 +1,60 @@
+"""An ELF file seen through the target's memory: what is left when the file itself is gone or replaced.
+
+The program headers, the dynamic section, .dynsym, .gnu.hash, .eh_frame_hdr and .eh_frame are all loaded; section
+headers and .symtab are not. So exported names and unwinding work, local names do not.
+"""
+
+from __future__ import annotations
+
+from gdbext.formats.elf import DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_VERSYM, ElfImage
+from gdbext.process.memory import PAGE_SIZE, Memory
+
+_ADDRESS_TAGS = frozenset((DT_HASH, DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_VERSYM))
+"""Of the tags used here, those whose values are addresses: ld.so adds the load bias to them in place (glibc
+``elf/get-dynamic-info.h``; to DT_VERSYM, too)."""
+
+
+class MemoryImage(ElfImage):
+    """What the target has mapped of a file, with the interface of the file.
+
+    ``data`` is the first page only; everything else goes through ``read`` and ``contents``.
+    """
+
+    from_memory = True
+
+    def __init__(self, memory: Memory, start: int, base: int, path: str) -> None:
+        """``start`` is the ELF header's address, ``base`` the load bias. Raises SymbolFileError, MemoryFault."""
+        self._memory = memory
+        self._base = base
+        super().__init__(memory.read(start, PAGE_SIZE), path)
+
+    def read(self, vaddr: int, size: int) -> bytes | None:
+        """Exactly ``size`` bytes of memory that the file backs (relocated, and as the program left it)."""
+        for segment in self.loads:
+            if segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.filesz:
+                return self._memory.try_read(self._base + vaddr, size)
+        return None
+
+    def contents(self, offset: int, size: int) -> bytes:
+        """The bytes at a file offset, where a segment has loaded them; b"" elsewhere."""
+        for segment in self.loads:
+            if segment.offset <= offset < segment.offset + segment.filesz:
+                size = min(size, segment.offset + segment.filesz - offset)
+                return self.read(segment.vaddr + offset - segment.offset, size) or b""
+        return b""
+
+    @property
+    def dynamic(self) -> dict[int, int]:
+        """The dynamic section with the file's own addresses, as it is in a file."""
+        low, high = (self._base + limit for limit in self.span)
+        return {
+            tag: value - self._base if tag in _ADDRESS_TAGS and self._base and low <= value < high else value
+            for tag, value in super().dynamic.items()
+        }
+
+    def is_useful(self) -> bool:
+        """True when unwind tables or the names' hash table are there (cores leave out most pages of files)."""
+        header = self.eh_frame_hdr
+        places = [header.vaddr] if header is not None else []
+        places.append(self.dynamic.get(DT_GNU_HASH, -1))
+        return any(self.read(place, 16) is not None for place in places)

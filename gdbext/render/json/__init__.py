@@ -1,0 +1,1 @@
+"""Reports and traces as JSON: the only place that knows JSON keys."""

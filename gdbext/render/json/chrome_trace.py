@@ -1,0 +1,96 @@
+"""A trace in Chrome's format (chrome://tracing, Perfetto): complete events, times in microseconds.
+
+Format: "Trace Event Format" (the Chromium project's document), phase "X". A thread's events are written when its
+outermost dispatch has ended, in order of entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from gdbext.model.traced_dispatch import TracedDispatch
+
+
+class ChromeTrace:
+    """Writes ``{"traceEvents": […]}`` piece by piece; ``now`` gives the time of the trace's end."""
+
+    def __init__(self, write: Callable[[bytes], None], pid: int, now: Callable[[], float]) -> None:
+        self._write = write
+        self._pid = pid
+        self._now = now
+        self._pending: dict[int, list[TracedDispatch]] = {}
+        self._first = True
+        self._opened = False
+
+    def entry(self, tid: int, depth: int, event: str, name: str) -> None:
+        """An event begins at its lookup."""
+
+    def dispatch(self, dispatch: TracedDispatch) -> None:
+        """Kept until the thread's outermost dispatch has ended."""
+        self._open()
+        self._pending.setdefault(dispatch.tid, []).append(dispatch)
+
+    def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
+        """The kernel's times are kept in the dispatch."""
+
+    def ended(self, dispatch: TracedDispatch) -> None:
+        """Write what is complete."""
+        pending = self._pending.get(dispatch.tid)
+        if pending and pending[0] is dispatch:
+            self._flush(dispatch.tid)
+
+    def close(self) -> None:
+        """Write the rest; what is still open ends with the trace."""
+        for tid in list(self._pending):
+            self._flush(tid)
+        self._open()
+        self._write(b"\n]}\n")
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self._write(b'{"displayTimeUnit": "ms", "traceEvents": [')
+
+    def _flush(self, tid: int) -> None:
+        for dispatch in self._pending.pop(tid):
+            for event in events_of(dispatch, self._pid, self._now()):
+                self._write((b"\n" if self._first else b",\n") + json.dumps(event).encode())
+                self._first = False
+
+
+def events_of(dispatch: TracedDispatch, pid: int, now: float) -> list[dict[str, Any]]:
+    """The dispatch and, where its kernel was seen to be entered, the kernel."""
+    found = dispatch.found
+    ended = now if dispatch.ended is None else dispatch.ended
+    args = {
+        "overload": found.overload,
+        "keyset": {"bits": f"{found.bits:#x}", "keys": list(found.keys)},
+        "key": found.key,
+        "table_index": found.table_index,
+        "kernel": found.kernel or None,
+        "boxed": not found.unboxed,
+        "returned": dispatch.returned,
+    }
+    events = [_event(dispatch, pid, found.op, found.event, dispatch.started, ended, args)]
+    if dispatch.kernel_started is not None:
+        until = ended if dispatch.kernel_ended is None else dispatch.kernel_ended
+        args = {**args, "returned": dispatch.left}
+        events.append(_event(dispatch, pid, found.kernel, "kernel", dispatch.kernel_started, until, args))
+    return events
+
+
+def _event(
+    dispatch: TracedDispatch, pid: int, name: str, category: str, start: float, end: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "ts": round(start, 1),
+        "dur": round(max(0.0, end - start), 1),
+        "pid": pid,
+        "tid": dispatch.tid,
+        "name": name,
+        "cat": category,
+        "args": args,
+    }

@@ -1,0 +1,155 @@
+"""A report as the JSON document of the contract ("gdbext/1")."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gdbext.model.facts import DispatchFrame, Frame, Kernel, Resource, ThreadReport, Verdict, Wait
+from gdbext.model.report import SCHEMA, Report, TargetFacts
+
+
+def render(report: Report, pretty: bool = False) -> str:
+    """The document, one line unless ``pretty``, ending in a newline."""
+    return json.dumps(document(report), indent=2 if pretty else None, ensure_ascii=True) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The document as plain JSON values."""
+    return {
+        "schema": SCHEMA,
+        "command": report.command,
+        "target": _target(report.target),
+        "threads": [_thread(thread, report.why) for thread in report.threads],
+        "verdict": _verdict(report.verdict),
+        "findings": [
+            {"kind": f.kind, "summary": f.summary, "threads": list(f.threads), "evidence": list(f.evidence)}
+            for f in report.findings
+        ],
+        "errors": [{"what": e.what, "where": e.where, "help": e.help, "why": e.why} for e in report.errors],
+        **report.extra,
+    }
+
+
+def _target(target: TargetFacts | None) -> dict[str, Any] | None:
+    if target is None:
+        return None
+    torch = None
+    if target.torch_version is not None:
+        layout = {"id": target.layout_id, "match": target.layout_match}
+        torch = {"version": target.torch_version, "layout": layout}
+    python = {"version": target.python_version} if target.python_version else None
+    return {
+        "kind": target.kind,
+        "pid": target.pid,
+        "debugger": target.debugger,
+        "torch": torch,
+        "python": python,
+    }
+
+
+def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "tid": thread.tid,
+        "number": thread.number,
+        "name": thread.name,
+        "python_name": thread.python_name,
+        "signal": thread.signal,
+        "state": thread.state,
+        "wait": _wait(thread.wait),
+        "holds": [resource(held) for held in thread.holds],
+        "dispatch": [_step(step, why) for step in thread.dispatch],
+        "dispatch_doubt": thread.dispatch_doubt or None,
+        "python_frames": [_frame(frame) for frame in thread.python],
+        "frame_count": thread.frame_count,
+        "notes": list(thread.notes),
+    }
+    if thread.frames:
+        value["frames"] = [_frame(frame) for frame in thread.frames]
+    return value
+
+
+def resource(held: Resource) -> dict[str, Any]:
+    """A RESOURCE of the contract."""
+    return {"kind": held.kind, "address": f"{held.address:#x}", "name": held.name}
+
+
+def _wait(wait: Wait | None) -> dict[str, Any] | None:
+    if wait is None:
+        return None
+    owner = {"tid": wait.owner.tid, "state": wait.owner.state} if wait.owner else None
+    return {
+        **resource(wait.resource),
+        "owner": owner,
+        "certainty": wait.certainty,
+        "timed": wait.timed,
+        "evidence": list(wait.evidence),
+    }
+
+
+def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:
+    keyset = None
+    if step.keyset is not None:
+        keyset = {"bits": f"{step.keyset.bits:#x}", "keys": list(step.keyset.keys)}
+    value: dict[str, Any] = {
+        "level": step.level,
+        "event": step.event,
+        "op": step.op,
+        "overload": step.overload,
+        "keyset": keyset,
+        "key": step.key,
+        "table_index": step.table_index,
+        "kernel": _kernel(step.kernel),
+        "stage": step.stage,
+        "confidence": step.confidence,
+    }
+    if step.never_entered:
+        value["never_entered"] = step.never_entered
+    if why:
+        value["evidence"] = list(step.evidence)
+    return value
+
+
+def _kernel(kernel: Kernel | None) -> dict[str, Any] | None:
+    if kernel is None:
+        return None
+    return {
+        "function": kernel.function,
+        "valid": kernel.valid,
+        "boxed": kernel.boxed,
+        "unboxed": kernel.unboxed,
+        "fallthrough": kernel.fallthrough,
+        "registered_at": kernel.registered_at,
+        "path": kernel.path,
+    }
+
+
+def _frame(frame: Frame) -> dict[str, Any]:
+    return {
+        "level": frame.level,
+        "kind": frame.kind,
+        "pc": f"{frame.pc:#x}" if frame.pc is not None else None,
+        "function": frame.function,
+        "module": frame.module,
+        "file": frame.file,
+        "line": frame.line,
+        "role": frame.role,
+    }
+
+
+def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    return {
+        "kind": verdict.kind,
+        "summary": verdict.summary,
+        "threads": list(verdict.threads),
+        "op": verdict.op,
+        "key": verdict.key,
+        "stage": verdict.stage,
+        "cycle": [
+            {"tid": edge.tid, "waits_for": resource(edge.waits_for), "held_by": edge.held_by}
+            for edge in verdict.cycle
+        ],
+        "advice": list(verdict.advice),
+    }

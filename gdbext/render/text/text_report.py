@@ -1,0 +1,33 @@
+"""A report as text for people: finds the command's view and joins its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+
+from gdbext.model.report import Report
+from gdbext.render.text.style import Style, escape
+
+
+def render(report: Report, color: bool = False, width: int = 120) -> str:
+    """The whole text, ending in a newline."""
+    style = Style(color, width)
+    view = import_module(f"gdbext.render.text.views.{report.view}_view")
+    lines = [*view.render(report, style), *_errors(report, style)]
+    return "\n".join(lines) + "\n"
+
+
+def _errors(report: Report, style: Style) -> Iterator[str]:
+    """Each error; reasons and next steps that many of them share only once."""
+    if not report.errors:
+        return
+    yield ""
+    yield style("Could not be read:", "bold")
+    told = set()
+    for error in report.errors:
+        where = f"{escape(error.where)}: " if error.where else ""
+        yield f"  {where}{escape(error.what)}"
+        for line in (f"    why: {escape(error.why)}", f"    try: {escape(error.help)}"):
+            if not line.endswith(": ") and line not in told:
+                told.add(line)
+                yield line

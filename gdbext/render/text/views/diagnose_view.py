@@ -1,0 +1,113 @@
+"""``dispatch-diagnose`` as text: one screen that answers "why does it hang?", in jstack's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.model.facts import CycleEdge, ThreadReport
+from gdbext.model.report import Report
+from gdbext.render.text.style import Style, escape
+from gdbext.render.text.views.bt_view import headline, thread_lines
+from gdbext.render.text.views.threads_view import finding_lines, folded, python_lines, state_text, verdict_lines
+from gdbext.verdict import phrasing
+
+_MAX_OTHERS = 12
+_MAX_PATHS = 2
+_MAX_FINDINGS = 5
+_MAX_PATH_LINES = 40
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """Verdict, cycle or chain, operator path, the other findings and threads, advice."""
+    verdict = report.verdict
+    if verdict is None:
+        return
+    yield from verdict_lines(verdict, style)
+    known = {thread.tid: thread for thread in report.threads}
+    involved = [known[tid] for tid in verdict.threads if tid in known]
+    if verdict.cycle:
+        yield ""
+        yield from _cycle_lines(verdict.cycle, known, style)
+    yield from _evidence(report, involved, style)
+    yield from _paths(involved, style, report.why)
+    yield from _other_findings(report, style)
+    yield from _other_threads(report.threads, involved, style)
+    if verdict.advice:
+        yield ""
+        yield style("What to try next", "bold")
+        for line in verdict.advice:
+            yield f"  - {escape(line)}"
+
+
+def _cycle_lines(cycle: Sequence[CycleEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+    for edge in cycle:
+        thread, owner = known[edge.tid], known[edge.held_by]
+        yield style(f'"{escape(thread.label)}"', "bold") + ":"
+        waits = f"waits for {phrasing.thing(edge.waits_for)}"
+        if thread.wait is not None:
+            waits = phrasing.waiting(thread.wait)
+        yield f"  {escape(waits)}"
+        certain = thread.wait is not None and thread.wait.certainty == "recorded"
+        how = "which is held by" if certain else "which seems to be held by (inferred from its stack)"
+        if edge.waits_for.kind in ("join", "barrier", "worker-pool", "queue", "condvar"):
+            how = "which is" if edge.waits_for.kind == "join" else "which needs"
+        yield f'  {how} "{escape(owner.label)}"'
+
+
+def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
+    if not report.why:
+        return
+    texts = [text for thread in involved if thread.wait is not None for text in thread.wait.evidence]
+    for finding in report.findings:
+        if report.verdict is not None and finding.summary == report.verdict.summary:
+            texts.extend(text for text in finding.evidence if text not in texts)
+    if texts:
+        yield ""
+        yield style("Evidence", "bold")
+        for text in texts:
+            yield f"  {escape(text)}"
+
+
+def _paths(involved: Sequence[ThreadReport], style: Style, why: bool) -> Iterator[str]:
+    """The dispatcher's path of the threads that the verdict is about, and their Python lines."""
+    inside = [thread for thread in involved if thread.dispatch]
+    for thread in inside[:_MAX_PATHS]:
+        yield ""
+        lines = list(thread_lines(thread, style, why))
+        yield from lines[:_MAX_PATH_LINES]
+        if len(lines) > _MAX_PATH_LINES:
+            yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
+    for thread in involved:
+        if not thread.dispatch and thread.python_line:
+            yield ""
+            yield style(headline(thread), "bold")
+            yield from (f"      {line}" for line in python_lines(thread))
+
+
+def _other_findings(report: Report, style: Style) -> Iterator[str]:
+    others = [each for each in report.findings if report.verdict is None or each.summary != report.verdict.summary]
+    if others:
+        yield ""
+        yield style("Also found", "bold")
+    for finding in others[:_MAX_FINDINGS]:
+        for line in finding_lines(finding, style, report.why):
+            yield f"  {line}"
+    if len(others) > _MAX_FINDINGS:
+        yield f"  … and {len(others) - _MAX_FINDINGS} more: all-threads"
+
+
+def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
+    seen = {thread.tid for thread in involved}
+    groups = folded([thread for thread in threads if thread.tid not in seen])
+    if groups:
+        yield ""
+        count = sum(map(len, groups))
+        yield style(f"The other {count} of {len(threads)} threads" if seen else f"The {count} threads", "bold")
+    for group in groups[:_MAX_OTHERS]:
+        first = group[0]
+        what = f"idle {first.pool} worker{'s' if len(group) > 1 else ''}" if first.pool else state_text(first, threads)
+        operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
+        who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
+        yield f"  {escape(who + what + operator)}"
+    if len(groups) > _MAX_OTHERS:
+        yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: all-threads"

@@ -1,0 +1,131 @@
+"""``all-threads`` as text: findings first, then each thread on one or two lines, equal ones folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.model.facts import Finding, ThreadReport, Verdict
+from gdbext.model.report import Report
+from gdbext.render.text.style import Style, escape
+from gdbext.render.text.views.bt_view import headline, thread_lines
+from gdbext.verdict import phrasing
+
+STRONG = frozenset(
+    {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
+)
+_MAX_NAMES = 6
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """Verdict, findings, threads."""
+    if report.verdict is not None:
+        yield from verdict_lines(report.verdict, style)
+    for finding in report.findings:
+        if report.verdict is None or finding.summary != report.verdict.summary:
+            yield from finding_lines(finding, style, report.why)
+    yield ""
+    yield from threads_lines(report.threads, style, report.why)
+    dot = report.extra.get("dot")
+    if dot:
+        yield ""
+        yield f"The wait-for graph is in {escape(', '.join(dot['files']))}."
+
+
+def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
+    """``deadlock: …``."""
+    color = "red" if verdict.kind in STRONG else "yellow" if verdict.kind == "waiting-external" else "green"
+    yield style(f"{verdict.kind}: ", "bold", color) + escape(verdict.summary)
+
+
+def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
+    """One finding that is not the verdict."""
+    yield style(f"{finding.kind}: ", "bold") + escape(finding.summary)
+    if why:
+        for text in finding.evidence:
+            yield f"    {escape(text)}"
+
+
+def threads_lines(threads: Sequence[ThreadReport], style: Style, why: bool) -> Iterator[str]:
+    """Threads in the debugger's order; idle pools, and threads with equal stacks and waits, together."""
+    for group in folded(threads):
+        yield from _group_lines(group, threads, style, why)
+
+
+def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
+    """Groups of threads that one line can tell, in order of their first thread."""
+    groups: dict[object, list[ThreadReport]] = {}
+    for thread in threads:
+        groups.setdefault(_fold_key(thread), []).append(thread)
+    return list(groups.values())
+
+
+def _fold_key(thread: ThreadReport) -> object:
+    if thread.pool:
+        return ("pool", thread.pool)
+    if thread.signal or thread.holds or not thread.stack_key or thread.notes:
+        return thread.tid
+    wait = thread.wait
+    kind = (wait.resource.kind, wait.resource.name, wait.owners, wait.handover) if wait is not None else None
+    address = wait.resource.address if wait is not None and wait.owners else 0
+    return (thread.stack_key, thread.state, kind, address)
+
+
+def _group_lines(
+    group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
+) -> Iterator[str]:
+    first = group[0]
+    if first.pool:
+        yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool)} worker{'s' if len(group) > 1 else ''}"
+        return
+    yield style(_title(group), "bold") + f": {escape(state_text(first, threads))}"
+    if first.dispatch:
+        yield f"    in {escape(step_text(first))}"
+    yield from (f"    {line}" for line in python_lines(first))
+    if first.holds:
+        yield f"    holds {escape(phrasing.listed([phrasing.thing(held) for held in first.holds], 8))}"
+    if first.wait is not None and why:
+        for text in first.wait.evidence:
+            yield style(f"    because: {escape(text)}", "dim")
+    for note in first.notes:
+        yield style(f"    note: {escape(note)}", "yellow")
+    if first.frames:
+        yield from list(thread_lines(first, style, why))[1:]
+
+
+def python_lines(thread: ThreadReport) -> Iterator[str]:
+    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one."""
+    if thread.python_line:
+        yield f"at {escape(thread.python_line)}"
+    if thread.user_line and thread.user_line != thread.python_line:
+        yield f"from {escape(thread.user_line)}"
+
+
+def _title(group: Sequence[ThreadReport]) -> str:
+    if len(group) == 1:
+        return headline(group[0]).split(": ")[0] if group[0].dispatch else headline(group[0])
+    tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])
+    more = f" and {len(group) - _MAX_NAMES} more" if len(group) > _MAX_NAMES else ""
+    return f"{len(group)} threads (tids {tids}{more})"
+
+
+def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
+    """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
+    if thread.wait is None:
+        return "stopped by " + thread.signal if thread.signal else {"running": "runs"}.get(thread.state, thread.state)
+    known = {each.tid: each for each in threads}
+    text = phrasing.waiting(thread.wait)
+    if thread.wait.missing:
+        return f"{text}, but {thread.wait.missing}"
+    if any(owner.tid == thread.tid for owner in thread.wait.owners):
+        return f"{text}, which it holds itself"
+    return text + phrasing.owner_clause(thread.wait, known)
+
+
+def step_text(thread: ThreadReport) -> str:
+    """``aten::mm, key Meta, in-kernel (3 levels)``."""
+    step = thread.dispatch[0]
+    key = f", key {step.key}" if step.key else ""
+    keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
+    callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
+    below = f"; called from {phrasing.listed(callers)}" if callers else ""
+    return f"{step.qualified}{key}, {step.stage}{keyset}{below}"

@@ -1,1 +1,0 @@
-"""What a debugger (or a core file) lends: memory, registers, threads and the map of modules. Read-only."""

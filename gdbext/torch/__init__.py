@@ -1,0 +1,1 @@
+"""PyTorch, read from memory."""

@@ -1,0 +1,1 @@
+"""The dispatcher's registry: operators, schemas, kernels, registrations and computed tables."""

@@ -1,0 +1,195 @@
+"""Registrations of an operator and its dispatch table, recomputed from them and compared with the one in memory.
+
+The algorithm is that of OperatorEntry::computeDispatchTableEntryWithDebug (ATen/core/dispatch/OperatorEntry.cpp,
+2.13.0): the steps 1, 2.1 to 2.5, 3 and 4 of the comment in its source are the ``path`` of a table entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from gdbext.errors import BadData
+from gdbext.torch.registry.alias import AliasRules
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.values.containers import check_hashed, list_items, map_entries
+
+REGISTRATION_LIMIT = 4096
+"""Kernels registered under one key of one operator: each re-run of a registering notebook cell adds one."""
+MISSING = KernelFunction(0, 0, 0, 0)
+
+_COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+_COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
+
+
+class Registration(NamedTuple):
+    """An ``AnnotatedKernel``: a kernel that somebody registered under ``key``.
+
+    ``active`` is False for one that a later registration under the same key overrides. ``debug`` is PyTorch's
+    "registered at FILE:LINE". ``inferred_schema`` is the address of the FunctionSchema inferred from a C++ kernel's
+    signature, 0 without one.
+    """
+
+    key: str
+    value: int
+    active: bool
+    kernel: KernelFunction
+    debug: str
+    inferred_schema: int
+
+
+class Cell(NamedTuple):
+    """One entry of a dispatch table.
+
+    ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it
+    should be. ``expected`` is that registration's kernel; where it differs from ``kernel``, the table and the
+    registrations contradict each other.
+    """
+
+    slot: int
+    key: str
+    kernel: KernelFunction
+    expected: KernelFunction
+    reason: str
+    path: str
+    debug: str
+    source: str
+    """The key, alias key or "fallback" under which the kernel was registered; "" when missing."""
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the table in memory holds what the registrations lead to."""
+        return self.kernel == self.expected
+
+
+class Tables:
+    """Registrations and tables of all operators of one dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self._memory = dispatcher.memory
+        self._strings = dispatcher.strings
+        self._keys = dispatcher.keys
+        self.rules = AliasRules(dispatcher.keys, dispatcher.layout)
+        annotated = dispatcher.layout.struct("c10::impl::AnnotatedKernel")
+        self._annotated_size = annotated.size
+        self._kernel_at, self._debug_at = annotated.field("kernel").offset, annotated.field("debug").offset
+        self._schema_at = annotated.field("inferred_function_schema").offset
+        self._sized_lists = dispatcher.strings.size == 32
+        self._value_size = 8 + (24 if self._sized_lists else 16)
+
+    # --- registrations ---------------------------------------------------------------------------
+
+    def registrations(self, operator: Operator) -> list[Registration]:
+        """Everything in ``kernels_``, by rising key value, the active kernel of each key first.
+
+        Raises BadData when the map or one of its lists does not hold together, MemoryFault.
+        """
+        address = self.dispatcher.kernels_map(operator.address)
+        entries = map_entries(self._memory, address, self._value_size)
+        check_hashed(self._memory, address, self._value_size, entries, 2)
+        found: list[Registration] = []
+        for value, header in sorted((entry.raw[0] | entry.raw[1] << 8, entry.address + 8) for entry in entries):
+            key = self._key_name(value, address)
+            nodes = list_items(self._memory, header, REGISTRATION_LIMIT, self._sized_lists)
+            if not nodes:
+                raise BadData(f"{operator.qualified} has an empty list of kernels for {key}: one is being registered")
+            found.extend(self._read(key, value, node, number == 0) for number, node in enumerate(nodes))
+        return found
+
+    def _key_name(self, value: int, where: int) -> str:
+        names = self._keys.key_names
+        if not 0 < value < len(names) or names[value].endswith("Undefined"):
+            raise BadData(f"the kernels at {where:#x} are registered under key {value}, which does not exist")
+        return names[value]
+
+    def _read(self, key: str, value: int, address: int, active: bool) -> Registration:
+        raw = self._memory.read(address, self._annotated_size)
+        schema = int.from_bytes(raw[self._schema_at : self._schema_at + 8], "little")
+        debug = self._strings.parse(raw, self._debug_at, address + self._debug_at)
+        kernel = self.dispatcher.kernels.parse(raw, self._kernel_at)
+        return Registration(key, value, active, kernel, debug, schema)
+
+    @cached_property
+    def fallbacks(self) -> tuple[Registration, ...]:
+        """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
+        size, start = self._annotated_size, self.dispatcher.address + self.dispatcher.fallbacks_at
+        return tuple(
+            self._read(slot.name, slot.value, start + index * size, True)
+            for index, slot in enumerate(self._keys.slots)
+        )
+
+    def inferred_schema(self, registration: Registration) -> str | None:
+        """The schema inferred from a C++ kernel's signature, None without one. Raises BadData, MemoryFault."""
+        if not registration.inferred_schema:
+            return None
+        return self.dispatcher.schemas.read(registration.inferred_schema).text
+
+    # --- the computed table ----------------------------------------------------------------------
+
+    def table(self, operator: Operator, registrations: Sequence[Registration] | None = None) -> list[Cell]:
+        """The whole table, missing entries included. Raises BadData, MemoryFault."""
+        if registrations is None:
+            registrations = self.registrations(operator)
+        computation = _Computation(self, operator, registrations)
+        return [computation.cell(index) for index in range(self._keys.num_slots)]
+
+    def cell(self, operator: Operator, index: int) -> Cell:
+        """One entry of the table. Raises BadData (also for an index out of range), MemoryFault."""
+        self._keys.key_of_index(index)
+        return _Computation(self, operator, self.registrations(operator)).cell(index)
+
+
+class _Computation:
+    """The table of one operator, from its registrations."""
+
+    def __init__(self, tables: Tables, operator: Operator, registrations: Sequence[Registration]) -> None:
+        self._operator = operator
+        self._dispatcher = operator.dispatcher
+        self._rules = tables.rules
+        self._fallbacks = tables.fallbacks
+        self._active: Mapping[str, Registration] = {one.key: one for one in registrations if one.active}
+        keys = self._dispatcher.keys
+        slots = [keys.slot_of_value.get(one.value) for one in self._active.values()]
+        self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
+
+    def cell(self, index: int) -> Cell:
+        """The entry for one table slot."""
+        key = self._dispatcher.keys.slots[index].name
+        kernel = self._operator.table[index]
+        direct = self._active.get(key)
+        if direct is not None:
+            return Cell(index, key, kernel, direct.kernel, "kernel", "1", direct.debug, key)
+        for candidate in self._rules.candidates[index]:
+            found = self._active.get(candidate.alias)
+            if found is None:
+                continue
+            if candidate.alias == _COMPOSITE_IMPLICIT and key == "AutogradOther" and self._other_backends:
+                return self._ambiguous(index, key, kernel)
+            if candidate.alias == _COMPOSITE_IMPLICIT and self._has_backend_kernel(index):
+                continue
+            return Cell(index, key, kernel, found.kernel, candidate.reason, candidate.path, found.debug, found.key)
+        fallback = self._fallbacks[index]
+        if fallback.kernel.valid:
+            return Cell(index, key, kernel, fallback.kernel, "backend fallback", "3", fallback.debug, "fallback")
+        return Cell(index, key, kernel, MISSING, "missing", "4", "", "")
+
+    def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> Cell:
+        """AutogradOther with a math kernel and a kernel for one of its backends: PyTorch refuses to choose."""
+        marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
+        reason = "ambiguous autogradother"
+        return Cell(index, key, kernel, marker, reason, "2.3", "ambiguous_autogradother", _COMPOSITE_IMPLICIT)
+
+    def _has_backend_kernel(self, index: int) -> bool:
+        """A kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot."""
+        return _COMPOSITE_EXPLICIT in self._active or self._any_within(self._rules.backends_of_autograd[index])
+
+    @cached_property
+    def _other_backends(self) -> bool:
+        return self._any_within(self._rules.autogradother_backends)
+
+    def _any_within(self, keyset: int) -> bool:
+        """``hasKernelForAnyDispatchKey``: a key with a kernel of its own is wholly inside the set."""
+        return any(keyset & bits == bits for bits in self._direct)

@@ -1,0 +1,356 @@
+"""The dispatcher of the target and its operators.
+
+The singleton is found by symbols alone. ``c10::Dispatcher`` keeps every operator twice: in the list ``operators_``,
+whose nodes hold the ``OperatorDef`` themselves, and in the hash map ``operatorLookupTable_`` from name to
+``OperatorHandle``. The map is one block of memory, so it is what we read; the list is 3,600 nodes all over the heap and
+serves for cross-checking. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h, 2.13.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+
+from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.registry.kernel import KernelFunction, Kernels, PythonSource
+from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
+from gdbext.torch.registry.schema import SchemaReader, SchemaText
+from gdbext.torch.values.containers import MapEntry, StringReader, map_entries
+from gdbext.torch.values.keyset import KeyNames
+
+SINGLETON = "_ZZN3c1010Dispatcher13realSingletonEvE10_singleton"
+"""The object itself, a local symbol of libtorch_cpu (.symtab)."""
+SINGLETON_GUARD = "_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton"
+SINGLETON_REFERENCE = "_ZZN3c1010Dispatcher9singletonEvE1s"
+"""A reference to it, exported (.dynsym) by every library that inlines ``Dispatcher::singleton()``."""
+
+OPERATOR_LIMIT = 1 << 18
+_TORCH_CPU = "libtorch_cpu.so"
+
+
+class Operator:
+    """One registered operator. Everything is read when it is first asked for.
+
+    ``address`` is that of its ``Dispatcher::OperatorDef``, which is also that of its ``impl::OperatorEntry``.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, address: int) -> None:
+        self.dispatcher = dispatcher
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"Operator({self.qualified!r}, {self.address:#x})"
+
+    @cached_property
+    def _names(self) -> tuple[str, str]:
+        return self.dispatcher.read_name(self.address)
+
+    @property
+    def name(self) -> str:
+        """``aten::add``. Raises MemoryFault, BadData, as everything here."""
+        return self._names[0]
+
+    @property
+    def overload(self) -> str:
+        """``Tensor``; "" for the default overload."""
+        return self._names[1]
+
+    @property
+    def qualified(self) -> str:
+        """``aten::add.Tensor``, as PyTorch writes an OperatorName."""
+        name, overload = self._names
+        return f"{name}.{overload}" if overload else name
+
+    @cached_property
+    def _table(self) -> bytes:
+        return self.dispatcher.read_table(self.address)
+
+    def kernel(self, index: int) -> KernelFunction:
+        """The entry of ``dispatchTable_`` at a table index. Raises BadData for an index out of range."""
+        if not 0 <= index < self.dispatcher.keys.num_slots:
+            raise BadData(f"dispatch table index {index} is out of range")
+        return self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
+
+    def index_of_entry(self, address: int) -> int | None:
+        """The table index of the ``KernelFunction`` at ``address``, None where that is no entry of this table."""
+        offset, size = address - self.dispatcher.table_address(self.address), self.dispatcher.kernels.size
+        return offset // size if 0 <= offset < len(self._table) and offset % size == 0 else None
+
+    def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
+        """(table index, kernel) that ``OperatorEntry::lookup`` finds for a keyset. Raises BadData for a bad keyset."""
+        index = self.dispatcher.keys.table_index(keyset)
+        return index, self.kernel(index)
+
+    @cached_property
+    def table(self) -> tuple[KernelFunction, ...]:
+        """All entries of ``dispatchTable_`` in table order."""
+        kernels, raw = self.dispatcher.kernels, self._table
+        return tuple(kernels.parse(raw, at) for at in range(0, len(raw), kernels.size))
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        """Which of a call's keys count, and which arguments they are taken from."""
+        return self.dispatcher.read_extractor(self.address)
+
+    @cached_property
+    def has_schema(self) -> bool:
+        """False for an operator that has kernels and was never defined."""
+        return self.dispatcher.memory.u8(self.dispatcher.schema_engaged(self.address)) != 0
+
+    @cached_property
+    def schema(self) -> SchemaText | None:
+        """The schema as PyTorch prints it, None without one. Raises also LayoutError."""
+        if not self.has_schema:
+            return None
+        return self.dispatcher.schemas.read(self.dispatcher.schema_of(self.address))
+
+    @cached_property
+    def debug(self) -> str:
+        """Where the schema was registered ("registered at FILE:LINE"); "" without a schema."""
+        if not self.has_schema:
+            return ""
+        return self.dispatcher.strings.read(self.dispatcher.schema_debug(self.address))
+
+
+class Extractor:
+    """A ``c10::DispatchKeyExtractor``: masks for keys whose kernel is a fallthrough in this operator."""
+
+    def __init__(self, non_fallthrough: int, per_backend: Sequence[int], by_backend: bool, arguments: int) -> None:
+        self.non_fallthrough = non_fallthrough
+        """Keyset of all keys whose entry is no fallthrough."""
+        self.per_backend = tuple(per_backend)
+        """The same for each backend, in bit order."""
+        self.by_backend = by_backend
+        """``requiresBitsetPerBackend_``: the backends differ, so ``per_backend`` counts."""
+        self.reverse_arguments = arguments
+        """Bit i: the i-th argument from the last is a tensor or a list of tensors and contributes its keys."""
+
+    def mask(self, keys: KeyNames, keyset: int) -> int:
+        """The mask that applies to a call whose keys, after TLS, are ``keyset``."""
+        if self.by_backend:
+            return self.per_backend[keys.backend_index(keyset)]
+        return self.non_fallthrough
+
+    def dispatch_arguments(self, count: int) -> tuple[int, ...]:
+        """Positions (from 0) of the dispatching ones among ``count`` arguments."""
+        return tuple(index for index in range(count) if self.reverse_arguments >> (count - 1 - index) & 1)
+
+
+class Dispatcher:
+    """The target's ``c10::Dispatcher``.
+
+    Raises TargetError when there is none (yet), LayoutError when the layout lacks a structure.
+    """
+
+    def __init__(
+        self, memory: Memory, layout: Layout, symbolizer: Symbolizer, python_source: PythonSource | None = None
+    ) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.symbolizer = symbolizer
+        self.keys = KeyNames(layout)
+        self.kernels = Kernels(memory, layout, symbolizer, python_source)
+        self.strings = StringReader(memory, layout.struct("std::string").size == 32)
+        self._operators: dict[int, Operator] = {}
+        self._read_offsets(layout)
+        self.address = self._find()
+
+    def _read_offsets(self, layout: Layout) -> None:
+        entry = layout.struct("c10::impl::OperatorEntry")
+        self._name_at = entry.field("name_").offset
+        self._table_at, self._table_size = entry.field("dispatchTable_").offset, entry.field("dispatchTable_").size
+        self._extractor_at = entry.field("dispatchKeyExtractor_").offset
+        self._schema_at = entry.field("schema_").offset
+        schema = layout.struct("c10::impl::AnnotatedSchema")
+        self._schema_size, self._debug_at = schema.size, schema.field("debug").offset
+        self._kernels_at = entry.field("kernels_").offset
+        dispatcher = layout.struct("c10::Dispatcher")
+        self._list_at = dispatcher.field("operators_").offset
+        self._lookup_at = dispatcher.field("operatorLookupTable_").offset
+        self.fallbacks_at = dispatcher.field("backendFallbackKernels_").offset
+        if self._table_size != self.kernels.size * self.keys.num_slots:
+            slots = self._table_size // self.kernels.size
+            raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
+
+    # --- finding the singleton -------------------------------------------------------------------
+
+    def _find(self) -> int:
+        guard = self.symbolizer.address_of(SINGLETON_GUARD, _TORCH_CPU)
+        if guard is not None and not self.memory.u8(guard):
+            raise _not_yet("the guard of its static variable is not set")
+        address = self.symbolizer.address_of(SINGLETON, _TORCH_CPU)
+        if address is None:
+            address = self._referenced()
+        if not self.memory.u64(address + self._list_at):
+            raise _not_yet("its operator list is all zero")
+        return address
+
+    def _referenced(self) -> int:
+        """The singleton through the exported reference, for a library without .symtab."""
+        place = self.symbolizer.address_of(SINGLETON_REFERENCE)
+        address = self.memory.try_u64(place) if place is not None else None
+        if not address:
+            raise TargetError(
+                "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
+                why="libtorch_cpu.so is stripped, or its file cannot be used (see dispatch-info)",
+                help="use the release wheel's libraries, or give --sysroot with the files of the target",
+            )
+        return address
+
+    @cached_property
+    def schemas(self) -> SchemaReader:
+        """Prints FunctionSchemas. Raises LayoutError."""
+        return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
+
+    # --- the operators ---------------------------------------------------------------------------
+
+    @cached_property
+    def _slots(self) -> list[MapEntry]:
+        """The lookup table: OperatorName (two strings) and OperatorHandle (OperatorDef*, list iterator)."""
+        # c10::LeftRight keeps two copies; readers use the one at _foregroundDataIndex (c10/util/LeftRight.h).
+        lookup = self.address + self._lookup_at
+        shape = self.layout.struct("c10::Dispatcher::operatorLookupTable_")
+        index = self.memory.u8(lookup + shape.field("_foregroundDataIndex").offset) & 1
+        data = lookup + shape.field("_data").offset + index * (shape.field("_data").size // 2)
+        return map_entries(self.memory, data, 2 * self.strings.size + 16)
+
+    @cached_property
+    def entries(self) -> frozenset[int]:
+        """Addresses of all OperatorDefs: the closed set that proves a pointer. Raises BadData, MemoryFault."""
+        at = 2 * self.strings.size
+        unpack = struct.Struct("<Q").unpack_from
+        return frozenset(unpack(entry.raw, at)[0] for entry in self._slots)
+
+    def by_def(self, address: int) -> Operator | None:
+        """The operator whose OperatorDef is at ``address``, None when no such operator is registered."""
+        if address not in self.entries:
+            return None
+        return self._operator(address)
+
+    def _operator(self, address: int) -> Operator:
+        operator = self._operators.get(address)
+        if operator is None:
+            operator = self._operators[address] = Operator(self, address)
+        return operator
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """Qualified name ("aten::add.Tensor") to OperatorDef, of all operators. Raises BadData, MemoryFault."""
+        names: dict[str, int] = {}
+        size = self.strings.size
+        unpack = struct.Struct("<Q").unpack_from
+        for entry in self._slots:
+            name = self.strings.parse(entry.raw, 0, entry.address)
+            overload = self.strings.parse(entry.raw, size, entry.address + size)
+            names[f"{name}.{overload}" if overload else name] = unpack(entry.raw, 2 * size)[0]
+        return names
+
+    def operators(self) -> list[Operator]:
+        """All operators, sorted by qualified name."""
+        return [self._operator(self.names[name]) for name in sorted(self.names)]
+
+    def find(self, pattern: str) -> list[Operator]:
+        """Operators that a user's word means, sorted by name.
+
+        A qualified name means just that operator; see ``operator_names.matcher`` for the other forms. Empty when
+        nothing matches.
+        """
+        if pattern in self.names:
+            return [self._operator(self.names[pattern])]
+        matches = matcher(pattern)
+        return [self._operator(self.names[name]) for name in sorted(self.names) if matches(name)]
+
+    def find_one(self, pattern: str) -> Operator:
+        """The one operator that ``pattern`` means: the exact overload, else the only one there is.
+
+        Raises UsageError: unknown (with the closest names) or ambiguous (with all overloads).
+        """
+        found = self.find(pattern)
+        if not found:
+            raise self.unknown(pattern)
+        exact = [operator for operator in found if operator.qualified == pattern]
+        if len(exact) == 1 or len(found) == 1:
+            return (exact or found)[0]
+        raise ambiguous_operator(pattern, [operator.qualified for operator in found])
+
+    def unknown(self, pattern: str) -> UsageError:
+        """The error for a word that matches no operator, with the closest names."""
+        return unknown_operator(pattern, self.names)
+
+    # --- one operator's parts --------------------------------------------------------------------
+
+    def read_name(self, address: int) -> tuple[str, str]:
+        """(name, overload) of the OperatorEntry at ``address``. Raises MemoryFault, BadData."""
+        size, at = self.strings.size, address + self._name_at
+        raw = self.memory.read(at, 2 * size)
+        return self.strings.parse(raw, 0, at, 4096), self.strings.parse(raw, size, at + size, 4096)
+
+    def read_table(self, address: int) -> bytes:
+        """The bytes of ``dispatchTable_``. Raises MemoryFault."""
+        return self.memory.read(address + self._table_at, self._table_size)
+
+    def table_address(self, address: int) -> int:
+        """Where the entry's ``dispatchTable_`` is."""
+        return address + self._table_at
+
+    def table_entry(self, address: int, index: int) -> int:
+        """Where the entry of ``dispatchTable_`` at a table index is."""
+        return address + self._table_at + index * self.kernels.size
+
+    def kernels_map(self, address: int) -> int:
+        """Where the entry's ``kernels_`` map is."""
+        return address + self._kernels_at
+
+    def schema_of(self, address: int) -> int:
+        """Where the entry's FunctionSchema is, if it has one."""
+        return address + self._schema_at
+
+    def schema_engaged(self, address: int) -> int:
+        """Where the ``std::optional<AnnotatedSchema>`` says whether it holds one: the byte behind the value."""
+        return address + self._schema_at + self._schema_size
+
+    def schema_debug(self, address: int) -> int:
+        """Where the schema's ``debug`` string is."""
+        return address + self._schema_at + self._debug_at
+
+    def read_extractor(self, address: int) -> Extractor:
+        """The entry's DispatchKeyExtractor. Raises MemoryFault."""
+        shape, base = self.layout.struct("c10::DispatchKeyExtractor"), address + self._extractor_at
+        per_backend = base + shape.field("nonFallthroughKeysPerBackend_").offset
+        return Extractor(
+            self.memory.u64(base + shape.field("nonFallthroughKeys_").offset),
+            self.memory.words(per_backend, self.keys.num_backends),
+            self.memory.u8(base + shape.field("requiresBitsetPerBackend_").offset) != 0,
+            self.memory.u64(base + shape.field("dispatch_arg_indices_reverse_").offset),
+        )
+
+    # --- is it being changed? --------------------------------------------------------------------
+
+    @cached_property
+    def registering_thread(self) -> int | None:
+        """Thread id of who holds the registration lock, None when nobody does or it cannot be read.
+
+        ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1); glibc keeps
+        the lock word at 0 and the owner's id at 8 of a pthread_mutex_t.
+        """
+        shape = self.layout.struct("c10::Dispatcher")
+        try:
+            if "guard_" in shape.fields:
+                mutex = self.memory.u64(self.address + shape.field("guard_").offset) + 8
+            else:
+                mutex = self.address + shape.field("mutex_").offset
+            return (self.memory.u32(mutex + 8) or None) if self.memory.u32(mutex) else None
+        except (MemoryFault, LayoutError):
+            return None
+
+
+def _not_yet(detail: str) -> TargetError:
+    return TargetError(
+        f"the dispatcher does not exist yet: {detail}",
+        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
+        help="try again when torch is imported",
+    )

@@ -1,0 +1,202 @@
+"""FunctionSchema as text, exactly as PyTorch prints it.
+
+Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
+(alias_info.h), IValue (ivalue.cpp) and Type::str() (jit_type.h, type.cpp), 2.13.0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gdbext.errors import BadData, MemoryFault
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.ivalue import ValueReader, quoted
+from gdbext.torch.values.jit_type import TypeReader
+
+ARGUMENT_LIMIT = 512
+"""PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
+ALIAS_LIMIT = 256
+INTERNED_STRINGS = "_ZZN3c10L13globalStringsEvE1s"
+"""The table of all c10::Symbols, a local static of libtorch_cpu (ATen/core/interned_strings.cpp)."""
+
+_UNKNOWN = "?"
+
+
+class SchemaText(NamedTuple):
+    """A schema. ``missing`` says what could not be read; each such place is "?" in ``text``."""
+
+    text: str
+    arguments: tuple[str, ...]
+    """Names of the arguments, in order; "" for an unnamed one."""
+    returns: int
+    """Number of results; -1 for a variable number."""
+    missing: tuple[str, ...]
+
+
+class Argument(NamedTuple):
+    """A ``c10::Argument`` as printed, and what the schema needs to know of it."""
+
+    text: str
+    name: str
+    keyword_only: bool
+
+
+class SchemaReader:
+    """Prints schemas. Raises LayoutError at construction when the layout lacks a structure."""
+
+    def __init__(self, memory: Memory, layout: Layout, strings: StringReader, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._strings = strings
+        self._types = TypeReader(memory, layout, strings)
+        self._values = ValueReader(memory, layout, strings)
+        self._schema = layout.struct("c10::FunctionSchema")
+        self._argument = layout.struct("c10::Argument")
+        self._name_size = layout.struct("std::string").size
+        self._optional_value = layout.struct("std::optional<c10::IValue>").field("_M_payload._M_engaged").offset
+        self._optional_int = layout.struct("std::optional<int>").field("_M_payload._M_engaged").offset
+        self._alias = layout.struct("c10::AliasInfo")
+        self._set = layout.struct("std::unordered_set")
+        self._interned = layout.struct("c10::InternedStrings")
+        self._symbol = layout.struct("c10::InternedStrings::SymbolInfo")
+        self._symbols_at = symbolizer.address_of(INTERNED_STRINGS, "libtorch_cpu.so")
+        self._symbol_names: dict[int, str] = {}
+        self._missing: list[str] = []
+
+    def read(self, address: int) -> SchemaText:
+        """The FunctionSchema at ``address``. Raises MemoryFault, BadData when it is none at all."""
+        self._missing = []
+        name = self._strings.read(address)
+        overload = self._strings.read(address + self._name_size)
+        arguments = self._arguments(address + self._schema.field("arguments_").offset)
+        returns = self._arguments(address + self._schema.field("returns_").offset)
+        open_arguments = self._memory.u8(address + self._schema.field("is_vararg_").offset) != 0
+        open_returns = self._memory.u8(address + self._schema.field("is_varret_").offset) != 0
+        text = f"{name}.{overload}" if overload else name
+        text += f"({self._list(arguments, open_arguments)}) -> {self._results(returns, open_returns)}"
+        names = tuple(argument.name for argument in arguments)
+        return SchemaText(text, names, -1 if open_returns else len(returns), tuple(self._missing))
+
+    @staticmethod
+    def _list(arguments: list[Argument], open_ended: bool) -> str:
+        parts: list[str] = []
+        starred = False
+        for argument in arguments:
+            if argument.keyword_only and not starred:
+                parts.append("*")
+                starred = True
+            parts.append(argument.text)
+        return ", ".join([*parts, "..."] if open_ended else parts)
+
+    @staticmethod
+    def _results(returns: list[Argument], open_ended: bool) -> str:
+        text = ", ".join([one.text for one in returns] + (["..."] if open_ended else []))
+        single = (len(returns) == 1 and not open_ended) or (not returns and open_ended)
+        return text if single and not text.startswith("(") else f"({text})"
+
+    def _arguments(self, vector: int) -> list[Argument]:
+        first, count = vector_span(self._memory, vector, self._argument.size, ARGUMENT_LIMIT)
+        return [self._read_argument(first + index * self._argument.size) for index in range(count)]
+
+    def _read_argument(self, address: int) -> Argument:
+        name = self._strings.read(address + self._argument.field("name_").offset)
+        keyword_only = self._memory.u8(address + self._argument.field("kwarg_only_").offset) != 0
+        try:
+            text = self._argument_text(address, name)
+        except (MemoryFault, BadData) as error:
+            self._missing.append(f"argument {name}: {error}")
+            text = f"{_UNKNOWN} {name}".rstrip()
+        return Argument(text, name, keyword_only)
+
+    def _argument_text(self, address: int, name: str) -> str:
+        kind_of = self._types.kind
+        whole = self._memory.u64(address + self._argument.field("real_type_").offset)
+        optional = kind_of(whole) == "OptionalType"
+        inner = self._types.element(whole) if optional else whole
+        alias = self._memory.u64(address + self._argument.field("alias_info_").offset)
+        if kind_of(inner) == "ListType":
+            text = self._type_text(self._types.element(inner)) + self._contained_alias(alias)
+            text += f"[{self._length(address + self._argument.field('N_').offset)}]"
+        else:
+            text = self._type_text(inner)
+        text += self._alias_text(alias, needed=False) + ("?" if optional else "") + (f" {name}" if name else "")
+        value = address + self._argument.field("default_value_").offset
+        if self._memory.u8(value + self._optional_value):
+            text += "=" + self._default(value, whole, inner)
+        return text
+
+    def _type_text(self, address: int) -> str:
+        try:
+            return self._types.text(address)
+        except BadData as error:
+            self._missing.append(str(error))
+            return _UNKNOWN
+
+    def _length(self, address: int) -> str:
+        return str(self._memory.i32(address)) if self._memory.u8(address + self._optional_int) else ""
+
+    def _default(self, value: int, whole: int, inner: int) -> str:
+        if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
+            return quoted(self._values.text(value))
+        if self._types.kind(whole) == "ListType" and self._types.kind(self._types.element(whole)) == "IntType":
+            items = self._values.list_texts(value)
+            if len(items) > 1 and len(set(items)) == 1:
+                return items[0]
+        return self._values.text(value)
+
+    # --- alias sets ------------------------------------------------------------------------------
+
+    def _contained_alias(self, alias: int) -> str:
+        if not alias:
+            return ""
+        first, count = vector_span(
+            self._memory, alias + self._alias.field("containedTypes_").offset, self._alias.size, ALIAS_LIMIT
+        )
+        return self._alias_text(first, needed=True) if count else ""
+
+    def _alias_text(self, alias: int, needed: bool) -> str:
+        """``(a! -> b)``; "" without alias information, or where there is no before-set and it is not ``needed``."""
+        if not alias:
+            return ""
+        before = self._symbols(alias + self._alias.field("beforeSets_").offset)
+        if not before and not needed:
+            return ""
+        after = self._symbols(alias + self._alias.field("afterSets_").offset)
+        text = "|".join(before) + ("!" if self._memory.u8(alias + self._alias.field("isWrite_").offset) else "")
+        if set(before) != set(after):
+            text += " -> " + "|".join(after)
+        return f"({text})"
+
+    def _symbols(self, address: int) -> list[str]:
+        """The unqualified names of an ``unordered_set<Symbol>``, in its order."""
+        count = self._memory.u64(address + self._set.field("_M_h._M_element_count").offset)
+        if count > ALIAS_LIMIT:
+            raise BadData(f"the alias set at {address:#x} claims {count} elements")
+        node = self._memory.u64(address + self._set.field("_M_h._M_before_begin._M_nxt").offset)
+        names: list[str] = []
+        while node and len(names) <= count:
+            names.append(self._symbol_name(self._memory.u32(node + 8)))
+            node = self._memory.u64(node)
+        if len(names) != count:
+            raise BadData(f"the alias set at {address:#x} has other than {count} elements")
+        return names
+
+    def _symbol_name(self, symbol: int) -> str:
+        if self._symbols_at is None:
+            self._missing.append("alias names: the table of interned strings has no symbol")
+            return _UNKNOWN
+        name = self._symbol_names.get(symbol)
+        if name is None:
+            name = self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
+        return name
+
+    def _read_symbol(self, interned: int, symbol: int) -> str:
+        table, limit = interned + self._interned.field("sym_to_info_").offset, 1 << 20
+        first, count = vector_span(self._memory, table, self._symbol.size, limit)
+        if symbol >= count:
+            raise BadData(f"there is no interned string {symbol}")
+        return self._strings.read(first + symbol * self._symbol.size + self._symbol.field("unqual_name").offset)
+
+

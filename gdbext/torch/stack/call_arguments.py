@@ -1,0 +1,111 @@
+"""The arguments of the calls on a stack, read from where the calling code loaded them.
+
+A caller's frame still holds what it passed: the instructions before the call tell in which callee-saved register or
+stack slot. That is the point where the value is passed, so what is read there is exact, not guessed.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
+
+from gdbext.arch.x86_64.argument_flow import Location, argument_source
+from gdbext.arch.x86_64.decode import instructions
+from gdbext.process.function_code import FunctionCode
+from gdbext.process.memory import Memory
+from gdbext.unwind.stack import Stack
+
+ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
+"""Where the System V ABI passes the first integer arguments (psABI x86-64, 3.2.3)."""
+
+
+class CallSite(NamedTuple):
+    """A call instruction: whether it goes through a pointer, and where its arguments came from."""
+
+    through_pointer: bool | None
+    target: int | None
+    sources: dict[str, Location]
+
+
+UNKNOWN = CallSite(None, None, {})
+
+
+class CallSites:
+    """Decodes call sites (once per return address) and reads arguments out of frames."""
+
+    def __init__(self, memory: Memory, code: FunctionCode) -> None:
+        self._memory = memory
+        self._code = code
+        self._sites: dict[int, CallSite] = {}
+        self._targets: dict[int, int | None] = {}
+
+    def site(self, stack: Stack, level: int) -> CallSite:
+        """The call that frame ``level`` made to the next inner frame."""
+        frame = stack.frames[level]
+        if level == 0 or frame.lookup_pc == frame.pc:
+            return UNKNOWN  # nothing is called: innermost, or interrupted by a signal
+        found = self._sites.get(frame.pc)
+        if found is None:
+            found = self._sites[frame.pc] = self._decode(stack, level)
+        return found
+
+    def direct_target(self, stack: Stack, level: int) -> int | None:
+        """Where the direct call that frame ``level`` made leads, through a PLT stub if need be; None if not direct.
+
+        Only looks at the call instruction itself (E8 rel32), so it is cheap enough for every frame.
+        """
+        frame = stack.frames[level]
+        if level == 0 or frame.lookup_pc == frame.pc:
+            return None
+        if frame.pc not in self._targets:
+            self._targets[frame.pc] = self._read_target(frame.pc)
+        return self._targets[frame.pc]
+
+    def _read_target(self, pc: int) -> int | None:
+        code = self._memory.try_read(pc - 5, 5)
+        if code is None or code[0] != 0xE8:
+            return None
+        return follow_stub(self._memory, pc + int.from_bytes(code[1:], "little", signed=True))
+
+    def argument(self, stack: Stack, level: int, register: str) -> int | None:
+        """The value that frame ``level`` passed in ``register``, None where that cannot be told for certain."""
+        location = self.site(stack, level).sources.get(register)
+        return None if location is None else self._evaluate(location, stack, level)
+
+    def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
+        if location.kind == "constant":
+            return location.value
+        if location.kind == "and":
+            values = [self._evaluate(part, stack, level) for part in location.parts]
+            return None if None in values else reduce(and_, (value for value in values if value is not None))
+        base = stack.frames[level].registers.get(location.register or "")
+        if base is None:
+            return None
+        if location.kind == "register":
+            return (base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+        if not location.intact(stack.frames[level].registers):
+            return None
+        return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def _decode(self, stack: Stack, level: int) -> CallSite:
+        code = self._code.of(stack.function(level))
+        before = code.up_to(stack.frames[level].pc)
+        if not before or not before[-1].is_call:
+            return UNKNOWN
+        call = before[-1]
+        registers = (*ARGUMENTS, "r8", "r9")
+        places = ((register, argument_source(before, register, code.labels)) for register in registers)
+        sources = {register: place for register, place in places if place is not None}
+        return CallSite(call.target is None, call.target, sources)
+
+
+def follow_stub(memory: Memory, target: int) -> int | None:
+    """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
+    for found in instructions(memory.try_read(target, 16) or b"", target):
+        operand = found.memory
+        if found.kind == "jmp" and operand is not None and operand.base == "rip":
+            return memory.try_u64(found.end + operand.displacement)
+        if found.kind != "other":
+            break
+    return target

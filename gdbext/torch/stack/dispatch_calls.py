@@ -1,0 +1,152 @@
+"""Groups the frames of a stack into passes through the dispatcher, by their roles alone.
+
+A pass is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the frame
+that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
+dispatcher then opens the pass. In a build without optimisation every layer is a frame of its own, and all of them
+are still one pass. ``redispatch`` may also leave by a tail call to the kernel: then its caller's call instruction,
+which still names it, is all that is left of it (an *elided* opener).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Optional
+
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
+
+
+@dataclass
+class DispatchCall:
+    """One pass, levels counted from the innermost frame.
+
+    ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None where none
+    was entered. ``detail`` is LOOKUP or ENTERING where the innermost header frame is one.
+    """
+
+    header: list[int]
+    event: str = ""
+    hosted: bool = False
+    """The opening frame is other code, into which the dispatcher was inlined."""
+    needs_proof: bool = False
+    """Only the call through a pointer speaks for it: it counts when an operator is proven, and is nothing otherwise."""
+    elided: bool = False
+    """The opening function left by a tail call; ``header`` starts with the frame that called it."""
+    operator_struct: str = ""
+    mangled: str = ""
+    kernel: int | None = None
+    detail: Role = Role.PLAIN
+    helpers: list[int] = field(default_factory=list)
+    """Frames below the header that are no kernel: memory, locks, callbacks."""
+
+    @property
+    def level(self) -> int:
+        """The frame that people look for: where the dispatcher's own code is."""
+        return self._level if self._level is not None else self.header[0]
+
+    _level: int | None = None
+
+    def open_at(self, level: int) -> bool:
+        """The frame ``level`` may still belong to this pass's header."""
+        return self.kernel is None and not self.helpers and self.header[-1] == level + 1
+
+
+CallKind = Callable[[int], Optional[bool]]
+"""Level of a frame → whether it calls its inner frame through a pointer (None: cannot be told)."""
+
+
+def group(
+    roles: Sequence[FunctionRole],
+    signals: frozenset[int],
+    calls_pointer: CallKind,
+    elided: Mapping[int, FunctionRole] | None = None,
+) -> list[DispatchCall]:
+    """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the openers
+    that were called where frame ``level`` now stands."""
+    grouping = _Grouping(calls_pointer, len(roles) - 1)
+    for level in range(len(roles) - 1, -1, -1):
+        if level in signals:
+            grouping.interrupt(level)
+        else:
+            if elided and level in elided:
+                grouping.add_elided(level, elided[level])
+            grouping.add(level, roles[level])
+    grouping.passes.reverse()
+    return grouping.passes
+
+
+class _Grouping:
+    """Walks from the outermost frame inwards; the last pass is the one that may still grow."""
+
+    def __init__(self, calls_pointer: CallKind, outermost: int) -> None:
+        self.passes: list[DispatchCall] = []
+        self._above = PLAIN
+        self._calls_pointer = calls_pointer
+        self._outermost = outermost
+
+    def interrupt(self, level: int) -> None:
+        """A signal handler runs below: nothing further belongs to the current pass."""
+        if self.passes and self.passes[-1].kernel is None:
+            self.passes[-1].helpers.append(level)
+
+    def add(self, level: int, found: FunctionRole) -> None:
+        current = self.passes[-1] if self.passes else None
+        growing = current if current is not None and current.open_at(level) else None
+        if found.role.opens:
+            self._open(level, found, growing)
+        elif growing is not None:
+            self._extend(growing, level, found)
+        elif level < self._outermost:  # where the stack ends early, the host is not on it
+            self._maybe_hosted(level, found)
+        self._above = found
+
+    def add_elided(self, level: int, found: FunctionRole) -> None:
+        """An opener was called by the frame above ``level`` and is gone."""
+        self.passes.append(_opened([level + 1], level, found, elided=True))
+
+    def _open(self, level: int, found: FunctionRole, growing: DispatchCall | None) -> None:
+        if growing is not None and not growing.elided and self._same_pass(growing, found):
+            growing.header.append(level)
+            growing._level = level
+            return
+        if growing is not None:
+            growing.kernel = level  # its kernel was left by a tail call to this very frame
+        self.passes.append(_opened([level], level, found))
+
+    @staticmethod
+    def _same_pass(growing: DispatchCall, found: FunctionRole) -> bool:
+        """A handle's method that forwards to the Dispatcher's method of the same name opens no second pass."""
+        return found.role is not Role.OPERATOR and found.event == growing.event and len(growing.header) < 4
+
+    def _extend(self, growing: DispatchCall, level: int, found: FunctionRole) -> None:
+        role = found.role
+        if role.is_layer:
+            growing.header.append(level)
+        elif role in (Role.LOOKUP, Role.ENTERING):
+            growing.detail = role
+            growing.helpers.append(level)
+        elif role.is_kernel_entry or growing.elided or self._calls_pointer(level + 1):
+            growing.kernel = level
+        else:
+            growing.helpers.append(level)
+
+    def _maybe_hosted(self, level: int, found: FunctionRole) -> None:
+        role = found.role
+        if role.is_layer:
+            self._host(DispatchCall([level + 1, level], hosted=True))
+        elif role is Role.LOOKUP:
+            self._host(DispatchCall([level + 1], hosted=True, detail=role, helpers=[level]))
+        elif role.is_kernel_entry and not self._above.calls_its_functor and self._calls_pointer(level + 1):
+            is_body = role in (Role.BOXED_BODY, Role.UNBOXED_BODY)
+            self._host(DispatchCall([level + 1], hosted=True, needs_proof=is_body, kernel=level))
+
+    def _host(self, hosted: DispatchCall) -> None:
+        current = self.passes[-1] if self.passes else None
+        if current is not None and current.level == hosted.level and not current.hosted:
+            return  # the dispatcher's own frame, seen again: not other code
+        self.passes.append(hosted)
+
+
+def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = False) -> DispatchCall:
+    struct, mangled = found.operator_struct, found.mangled
+    return DispatchCall(header, found.event, elided=elided, operator_struct=struct, mangled=mangled, _level=level)

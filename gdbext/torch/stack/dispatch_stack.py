@@ -1,0 +1,284 @@
+"""The steps of a stack: each pass through the dispatcher as a fact, with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gdbext.errors import GdbextError
+from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, Kernel
+from gdbext.process.function_code import FunctionCode
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Function, Symbolizer
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.kernel_name import is_wrapper, kernel_target, plain_name
+from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.dispatch_calls import DispatchCall, group
+from gdbext.torch.stack.pending_redispatch import PendingRedispatch
+from gdbext.torch.stack.recovery import Recovered, Recovery
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify
+from gdbext.unwind.stack import Stack
+
+STEP_CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
+"""Called once by every ``Dispatcher::call`` and ``callBoxed``, by no redispatch (Dispatcher.h, 1.8 to 2.13)."""
+
+MAX_LAYERS = 4
+"""Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
+
+DIRECT_CALL = 5
+"""Bytes of x86-64's only direct call, E8 rel32; every other call goes through a pointer."""
+
+Registration = Callable[[Operator, int], "tuple[str, str] | None"]
+"""Operator and table index → (where the kernel was registered, path by which the entry was chosen)."""
+
+
+class DispatchStackReader:
+    """Reads the steps of stacks of one process. Without a dispatcher (no layout) names are all there is."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        dispatcher: Dispatcher | None,
+        registration: Registration | None = None,
+        unreached: PendingRedispatch | None = None,
+    ) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._dispatcher = dispatcher
+        self._registration = registration
+        self._unreached = unreached
+        self._code = FunctionCode(memory, symbolizer)
+        self._sites = CallSites(memory, self._code)
+        self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
+        self._roles: dict[int, FunctionRole] = {}
+        self._roles_at: dict[int, FunctionRole] = {}
+        self._kernels: dict[tuple[int, KernelFunction, str], Kernel] = {}
+        self._calls_callbacks: dict[int, bool] = {}
+
+    @property
+    def sites(self) -> CallSites:
+        """The call sites of this process."""
+        return self._sites
+
+    def roles(self, stack: Stack) -> list[FunctionRole]:
+        """The role of each frame, innermost first."""
+        return [self._role(stack, level) for level in range(len(stack))]
+
+    def steps(self, stack: Stack) -> tuple[DispatchFrame, ...]:
+        """The steps of a stack, innermost first."""
+        signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
+        roles = self.roles(stack)
+        passes = group(
+            roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
+        )
+        steps: list[DispatchFrame] = []
+        for found, recovered in zip(passes, self._recover(stack, passes)):
+            behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
+            if behind is not None:
+                steps.append(self._step(stack, *behind, innermost=not steps))
+            if recovered.operator is not None or not found.needs_proof:
+                steps.append(self._step(stack, found, recovered, innermost=not steps))
+        return tuple(steps)
+
+    def _recover(self, stack: Stack, passes: list[DispatchCall]) -> list[Recovered]:
+        """What is known of each pass; found from the outermost one inwards."""
+        results: list[Recovered] = []
+        outer = None
+        for found in reversed(passes):
+            recovered = self._recovery.recover(stack, found, outer) if self._recovery else Recovered()
+            results.append(recovered)
+            outer = recovered.operator or outer
+        results.reverse()
+        return results
+
+    def _elided(self, stack: Stack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
+        """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
+        found = {}
+        for level in range(len(stack) - 1):
+            if roles[level].role.opens or roles[level].role in (Role.LOOKUP, Role.ENTERING):
+                continue
+            target = self._sites.direct_target(stack, level + 1)
+            if target is None:
+                continue
+            opener = self._role_at(target)
+            if opener.role.opens and roles[level].mangled != opener.mangled and not self._on_the_way(stack, level):
+                found[level] = opener
+        return found
+
+    def _on_the_way(self, stack: Stack, level: int) -> bool:
+        """The frame stands in the PLT stub through which it is about to enter the opener."""
+        pc = stack.frames[level].pc
+        return stack.function(level) is None and follow_stub(self._memory, pc) != pc
+
+    def _role_at(self, address: int) -> FunctionRole:
+        """The role of the function that starts at ``address``."""
+        role = self._roles_at.get(address)
+        if role is None:
+            function = self._symbolizer.function(address)
+            starts = function is not None and function.start == address
+            role = self._roles_at[address] = classify(function) if starts else PLAIN
+        return role
+
+    def _role(self, stack: Stack, level: int) -> FunctionRole:
+        pc = stack.frames[level].lookup_pc
+        role = self._roles.get(pc)
+        if role is None:
+            role = self._roles[pc] = classify(stack.function(level))
+        return role
+
+    def _step(self, stack: Stack, found: DispatchCall, recovered: Recovered, innermost: bool) -> DispatchFrame:
+        operator, overload = self._operator_name(found, recovered)
+        keyset = None
+        key = None
+        if self._dispatcher is not None:
+            keys = self._dispatcher.keys
+            if recovered.keyset is not None:
+                keyset = DispatchKeySet(recovered.keyset, keys.decode(recovered.keyset))
+            if recovered.index is not None:
+                key = keys.key_of_index(recovered.index)
+        never_entered = None
+        if innermost and self._unreached is not None:
+            never_entered = self._unreached.next_key(stack, found, recovered, self._code)
+        return DispatchFrame(
+            level=found.level,
+            event=found.event or self._hosted_event(stack, found, recovered),
+            op=operator,
+            overload=overload,
+            keyset=keyset,
+            key=key,
+            table_index=recovered.index,
+            kernel=self._kernel(stack, found, recovered, key),
+            stage=self._stage(stack, found, innermost),
+            confidence=recovered.confidence,
+            evidence=tuple(recovered.evidence),
+            never_entered=never_entered,
+        )
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def _operator_name(self, found: DispatchCall, recovered: Recovered) -> tuple[str | None, str]:
+        if recovered.operator is not None:
+            try:
+                return recovered.operator.name, recovered.operator.overload
+            except GdbextError as error:
+                recovered.evidence.append(f"the operator's name cannot be read: {error.what}")
+                return None, ""
+        return _name_of_struct(found.operator_struct), ""
+
+    def _kernel(self, stack: Stack, found: DispatchCall, recovered: Recovered, key: str | None) -> Kernel | None:
+        if recovered.kernel is None or recovered.operator is None or self._dispatcher is None:
+            return self._kernel_on_stack(stack, found)
+        place = (recovered.operator.address, recovered.kernel, key or "")
+        fact = self._kernels.get(place)
+        if fact is None:
+            fact = self._kernels[place] = self._table_kernel(recovered.operator, recovered, key or "")
+        return fact
+
+    def _table_kernel(self, operator: Operator, recovered: Recovered, key: str) -> Kernel:
+        assert self._dispatcher is not None
+        assert recovered.kernel is not None
+        kernel, kernels = recovered.kernel, self._dispatcher.kernels
+        name = kernels.name(kernel, key, operator.qualified)
+        function = name.function
+        if name.file:
+            function = f"{function} at {name.file}:{name.line}" if name.line else f"{function} at {name.file}"
+        where = None
+        if self._registration is not None and recovered.index is not None:
+            where = self._registration(operator, recovered.index)
+        return Kernel(
+            function=function,
+            valid=kernel.valid,
+            boxed=kernel.valid,
+            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
+            fallthrough=kernels.fallthrough(kernel),
+            registered_at=where[0] if where else None,
+            path=where[1] if where else None,
+        )
+
+    def _kernel_on_stack(self, stack: Stack, found: DispatchCall) -> Kernel | None:
+        """The kernel as its frame names it, where no table entry could be found for it."""
+        if found.kernel is None:
+            return None
+        function = stack.function(found.kernel)
+        if function is None or self._role(stack, found.kernel).role.opens:
+            return None
+        return Kernel(_kernel_name(function))
+
+    # --- event and stage -------------------------------------------------------------------------
+
+    def _hosted_event(self, stack: Stack, found: DispatchCall, recovered: Recovered) -> str:
+        """The event where the dispatcher is inlined into other code, told by what that code calls."""
+        boxed = found.kernel is not None and self._enters_boxed(stack, found, recovered)
+        if self._has_step_callbacks(stack, found.header[0]):
+            return "callBoxed" if boxed else "call"
+        return "redispatchBoxed" if boxed else "redispatch"
+
+    def _enters_boxed(self, stack: Stack, found: DispatchCall, recovered: Recovered) -> bool:
+        if len(found.header) > 1:
+            return False  # a boxing layer: the caller's side is unboxed
+        assert found.kernel is not None
+        role = self._role(stack, found.kernel).role
+        if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
+            return True
+        return recovered.kernel is not None and not recovered.kernel.unboxed
+
+    def _has_step_callbacks(self, stack: Stack, level: int) -> bool:
+        function = stack.function(level)
+        if function is None:
+            return False
+        known = self._calls_callbacks.get(function.start)
+        if known is None:
+            known = self._calls_callbacks[function.start] = self._search_step_callbacks(function)
+        return known
+
+    def _search_step_callbacks(self, function: Function) -> bool:
+        wanted = self._symbolizer.address_of(STEP_CALLBACKS, "libtorch_cpu.so")
+        targets = {found.target for found in self._code.of(function).calls if found.target is not None}
+        return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
+
+    def _stage(self, stack: Stack, found: DispatchCall, innermost: bool) -> str:
+        if found.kernel is not None:
+            return "in-kernel"
+        if found.detail is Role.ENTERING:
+            return "entering"
+        if found.detail is Role.LOOKUP:
+            return "lookup"
+        if self._role(stack, found.header[-1]).role.is_layer:
+            return "invoking"
+        if found.helpers and stack.function(found.helpers[0]) is None:
+            return self._unnamed_stage(stack, found.helpers[0])
+        return "lookup" if self._handle_is_ready(found) or not innermost else "entering"
+
+    def _unnamed_stage(self, stack: Stack, level: int) -> str:
+        """In a stripped library: all that the lookup calls is exported, so nameless functions are layers, and what
+        a layer calls through a pointer is the kernel."""
+        for layer in range(level, max(level - MAX_LAYERS, 0), -1):
+            if stack.function(layer) is not None:
+                break
+            code = self._memory.try_read(stack.frames[layer].pc - DIRECT_CALL, DIRECT_CALL)
+            if code is not None and self._sites.direct_target(stack, layer) is None:
+                return "in-kernel"
+        return "invoking"
+
+    def _handle_is_ready(self, found: DispatchCall) -> bool:
+        """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""
+        if not found.operator_struct:
+            return True
+        name = f"_ZZ{found.mangled.split('.', 1)[0][2:]}E2op"
+        address = self._symbolizer.address_of(name, "libtorch_cpu.so")
+        return address is None or bool(self._memory.try_u64(address))
+
+
+def _kernel_name(function: Function) -> str:
+    for name in function.demangled:
+        if is_wrapper(name):
+            return kernel_target(name) or name
+    return plain_name(function.demangled[0].split(" [clone ", 1)[0])
+
+
+def _name_of_struct(struct: str) -> str | None:
+    """``aten::NAME`` of ``at::_ops::NAME`` where no overload can be part of it: no underscore inside the name."""
+    if not struct or "_" in struct.strip("_"):
+        return None
+    return f"aten::{struct}"

@@ -1,0 +1,102 @@
+"""Which table entries of an operator are the kernel that runs in a frame, and the words that a frame holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.errors import GdbextError
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.operators import Operator
+from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.roles import RUNTIME_FUNCTOR
+from gdbext.torch.stack.tail_calls import TailCalls
+from gdbext.unwind.frame_tables import FrameTable, frame_table
+from gdbext.unwind.stack import Stack
+
+MAX_FRAME_WORDS = 512
+"""Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
+SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
+"""Registers that a called function gives back (psABI x86-64); unwinding recovers them."""
+
+
+class KernelMatcher:
+    """Compares kernels with the functions on stacks of one process."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._tail_calls = TailCalls(memory, symbolizer)
+        self._frame_tables: dict[int, FrameTable | None] = {}
+
+    def runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
+        """Frame ``level`` is one of the kernel's entries, or what these jump to."""
+        start = self._function_start(stack, level)
+        if start is None:
+            return False
+        pointers = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+        return any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in pointers)
+
+    def fits(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
+        """Where frame ``level`` is a wrapper that calls the function its functor points to, that function is next."""
+        entry = kernel.unboxed or kernel.sym_unboxed
+        if not any(RUNTIME_FUNCTOR in name for name in self._symbolizer.names_at(entry)):
+            return True
+        inner = stack.function(level - 1) if level else None
+        return inner is not None and inner.start in self._tail_calls.stored_pointers(kernel.functor)
+
+    def indices(self, stack: Stack, level: int | None, operator: Operator) -> list[int]:
+        """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
+        if level is None:
+            return []
+        seen: dict[KernelFunction, bool] = {}
+        indices = []
+        for index, kernel in enumerate(operator.table):
+            if not kernel.valid:
+                continue
+            if kernel not in seen:
+                seen[kernel] = self.runs(stack, level, kernel)
+            if seen[kernel]:
+                indices.append(index)
+        return indices
+
+    def words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
+        """Callee-saved registers and stack words of a frame, with where they are."""
+        frame = stack.frames[level]
+        for register in SAVED:
+            value = frame.registers.get(register)
+            if value is not None:
+                yield register, value
+        count = min((frame.cfa - frame.sp) // 8, MAX_FRAME_WORDS)
+        if count <= 0:
+            return
+        raw = self._memory.try_read(frame.sp, count * 8)
+        for at in range(0, len(raw or b""), 8):
+            yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")  # type: ignore[index]
+
+    def _function_start(self, stack: Stack, level: int) -> int | None:
+        function = stack.function(level)
+        if function is None:
+            start = self._start_by_frame_table(stack, level)
+            return self._sites.site(stack, level + 1).target if start is None and level + 1 < len(stack) else start
+        for name in function.names:
+            if name.endswith(".cold"):
+                return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
+        return function.start
+
+    def _start_by_frame_table(self, stack: Stack, level: int) -> int | None:
+        """Where code without symbols (a stripped extension) begins: its call frame information tells."""
+        frame = stack.frames[level]
+        module = frame.module
+        if module is None:
+            return None
+        if module.start not in self._frame_tables:
+            try:
+                self._frame_tables[module.start] = frame_table(module, self._memory)
+            except GdbextError:
+                self._frame_tables[module.start] = None
+        table = self._frame_tables[module.start]
+        found = table.find(module.vaddr(frame.lookup_pc)) if table is not None else None
+        return None if found is None else module.base + found.start

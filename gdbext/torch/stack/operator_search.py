@@ -1,0 +1,232 @@
+"""Which operator a pass through the dispatcher is for: proven by an address that only this operator has.
+
+In falling order: the static handle of ``at::_ops::NAME``; a handle among the arguments of the pass's calls; the address
+of one of the operator's table entries; the functor that a kernel was called with, which stands in one table only.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+
+from gdbext.errors import MemoryFault
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.stack.call_arguments import ARGUMENTS, CallSites
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.kernel_match import KernelMatcher
+from gdbext.unwind.stack import Stack
+
+
+class OperatorSearch:
+    """Finds operators of passes of one process. ``evidence`` arguments are lists that grow by what was found."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites, running: KernelMatcher
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._running = running
+        self._static_operators: dict[str, Operator | None] = {}
+        self._by_functor: dict[int, tuple[Operator, ...]] = {}
+
+    def find(self, stack: Stack, found: DispatchCall, outer: Operator | None, evidence: list[str]) -> Operator | None:
+        """The operator of a pass, None where none is proven. ``outer`` is that of the next pass further out.
+
+        Raises GdbextError where the dispatcher cannot be read.
+        """
+        if found.operator_struct:
+            return self._of_struct(found, evidence)
+        return (
+            self._passed_on(stack, found, evidence)
+            or self._passed_in(stack, found, evidence)
+            or self._by_table_entry(stack, found, evidence)
+            or self._by_functor_passed(stack, found, evidence)
+            or self._in_frames(stack, found, evidence)
+            or (outer is not None and self._again(stack, found, outer, evidence))
+            or None
+        )
+
+    # --- at::_ops --------------------------------------------------------------------------------
+
+    def _of_struct(self, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
+        mangled = found.mangled.split(".", 1)[0]
+        if mangled not in self._static_operators:
+            self._static_operators[mangled] = self._static_operator(mangled, found.operator_struct, evidence)
+        operator = self._static_operators[mangled]
+        if operator is None:
+            operator = self._by_struct_name(found.operator_struct)
+            if operator is not None:
+                evidence.append(f"the only registered operator that at::_ops::{found.operator_struct} can mean")
+        return operator
+
+    def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
+        address = self._symbolizer.address_of(f"_ZZ{mangled[2:]}E2op", "libtorch_cpu.so")
+        definition = self._memory.try_u64(address) if address is not None else None
+        if not definition:
+            return None  # the handle is not initialised, or its symbol is stripped
+        operator = self._dispatcher.by_def(definition)
+        if operator is not None:
+            evidence.append(f"static handle of at::_ops::{name} at {address:#x}: OperatorDef {definition:#x}")
+        return operator
+
+    def _by_struct_name(self, name: str) -> Operator | None:
+        """torchgen joins name and overload by an underscore (torchgen/model.py, unambiguous_name)."""
+        meant = []
+        for qualified, address in self._dispatcher.names.items():
+            if qualified.startswith("aten::") and qualified[6:].replace(".", "_") == name:
+                meant.append(address)
+        return self._dispatcher.by_def(meant[0]) if len(meant) == 1 else None
+
+    # --- handles ---------------------------------------------------------------------------------
+
+    def _passed_on(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The handle that one of the pass's frames passes on."""
+        for level in reversed(found.header):
+            for register in ARGUMENTS[:3]:
+                operator = self._behind(self._sites.argument(stack, level, register))
+                if operator is not None:
+                    place = f"{register} of the call in frame #{level}"
+                    evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
+                    return operator
+        return None
+
+    def _passed_in(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The handle that the dispatcher's outermost function was called with."""
+        level = found.header[0] + 1
+        if not found.event or found.hosted or found.elided or level >= len(stack):
+            return None
+        for register in ARGUMENTS[:3]:
+            operator = self._behind(self._sites.argument(stack, level, register))
+            if operator is not None:
+                evidence.append(f"handle in {register} of the call in frame #{level}, into the dispatcher")
+                return operator
+        return None
+
+    def _behind(self, value: int | None) -> Operator | None:
+        """The operator that a word means: an OperatorDef*, or a pointer to an OperatorHandle."""
+        if not value or value & 7:
+            return None
+        operator = self._dispatcher.by_def(value)
+        if operator is None:
+            first = self._memory.try_u64(value)
+            operator = self._dispatcher.by_def(first) if first else None
+        return operator
+
+    def _in_frames(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The one operator that the words of the pass's frames point to, if its table has the kernel that runs."""
+        meant: dict[int, Operator] = {}
+        for level in reversed(found.header):
+            for _, value in self._running.words(stack, level):
+                operator = self._behind(value)
+                if operator is not None and self._running.indices(stack, found.kernel, operator):
+                    meant[operator.address] = operator
+        if len(meant) != 1:
+            return None
+        operator = next(iter(meant.values()))
+        evidence.append(f"OperatorDef {operator.address:#x} in the frame; its table has the kernel that runs")
+        return operator
+
+    # --- table entries and functors --------------------------------------------------------------
+
+    @cached_property
+    def _sorted_definitions(self) -> list[int]:
+        return sorted(self._dispatcher.entries)
+
+    def _with_entry(self, address: int) -> tuple[Operator, int] | None:
+        """The operator whose table has an entry at ``address``, and its index."""
+        at = bisect_right(self._sorted_definitions, address)
+        operator = self._dispatcher.by_def(self._sorted_definitions[at - 1]) if at and not address & 7 else None
+        index = operator.index_of_entry(address) if operator is not None else None
+        return None if operator is None or index is None else (operator, index)
+
+    def _by_table_entry(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        """What ``lookup`` returned, still in one of the frames: the address of the entry whose kernel runs."""
+        if found.kernel is None:
+            return None
+        functor = self._functor_passed(stack, found)
+        meant: dict[int, Operator] = {}
+        for level in reversed(found.header):
+            for _, value in self._running.words(stack, level):
+                entry = self._with_entry(value)
+                if entry is None:
+                    continue
+                kernel = entry[0].kernel(entry[1])
+                if (
+                    kernel.valid
+                    and functor in (None, kernel.functor)
+                    and self._running.runs(stack, found.kernel, kernel)
+                ):
+                    meant[entry[0].address] = entry[0]
+        if len(meant) != 1:
+            return None
+        operator = next(iter(meant.values()))
+        evidence.append(f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs")
+        return operator
+
+    def _by_functor_passed(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+        functor = self._functor_passed(stack, found)
+        if not functor or functor & 7:
+            return None
+        known = self._by_functor.get(functor)
+        if known is None:
+            known = self._by_functor[functor] = tuple(self._with_functor(functor))
+        meant = [operator for operator in known if self._running.indices(stack, found.kernel, operator)]
+        if len(meant) != 1:
+            return None
+        evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
+        return meant[0]
+
+    def _again(self, stack: Stack, found: DispatchCall, outer: Operator, evidence: list[str]) -> Operator | None:
+        """The outer pass's operator once more, where its kernel hosts this pass and nothing else is left of the handle.
+
+        Proven where the keyset passed to the kernel leads, in the operator's table, to the function that runs. Boxed
+        kernels serve many operators and prove nothing.
+        """
+        if not found.hosted or found.kernel is None or found.header[-1] != found.kernel + 1:
+            return None
+        for register in ("rsi", "rdx"):
+            value = self._sites.argument(stack, found.header[-1], register)
+            if not value or value & ~self._dispatcher.keys.known_bits:
+                continue
+            kernel = outer.kernel_for(value)[1]
+            unboxed = kernel._replace(boxed=0)
+            if self._running.runs(stack, found.kernel, unboxed) and self._running.fits(stack, found.kernel, unboxed):
+                evidence.append(f"{outer.qualified} again: {value:#x} in {register} leads to the kernel that runs")
+                return outer
+        return None
+
+    def _functor_passed(self, stack: Stack, found: DispatchCall) -> int | None:
+        """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.
+
+        None where it cannot be read, or where the first argument is unknown and the second may be the keyset.
+        """
+        if found.kernel is None or found.header[-1] != found.kernel + 1 or found.elided:
+            return None
+        level = found.header[-1]
+        if not self._sites.site(stack, level).through_pointer:
+            return None
+        first = self._sites.argument(stack, level, "rdi")
+        if first is None:
+            return None
+        in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
+        return self._sites.argument(stack, level, "rsi") if in_stack else first
+
+    def _with_functor(self, functor: int) -> Iterator[Operator]:
+        """Operators with a kernel of that functor: every table is looked through, which costs a tenth of a second."""
+        wanted = struct.pack("<Q", functor)
+        for definition in self._dispatcher.entries:
+            try:
+                raw = self._dispatcher.read_table(definition)
+            except MemoryFault:
+                continue
+            at = raw.find(wanted)
+            operator = self._dispatcher.by_def(definition) if at >= 0 else None
+            if operator is not None and any(kernel.functor == functor for kernel in operator.table):
+                yield operator

@@ -1,0 +1,67 @@
+"""The key that an innermost kernel was expected to go to and did not reach: where the trace would have stopped."""
+
+from __future__ import annotations
+
+from gdbext.errors import GdbextError
+from gdbext.process.function_code import FunctionCode
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.registry.dispatch_table import Tables
+from gdbext.torch.registry.redispatch_chain import EXPECTED, Chains
+from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.recovery import Recovered
+from gdbext.torch.stack.roles import Role, classify
+from gdbext.unwind.stack import Stack
+
+
+class PendingRedispatch:
+    """Answers for the innermost pass of a stack only: further out, the next pass is on the stack."""
+
+    def __init__(self, tables: Tables, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._tables = tables
+        self._chains = Chains(tables)
+        self._memory = memory
+        self._symbolizer = symbolizer
+
+    def next_key(self, stack: Stack, found: DispatchCall, recovered: Recovered, code: FunctionCode) -> str | None:
+        """The expected next key, None where none is expected or the kernel may have come back from it already.
+
+        Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
+        """
+        if recovered.operator is None or recovered.keyset is None or recovered.index is None:
+            return None
+        keys = self._tables.dispatcher.keys
+        if found.kernel is None:
+            return keys.key_of_index(recovered.index)
+        try:
+            cell = self._tables.cell(recovered.operator, recovered.index)
+            link = self._chains.link(recovered.operator, recovered.keyset, cell)
+        except GdbextError as error:
+            recovered.evidence.append(f"the expected next key is unknown: {error.what}")
+            return None
+        if link.certainty != EXPECTED or link.next_keyset is None:
+            return None
+        place = self._redispatch_ahead(stack, found.kernel, code)
+        if place is None:
+            return None
+        key = keys.key_of_index(keys.table_index(link.next_keyset))
+        recovered.evidence.append(f"{key} was not entered: {link.why}; its redispatch at {place:#x} is still ahead")
+        return key
+
+    def _redispatch_ahead(self, stack: Stack, kernel: int, code: FunctionCode) -> int | None:
+        """Where the kernel's code redispatches, if every place that does lies behind where it stands now."""
+        for level in range(kernel, -1, -1):
+            calls = code.of(stack.function(level)).calls
+            places = [call.end for call in calls if call.target is not None and self._redispatches_at(call.target)]
+            if places:
+                return places[0] if min(places) > stack.frames[level].pc else None
+        return None
+
+    def _redispatches_at(self, target: int) -> bool:
+        start = follow_stub(self._memory, target)
+        function = self._symbolizer.function(start) if start is not None else None
+        if function is None or function.start != start:
+            return False
+        role = classify(function)
+        return role.role in (Role.OPERATOR, Role.DISPATCHER) and role.event.startswith("redispatch")

@@ -1,0 +1,267 @@
+"""Operator and keyset of a pass, recovered from its frames and proven by the operator's dispatch table.
+
+Nothing is believed because it looks like a keyset. A value counts when looking it up in *this* operator's table gives
+the very kernel that runs in the pass's inner frame. *exact*: read at the call instruction's own argument, and proven;
+*verified*: the only word of the frame that is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gdbext.errors import BadData, GdbextError
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.stack.call_arguments import ARGUMENTS, CallSites
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.kernel_match import SAVED, KernelMatcher
+from gdbext.torch.stack.operator_search import OperatorSearch
+from gdbext.torch.stack.roles import Role
+from gdbext.unwind.stack import Stack
+
+MAX_STACK = 1 << 26
+"""Bytes from a frame to the outermost one that a pointer into the stack may span."""
+_TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
+"""Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
+runtime key of each; autograd is the one that tensors do not have alone."""
+
+
+@dataclass
+class Recovered:
+    """What is known of a pass. ``confidence`` is that of the keyset, in the contract's words."""
+
+    operator: Operator | None = None
+    keyset: int | None = None
+    index: int | None = None
+    kernel: KernelFunction | None = None
+    confidence: str = "unknown"
+    evidence: list[str] = field(default_factory=list)
+
+
+class Recovery:
+    """Recovers passes of stacks of one process."""
+
+    def __init__(self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
+        self._dispatcher = dispatcher
+        self._memory = memory
+        self._sites = sites
+        self._running = KernelMatcher(memory, symbolizer, sites)
+        self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._running)
+
+    def recover(self, stack: Stack, found: DispatchCall, outer: Operator | None = None) -> Recovered:
+        """Everything that can be proven of a pass; a fault costs the field that it concerns.
+
+        ``outer`` is the operator of the next pass further out.
+        """
+        result = Recovered()
+        try:
+            result.operator = self._operators.find(stack, found, outer, result.evidence)
+            if result.operator is not None:
+                self._find_keyset(stack, found, result, result.operator)
+        except GdbextError as error:
+            result.evidence.append(f"stopped here: {error.what}")
+        return result
+
+    # --- a kernel that is gone --------------------------------------------------------------------
+
+    def left_behind(self, stack: Stack, found: DispatchCall, outer: Recovered) -> tuple[DispatchCall, Recovered] | None:
+        """The pass that a kernel left by a tail call: a boxed fallback that ends with ``op.redispatchBoxed(…)``.
+
+        Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up.
+        """
+        if found.kernel is None or outer.kernel is None or outer.operator is None:
+            return None
+        if self._running.runs(stack, found.kernel, outer.kernel):
+            return None
+        result = Recovered(operator=outer.operator)
+        self._from_kernel_alone(stack, found, result, outer.operator)
+        if result.kernel is None:
+            return None
+        outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
+        event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
+        return DispatchCall([found.kernel], event, elided=True, kernel=found.kernel), result
+
+    # --- the keyset ------------------------------------------------------------------------------
+
+    def _find_keyset(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
+        for level in _calls_inward(found):
+            if self._exact(stack, found, level, result, operator):
+                return
+        self._only_candidate(stack, found, result, operator)
+        if result.confidence == "unknown":
+            self._from_kernel_alone(stack, found, result, operator)
+
+    def _exact(self, stack: Stack, found: DispatchCall, level: int, result: Recovered, operator: Operator) -> bool:
+        """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
+        values = [self._sites.argument(stack, level, register) for register in ARGUMENTS]
+        by_position = self._position_in_unboxed_call(stack, found, level, values[0])
+        if found.elided and level == found.header[0]:
+            by_position = self._position_in_redispatch(stack, level, values[0])
+        elif found.detail is Role.LOOKUP and level == found.header[-1]:
+            by_position = _position_in_lookup
+        for position in range(len(ARGUMENTS)):
+            value = values[position]
+            if value is None or not self._possible(value):
+                continue
+            index, kernel = operator.kernel_for(value)
+            before = values[position - 1] if position else None
+            if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
+                continue
+            if not self._runs(stack, found, kernel) and not self._entry_in_hand(stack, found, operator, index):
+                continue
+            place = f"{ARGUMENTS[position]} by the call in frame #{level}"
+            result.evidence.append(f"keyset {value:#x} passed in {place}")
+            self._accept(result, value, index, kernel, "exact")
+            return True
+        return False
+
+    def _position_in_unboxed_call(
+        self, stack: Stack, found: DispatchCall, level: int, first: int | None
+    ) -> Callable[[int, KernelFunction], bool]:
+        """Whether an argument of the call to an unboxed kernel must be its keyset.
+
+        The kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) where the result is returned
+        through memory. So the second argument is the keyset or the functor, never anything else; the third is the
+        keyset if the first is not the functor.
+        """
+        calls_kernel = found.kernel == level - 1 and self._sites.site(stack, level).through_pointer
+
+        def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
+            if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
+                return False
+            return position == 1 or (position == 2 and first is not None and first != kernel.functor)
+
+        return must_be_keyset
+
+    def _position_in_redispatch(
+        self, stack: Stack, level: int, first: int | None
+    ) -> Callable[[int, KernelFunction], bool]:
+        """Whether an argument of a call to ``at::_ops::NAME::redispatch`` must be its keyset.
+
+        It is the first one, or the second behind a pointer to where the result goes: a place on the stack above.
+        """
+        sp = stack.frames[level].sp
+        hidden = first is not None and sp <= first < sp + MAX_STACK
+        keyset_at = None if first is None else 1 if hidden else 0
+        return lambda position, _kernel: position == keyset_at
+
+    def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
+        """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
+        if before is None:
+            return False
+        if before in (operator.address, kernel.functor) and before:
+            return True
+        return self._memory.try_u64(before) == operator.address if before and not before & 7 else False
+
+    def _runs(self, stack: Stack, found: DispatchCall, kernel: KernelFunction) -> bool:
+        """The table entry is what runs in the pass's kernel frame; without one nothing contradicts it."""
+        if found.kernel is None:
+            return found.detail is Role.LOOKUP or kernel.valid
+        return self._running.runs(stack, found.kernel, kernel)
+
+    def _entry_in_hand(self, stack: Stack, found: DispatchCall, operator: Operator, index: int) -> bool:
+        """The pass's frames hold the address of this very table entry: what lookup returned for this call.
+
+        Needed where the entry left by a virtual tail call, whose target no code tells.
+        """
+        for level in found.header:
+            saved = (stack.frames[level].registers.get(register) for register in SAVED)
+            passed = (self._sites.argument(stack, level, register) for register in ARGUMENTS)
+            if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
+                return True
+        return False
+
+    def _only_candidate(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
+        if found.kernel is None:
+            return
+        proven: dict[int, str] = {}
+        for level in _calls_inward(found):
+            for place, value in self._running.words(stack, level):
+                if value in proven or not self._looks_computed(value):
+                    continue
+                _, kernel = operator.kernel_for(value)
+                if kernel.valid and self._running.runs(stack, found.kernel, kernel):
+                    proven[value] = f"{place} of frame #{level}"
+        possible = [value for value in proven if self._could_be_called_with(value, found, operator)]
+        if len(possible) == 1:
+            value = possible[0]
+            index, kernel = operator.kernel_for(value)
+            result.evidence.append(f"keyset {value:#x} in {proven[value]}: the only word that leads to this kernel")
+            self._accept(result, value, index, kernel, "verified")
+        elif possible:
+            result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
+
+    def _could_be_called_with(self, keyset: int, found: DispatchCall, operator: Operator) -> bool:
+        """``Dispatcher::call`` and ``callBoxed`` mask their keyset by the operator's non-fallthrough keys."""
+        if found.event not in ("call", "callBoxed"):
+            return True
+        return keyset & ~operator.extractor.mask(self._dispatcher.keys, keyset) == 0
+
+    def _from_kernel_alone(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
+        indices = self._running.indices(stack, found.kernel, operator)
+        if not indices:
+            return
+        kernel = operator.kernel(indices[0])
+        same = all(operator.kernel(index).same_code == kernel.same_code for index in indices)
+        if len(indices) == 1:
+            result.index, result.kernel, result.confidence = indices[0], kernel, "inferred"
+            result.evidence.append("the running kernel stands in one table entry only")
+        elif same:
+            result.kernel, result.confidence = kernel, "inferred"
+            result.evidence.append(f"the running kernel serves {len(indices)} table entries")
+
+    def _accept(self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: str) -> None:
+        result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
+        result.evidence.append(
+            f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
+        )
+
+    def _possible(self, value: int) -> bool:
+        """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included)."""
+        keys = self._dispatcher.keys
+        if value & ~keys.known_bits:
+            return False
+        try:
+            keys.table_index(value)
+        except BadData:
+            return False
+        return True
+
+    def _looks_computed(self, value: int) -> bool:
+        """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
+
+        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
+        backend; what TLS includes has no backend. So there are backend bits exactly where there is such a
+        functionality.
+        """
+        if not value or not self._possible(value):
+            return False
+        keys = self._dispatcher.keys
+        if bool(value & keys.backend_mask) != bool(value & self._tensor_functionalities):
+            return False
+        if not value >> keys.num_backends:
+            return False
+        return value < 1 << 32 or self._memory.try_read(value, 1) is None
+
+    @cached_property
+    def _tensor_functionalities(self) -> int:
+        keys = self._dispatcher.keys
+        bits = 0
+        for slot in keys.slots:
+            if slot.name in _TENSOR_KEYS:
+                bits |= slot.bits & ~keys.backend_mask
+        return bits
+
+
+def _calls_inward(found: DispatchCall) -> list[int]:
+    """The pass's frames that called further in, the one nearest to the kernel first."""
+    return list(reversed(found.header))
+
+
+def _position_in_lookup(position: int, _kernel: KernelFunction) -> bool:
+    """``OperatorEntry::lookup(this, keyset)``."""
+    return position == 1

@@ -1,0 +1,1 @@
+"""Thread-local state that takes part in dispatch, and tensors."""

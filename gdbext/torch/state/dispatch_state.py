@@ -1,0 +1,274 @@
+"""The thread-local state that takes part in dispatch: included and excluded keys, modes, autocast, functorch.
+
+Each variable is found by its symbol and read from the thread's block of its module. Sources, all 2.13.0:
+c10/core/impl/LocalDispatchKeySet.h, c10/core/AutogradState.{h,cpp}, c10/core/impl/PythonDispatcherTLS.cpp,
+c10/core/impl/TorchDispatchModeTLS.h, ATen/autocast_mode.cpp, ATen/SequenceNumber.cpp, ATen/PythonTorchFunctionTLS.h,
+ATen/functorch/DynamicLayer.cpp, ATen/functorch/Interpreter.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.struct_view import Struct
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.dtype import python_name
+from gdbext.torch.values.keyset import KeyNames
+
+C10, CPU = "libc10.so", "libtorch_cpu.so"
+KEYSETS = "_ZN3c104impl26raw_local_dispatch_key_setE"
+AUTOGRAD_STATE = "_ZN3c1012_GLOBAL__N_118autograd_state_tlsE"
+PYTHON_DISPATCHER = "_ZN3c104implL21pythonDispatcherStateE"
+DISPATCH_MODES = "_ZN3c104implL22torchDispatchModeStateE"
+AUTOCAST_DTYPE = "_ZN2at8autocast12_GLOBAL__N_114autocast_dtypeE"
+AUTOCAST_CACHE = "_ZN2at8autocast12_GLOBAL__N_113cache_enabledE"
+AUTOCAST_NESTING = "_ZN2at8autocast12_GLOBAL__N_17nestingE"
+SEQUENCE_NUMBER = "_ZN2at15sequence_number12_GLOBAL__N_112sequence_nr_E"
+FUNCTORCH = "_ZN2at9functorch12_GLOBAL__N_113kFuncTorchTLSE"
+FUNCTORCH_VTABLE = "_ZTVN2at9functorch12FuncTorchTLSE"
+TORCH_FUNCTION = "_ZN2at4implL24pythonTorchFunctionStateE"
+
+LAYER_LIMIT = 4096
+MODE_LIMIT = 4096
+_SHARED_POINTER = 16
+_TORCH_FUNCTION_STATES = ("enabled", "subclasses disabled", "all disabled")
+
+PythonType = Callable[[int], "str | None"]
+"""PyObject* to the name of its class; None when it is no Python object that can be read."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class AutogradFlags:
+    """``c10::AutogradState``; the defaults are those of a thread that never changed it (AutogradState.cpp)."""
+
+    grad_mode: bool = True
+    inference_mode: bool = False
+    forward_ad: bool = True
+    multithreading: bool = True
+    view_replay: bool = False
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """Autocast of one device: on when its key is not excluded; ``dtype`` as in torch.float16, None where unknown."""
+
+    device: str
+    enabled: bool
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class FunctorchLayer:
+    """One interpreter of functorch's stack; ``transform`` is "Vmap", "Grad", "Jvp" or "Functionalize"."""
+
+    transform: str
+    level: int
+
+
+@dataclass(frozen=True)
+class PythonMode:
+    """A mode on a Python mode stack: its class, and for an infrastructure mode its kind ("FAKE", "PROXY", …)."""
+
+    name: str
+    infra: str | None = None
+
+
+@dataclass(frozen=True)
+class DispatchState:
+    """Everything; a member that could not be read is None and ``problems`` says why."""
+
+    included: int | None
+    excluded: int | None
+    autograd: AutogradFlags | None
+    autocast: tuple[Autocast, ...] | None
+    autocast_cache: bool | None
+    autocast_nesting: int | None
+    functorch: tuple[FunctorchLayer, ...] | None
+    python_dispatcher: bool | None
+    python_modes: tuple[PythonMode, ...] | None
+    torch_function: str | None
+    torch_function_modes: tuple[str, ...] | None
+    sequence_number: int | None
+    problems: tuple[str, ...]
+
+
+class DispatchStateReader:
+    """Reads the state of any thread by its fs_base. Raises LayoutError at construction."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        layout: Layout,
+        symbolizer: Symbolizer,
+        keys: KeyNames,
+        python_type: PythonType | None = None,
+    ) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._symbolizer = symbolizer
+        self._keys = keys
+        self._python_type = python_type
+        self._variables = ThreadVariables(memory, symbolizer)
+        self._default_included = layout.constant("keyset.default_included_set")
+        self._default_excluded = layout.constant("keyset.default_excluded_set")
+
+    def read(self, fs_base: int) -> DispatchState:
+        """The state of the thread whose thread control block is at ``fs_base``. Never raises: see ``problems``."""
+        problems: list[str] = []
+
+        def attempt(what: str, reader: Callable[[int], _T]) -> _T | None:
+            try:
+                return reader(fs_base)
+            except GdbextError as error:
+                problems.append(f"{what}: {error.what}")
+                return None
+
+        keysets = attempt("included and excluded keys", self.keysets)
+        functions = attempt("__torch_function__ state", self._torch_function)
+        return DispatchState(
+            included=keysets[0] if keysets else None,
+            excluded=keysets[1] if keysets else None,
+            autograd=attempt("autograd state", self._autograd),
+            autocast=attempt("autocast", self._autocast) if keysets else None,
+            autocast_cache=attempt("autocast cache", self._autocast_cache),
+            autocast_nesting=attempt("autocast nesting", self._autocast_nesting),
+            functorch=attempt("functorch", self._functorch),
+            python_dispatcher=attempt("Python dispatcher", self._python_dispatcher),
+            python_modes=attempt("Python modes", self._python_modes),
+            torch_function=functions[0] if functions else None,
+            torch_function_modes=functions[1] if functions else None,
+            sequence_number=attempt("sequence number", self._sequence_number),
+            problems=tuple(problems),
+        )
+
+    def keysets(self, fs_base: int) -> tuple[int, int]:
+        """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault.
+
+        ``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default.
+        """
+        raw = self._variables.read(fs_base, KEYSETS, C10, 16) or bytes(16)
+        included, excluded = struct.unpack("<QQ", raw)
+        return included ^ self._default_included, excluded ^ self._default_excluded
+
+    def _autograd(self, fs_base: int) -> AutogradFlags:
+        shape = self._layout.struct("c10::AutogradState")
+        raw = self._variables.read(fs_base, AUTOGRAD_STATE, C10, shape.size)
+        if raw is None:
+            return AutogradFlags()
+        return AutogradFlags(
+            _flag(raw, shape, "grad_mode_"),
+            _flag(raw, shape, "inference_mode_"),
+            _flag(raw, shape, "fw_grad_mode_"),
+            _flag(raw, shape, "multithreading_enabled_"),
+            _flag(raw, shape, "view_replay_enabled_"),
+        )
+
+    def _autocast(self, fs_base: int) -> tuple[Autocast, ...]:
+        devices = self._layout.enum("c10::DeviceType")
+        scalar_types = self._layout.dispatch("scalar_types")
+        count = devices.get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
+        raw = self._variables.read(fs_base, AUTOCAST_DTYPE, CPU, count) or b""
+        excluded = self.keysets(fs_base)[1]
+        found = []
+        for slot in self._keys.slots:
+            device = slot.name[8:] if slot.name.startswith("Autocast") else ""
+            if device not in devices:
+                continue
+            number = raw[devices[device]] if devices[device] < len(raw) else len(scalar_types)
+            dtype = python_name(scalar_types[number][0]) if number < len(scalar_types) - 1 else None
+            found.append(Autocast(device.lower(), not excluded & slot.bits, dtype))
+        return tuple(found)
+
+    def _autocast_cache(self, fs_base: int) -> bool:
+        return (self._variables.read(fs_base, AUTOCAST_CACHE, CPU, 1) or b"\1") != b"\0"
+
+    def _autocast_nesting(self, fs_base: int) -> int:
+        return struct.unpack("<i", self._variables.read(fs_base, AUTOCAST_NESTING, CPU, 4) or bytes(4))[0]  # type: ignore[no-any-return]
+
+    def _sequence_number(self, fs_base: int) -> int:
+        return int.from_bytes(self._variables.read(fs_base, SEQUENCE_NUMBER, CPU, 8) or b"", "little")
+
+    def _python_dispatcher(self, fs_base: int) -> bool:
+        return any(self._variables.read(fs_base, PYTHON_DISPATCHER, C10, 8) or b"")
+
+    # --- functorch -------------------------------------------------------------------------------
+
+    def _functorch(self, fs_base: int) -> tuple[FunctorchLayer, ...]:
+        """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
+        pointer = int.from_bytes(self._variables.read(fs_base, FUNCTORCH, CPU, 8) or b"", "little")
+        if not pointer:
+            return ()
+        vtable = self._symbolizer.address_of(FUNCTORCH_VTABLE, CPU)
+        if vtable is None or self._memory.u64(pointer) != vtable + 16:
+            raise BadData(f"the object at {pointer:#x} is no FuncTorchTLS")
+        shape = self._layout.struct("at::functorch::DynamicLayer")
+        first, count = vector_span(self._memory, pointer + 8, shape.size, LAYER_LIMIT)
+        inner = first + shape.field("interpreter_").offset
+        return tuple(self._layer(inner + index * shape.size) for index in range(count))
+
+    def _layer(self, address: int) -> FunctorchLayer:
+        shape = self._layout.struct("at::functorch::Interpreter")
+        kinds = {number: name for name, number in self._layout.enum("at::functorch::TransformType").items()}
+        number = self._memory.u32(address + shape.field("type_").offset)
+        if number not in kinds:
+            raise BadData(f"the functorch layer at {address:#x} is of no known kind ({number})")
+        return FunctorchLayer(kinds[number], self._memory.i64(address + shape.field("level_").offset))
+
+    # --- Python ----------------------------------------------------------------------------------
+
+    def _python_modes(self, fs_base: int) -> tuple[PythonMode, ...]:
+        """Infrastructure modes, then the user's from the outermost to the innermost."""
+        shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
+        state = self._variables.address(fs_base, DISPATCH_MODES, C10)
+        if state is None:
+            return ()
+        kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
+        slot = shape.field("infra_modes_").size // max(1, len(kinds))
+        found = []
+        for index, (name, _value) in enumerate(kinds):
+            place = state + shape.field("infra_modes_").offset + index * slot
+            if self._memory.u8(place + _SHARED_POINTER):
+                found.append(PythonMode(self._class_of(self._memory.u64(place)), name))
+        stack = self._stack(state + shape.field("stack_").offset)
+        return (*found, *(PythonMode(name) for name in stack))
+
+    def _torch_function(self, fs_base: int) -> tuple[str, tuple[str, ...]]:
+        """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
+        shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
+        state = self._variables.address(fs_base, TORCH_FUNCTION, CPU)
+        if state is None:
+            return _TORCH_FUNCTION_STATES[0], ()
+        number = self._memory.u32(state + shape.field("disabled_state_").offset)
+        if number >= len(_TORCH_FUNCTION_STATES):
+            raise BadData(f"there is no __torch_function__ state {number}")
+        return _TORCH_FUNCTION_STATES[number], self._stack(state + shape.field("stack_").offset)
+
+    def _stack(self, vector: int) -> tuple[str, ...]:
+        """Class names of a ``std::vector<std::shared_ptr<c10::SafePyObject>>``."""
+        first, count = vector_span(self._memory, vector, _SHARED_POINTER, MODE_LIMIT)
+        return tuple(self._class_of(self._memory.u64(first + index * _SHARED_POINTER)) for index in range(count))
+
+    def _class_of(self, holder: int) -> str:
+        """The class of the object in a ``c10::SafePyObject``."""
+        try:
+            address = self._memory.u64(holder + self._layout.struct("c10::SafePyObject").field("data_").offset)
+        except MemoryFault:
+            return "a Python object that cannot be read"
+        name = self._python_type(address) if self._python_type else None
+        return name or f"the Python object at {address:#x}"
+
+
+def _flag(raw: bytes, shape: Struct, name: str) -> bool:
+    field = shape.field(name)
+    if field.bit_size:
+        return bool(raw[field.bit_offset // 8] >> field.bit_offset % 8 & 1)
+    return raw[field.offset] != 0

@@ -1,0 +1,149 @@
+"""A tensor's key set, shape, dtype and device, from its ``c10::TensorImpl`` (c10/core/TensorImpl.h, 2.13.0)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from gdbext.errors import BadData
+from gdbext.formats.demangle import demangle
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.struct_view import Struct
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.values.dtype import device_text, python_name, short_name
+from gdbext.torch.values.keyset import KeyNames
+
+DIMENSION_LIMIT = 64
+"""Dimensions; PyTorch's iterators take at most 64."""
+_CUSTOM_SIZES = 2
+"""``TensorImpl::SizesStridesPolicy::CustomSizes``; 1 is CustomStrides: the sizes are stored all the same."""
+UNDEFINED_IMPL = "c10::UndefinedTensorImpl"
+_VTABLE = "_ZTV"
+_VTABLE_START = 16
+"""A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
+_CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
+"""What the classes that derive from TensorImpl in libtorch end in, template arguments apart."""
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """What a TensorImpl says of itself. ``sizes`` and ``strides`` are None where they are symbolic or computed."""
+
+    address: int
+    implementation: str
+    """Its C++ class, "c10::TensorImpl" for an ordinary one."""
+    key_set: int
+    sizes: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+    dtype: str
+    """As in torch.float32: "float32"."""
+    device: str | None
+    backend: str
+    """The key of the highest backend in the key set: "CPU", "Meta", "SparseCUDA"; "" for none."""
+
+    @property
+    def short(self) -> str:
+        """``f32[4, 4] Meta``."""
+        if self.implementation == UNDEFINED_IMPL:
+            return "undefined"
+        shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
+        return f"{short_name(self.dtype)}[{shape}] {self.backend}".rstrip()
+
+
+class TensorReader:
+    """Reads tensors. Raises LayoutError at construction when the layout lacks a structure."""
+
+    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, keys: KeyNames) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._keys = keys
+        self._impl = layout.struct("c10::TensorImpl")
+        self._shape = layout.struct("c10::impl::SizesAndStrides")
+        self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
+        self._devices = {number: name for name, number in layout.enum("c10::DeviceType").items()}
+        self._backends = layout.constant("keyset.backend_functionality_keys")
+        self._classes: dict[int, str | None] = {}
+
+    def key_set(self, address: int) -> int:
+        """The key set of the TensorImpl at ``address``. Raises BadData when it is no tensor, MemoryFault."""
+        self._class_of(address)
+        return self._keyset(address)
+
+    def read(self, address: int) -> TensorFacts:
+        """The TensorImpl at ``address``. Raises BadData when it is no tensor, MemoryFault."""
+        implementation = self._class_of(address)
+        bits = self._keyset(address)
+        raw = self._memory.read(address, self._impl.size)
+        backend = self._keys.highest_key(bits & self._backends)
+        sizes, strides = self._stored_shape(address, raw)
+        return TensorFacts(
+            address=address,
+            implementation=implementation,
+            key_set=bits,
+            sizes=sizes,
+            strides=strides,
+            dtype=self._dtype(address),
+            device=self._device(address),
+            backend="" if backend.endswith("Undefined") else backend,
+        )
+
+    def _class_of(self, address: int) -> str:
+        """The tensor's C++ class by its vtable. Raises BadData, MemoryFault."""
+        vtable = self._memory.u64(address)
+        if vtable not in self._classes:
+            symbols = self._symbolizer.names_at(vtable - _VTABLE_START)
+            names = [demangle(name)[len("vtable for ") :] for name in symbols if name.startswith(_VTABLE)]
+            tensors = [name for name in names if name.partition("<")[0].endswith(_CLASS_ENDINGS)]
+            self._classes[vtable] = tensors[0] if tensors else None
+        found = self._classes[vtable]
+        if found is None:
+            raise BadData(f"there is no tensor at {address:#x}")
+        return found
+
+    def _keyset(self, address: int) -> int:
+        bits = self._memory.u64(address + self._impl.field("key_set_").offset)
+        if self._keys.stray(bits):
+            raise BadData(f"the tensor at {address:#x} has a key set with bits that mean nothing ({bits:#x})")
+        return bits
+
+    def _stored_shape(self, address: int, raw: bytes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """(sizes, strides), None where the policy says that a method computes them, or where they are symbolic."""
+        policy = _bit(raw, self._impl, "sizes_strides_policy_")
+        if policy >= _CUSTOM_SIZES or _bit(raw, self._impl, "has_symbolic_sizes_strides_"):
+            return None, None
+        sizes, strides = self._sizes(address)
+        return sizes, None if policy else strides
+
+    def _sizes(self, address: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(sizes, strides): inline for up to five dimensions, else in one block, sizes first."""
+        base = address + self._impl.field("sizes_and_strides_").offset
+        count = self._memory.u64(base + self._shape.field("size_").offset)
+        if count > DIMENSION_LIMIT:
+            raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
+        inline = self._shape.field("inlineStorage_")
+        limit = inline.size // 16
+        if count <= limit:
+            numbers = struct.unpack(f"<{2 * limit}q", self._memory.read(base + inline.offset, 16 * limit))
+            return numbers[:count], numbers[limit : limit + count]
+        block = self._memory.u64(base + self._shape.field("outOfLineStorage_").offset)
+        numbers = struct.unpack(f"<{2 * count}q", self._memory.read(block, 16 * count))
+        return numbers[:count], numbers[count:]
+
+    def _dtype(self, address: int) -> str:
+        """``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h)."""
+        number = self._memory.u16(address + self._impl.field("data_type_").offset)
+        return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
+
+    def _device(self, address: int) -> str | None:
+        raw = self._memory.read(address + self._impl.field("device_opt_").offset, 3)
+        return device_text(self._devices, raw[0], raw[1]) if raw[2] else None
+
+
+def _bit(raw: bytes, shape: Struct, name: str) -> int:
+    """A bit-field of an object's bytes; 0 where this version has none."""
+    field = shape.fields.get(name)
+    if field is None:
+        return 0
+    whole = int.from_bytes(raw[field.offset : field.offset + field.size], "little")
+    return whole >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1 if field.bit_size else whole

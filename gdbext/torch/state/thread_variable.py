@@ -1,0 +1,89 @@
+"""Thread-local variables of libtorch by name, for one thread: their bytes, also where the thread never used them."""
+
+from __future__ import annotations
+
+from gdbext.errors import BadData
+from gdbext.formats.elf import PT_TLS
+from gdbext.formats.symbol_table import STT_TLS, Symbol
+from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
+from gdbext.process.memory import Memory
+from gdbext.process.modules import Module
+from gdbext.process.symbols import Symbolizer
+
+_GUARD = "__tls_guard"
+_GUARD_REACH = 32
+"""The guard of a translation unit's dynamically initialised thread-locals is the variable that GCC places before
+them, no farther away than their alignment."""
+
+
+class ThreadVariables:
+    """Reads thread-local variables of any thread. One for all threads of a target."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._locals = ThreadLocals(memory, symbolizer.modules)
+        self._guards: dict[tuple[str, int], int | None] = {}
+
+    def read(self, fs_base: int, name: str, module: str, size: int) -> bytes | None:
+        """The first ``size`` bytes of the variable with that mangled name.
+
+        Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
+        not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
+        variable or it is smaller, ThreadLocalUnknown, MemoryFault.
+        """
+        place, symbol = self._find(name, module)
+        if symbol.size < size:
+            raise BadData(f"{name} has {symbol.size} bytes, not {size}")
+        guard = self._guard(place, symbol)
+        try:
+            block = self._locals.block(fs_base, place)
+        except ThreadLocalUntouched:
+            return None if guard is not None else _initial(place, symbol.vaddr, size)
+        if guard is not None and not self._memory.u8(block + guard):
+            return None
+        return self._memory.read(block + symbol.vaddr, size)
+
+    def address(self, fs_base: int, name: str, module: str) -> int | None:
+        """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
+        place, symbol = self._find(name, module)
+        guard = self._guard(place, symbol)
+        try:
+            block = self._locals.block(fs_base, place)
+        except ThreadLocalUntouched:
+            return None
+        if guard is not None and not self._memory.u8(block + guard):
+            return None
+        return block + symbol.vaddr
+
+    def _find(self, name: str, module: str) -> tuple[Module, Symbol]:
+        found = self._symbolizer.symbol_of(name, module)
+        if found is None or found[1].type != STT_TLS:
+            raise BadData(f"{module} has no thread-local variable {name}")
+        return found
+
+    def _guard(self, module: Module, symbol: Symbol) -> int | None:
+        """The offset of the guard byte that says whether the variable's constructor ran; None where it needs none."""
+        key = (module.name, symbol.vaddr)
+        if key not in self._guards:
+            index = self._symbolizer.index(module)
+            near = [
+                guard.vaddr
+                for guard in (index.lookup(_GUARD) if index is not None else ())
+                if guard.type == STT_TLS and 0 < symbol.vaddr - guard.vaddr <= _GUARD_REACH
+            ]
+            self._guards[key] = max(near, default=None)
+        return self._guards[key]
+
+
+def _initial(module: Module, offset: int, size: int) -> bytes:
+    """What a thread's copy starts with: .tdata of the file, zeros behind it. Raises BadData."""
+    image = module.image
+    segment = None if image is None else next((one for one in image.segments if one.type == PT_TLS), None)
+    if image is None or segment is None or offset + size > segment.memsz:
+        raise BadData(f"the initial thread-local data of {module.name} cannot be read")
+    stored = max(0, min(size, segment.filesz - offset))
+    raw = image.read(segment.vaddr + offset, stored) if stored else b""
+    if raw is None:
+        raise BadData(f"the initial thread-local data of {module.name} cannot be read")
+    return raw + bytes(size - len(raw))

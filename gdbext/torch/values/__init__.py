@@ -1,0 +1,1 @@
+"""The small values of PyTorch: containers, IValues, schema types, dtypes, dispatch keys."""

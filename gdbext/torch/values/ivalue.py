@@ -1,0 +1,96 @@
+"""IValues that stand as defaults in schemas, as text: operator<< of c10::IValue (ATen/core/ivalue.cpp, 2.13.0)."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from gdbext.errors import BadData
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.dtype import device_text
+
+LIST_LIMIT = 1024
+_DEPTH_LIMIT = 8
+_DOUBLE = struct.Struct("<d")
+_ESCAPES = {
+    "\\": "\\\\", "'": "\\'", '"': '\\"', "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
+    "\t": "\\t", "\v": "\\v",
+}  # fmt: skip
+
+
+class ValueReader:
+    """Reads and prints IValues of the simple kinds. Raises LayoutError when the layout lacks a structure."""
+
+    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
+        self._memory = memory
+        self._strings = strings
+        value = layout.struct("c10::IValue")
+        self.size = value.size
+        self._payload_at, self._tag_at = value.field("payload").offset, value.field("tag").offset
+        self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
+        self._string_at = layout.struct("c10::ivalue::ConstantString").field("str_").offset
+        self._list_at = layout.struct("c10::detail::ListImpl").field("list").offset
+        devices = layout.enum("c10::DeviceType")
+        self._devices = {number: name for name, number in devices.items()}
+
+    def tag(self, address: int) -> str:
+        """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
+        number = self._memory.u32(address + self._tag_at)
+        tag = self._tags.get(number)
+        if tag is None:
+            raise BadData(f"there is no IValue at {address:#x} (tag {number})")
+        return tag
+
+    def text(self, address: int, depth: int = 0) -> str:
+        """The value as PyTorch prints it; a string without quotes. Raises BadData for other kinds, MemoryFault."""
+        tag, payload = self.tag(address), address + self._payload_at
+        if tag == "None":
+            return "None"
+        if tag == "Int":
+            return str(self._memory.i64(payload))
+        if tag == "Bool":
+            return "True" if self._memory.u8(payload) else "False"
+        if tag == "Double":
+            return double_text(_DOUBLE.unpack(self._memory.read(payload, 8))[0])
+        if tag == "String":
+            return self._strings.read(self._memory.u64(payload) + self._string_at, 4096)
+        if tag == "GenericList" and depth < _DEPTH_LIMIT:
+            return f"[{', '.join(self.list_texts(address, depth))}]"
+        if tag == "Device":
+            return self._device(payload)
+        raise BadData(f"the value at {address:#x} is a {tag}, which is not shown")
+
+    def list_texts(self, address: int, depth: int = 0) -> list[str]:
+        """The elements of a list, each as text. Raises BadData, MemoryFault."""
+        if self.tag(address) != "GenericList":
+            raise BadData(f"the value at {address:#x} is no list")
+        implementation = self._memory.u64(address + self._payload_at)
+        first, count = vector_span(self._memory, implementation + self._list_at, self.size, LIST_LIMIT)
+        return [self.text(first + index * self.size, depth + 1) for index in range(count)]
+
+    def _device(self, payload: int) -> str:
+        kind, index = self._memory.read(payload, 2)
+        if kind not in self._devices:
+            raise BadData(f"there is no device type {kind}")
+        return device_text(self._devices, kind, index)
+
+
+def double_text(value: float) -> str:
+    """``1.`` for whole numbers below 1e10, else 17 significant digits, as the JIT's printer does."""
+    if math.isfinite(value) and abs(value) < 1e10 and value == int(value) and not 0 < abs(value) < 2.3e-308:
+        sign = "-" if value == 0 and math.copysign(1.0, value) < 0 else ""
+        return f"{sign}{int(value)}."
+    return f"{value:.17g}"
+
+
+def quoted(text: str) -> str:
+    """A string literal as PyTorch prints one (c10::printQuotedString, c10/util/StringUtil.h)."""
+    return '"' + "".join(_ESCAPES.get(letter) or _printable(letter) for letter in text) + '"'
+
+
+def _printable(letter: str) -> str:
+    if " " <= letter <= "~":
+        return letter
+    return "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,111 @@
+"""Types of the schema language (``c10::Type``) as text, as ``Type::str()`` gives them.
+
+Source: ATen/core/jit_type.h and type.cpp, 2.13.0.
+"""
+
+from __future__ import annotations
+
+from gdbext.errors import BadData
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.torch.values.containers import StringReader, vector_span
+
+DEPTH_LIMIT = 32
+MEMBER_LIMIT = 1024
+
+_SIMPLE = {
+    "AnyType": "Any", "AnyEnumType": "AnyEnumType", "TensorType": "Tensor", "StorageType": "Storage",
+    "NumberType": "Scalar", "FloatType": "float", "ComplexType": "complex", "IntType": "int", "NoneType": "NoneType",
+    "StringType": "str", "GeneratorType": "Generator", "QuantizerType": "Quantizer", "BoolType": "bool",
+    "DeviceObjType": "Device", "StreamObjType": "Stream", "PyObjectType": "PyObject", "CapsuleType": "Capsule",
+    "QSchemeType": "QScheme", "ScalarTypeType": "ScalarType", "LayoutType": "Layout",
+    "MemoryFormatType": "MemoryFormat", "AnyListType": "list", "AnyTupleType": "tuple",
+    "AnyClassType": "AnyClassType", "SymIntType": "SymInt", "SymFloatType": "SymFloat", "SymBoolType": "SymBool",
+}  # fmt: skip
+"""Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
+
+_ELEMENT = {
+    "ListType": ("c10::ListType", "elem", "{}[]"),
+    "OptionalType": ("c10::OptionalType", "contained_", "{}?"),
+    "FutureType": ("c10::FutureType", "elem", "Future({})"),
+    "AwaitType": ("c10::FutureType", "elem", "Await({})"),
+    "RRefType": ("c10::RRefType", "elem", "RRef({})"),
+}
+"""Types around one other: the structure, its member, and the text. AwaitType and FutureType share SingleElementType."""
+
+_POINTER_SIZE = 16
+"""``c10::TypePtr`` and ``shared_ptr<Type>``: the pointer is the first word of both."""
+
+
+class TypeReader:
+    """Prints types. Raises LayoutError at construction when the layout lacks a structure."""
+
+    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
+        self._memory = memory
+        self._strings = strings
+        self._kind_at = layout.struct("c10::Type").field("kind_").offset
+        self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
+        self._element_at = {
+            kind: layout.struct(owner).field(member).offset for kind, (owner, member, _) in _ELEMENT.items()
+        }
+        self._dict_at = layout.struct("c10::DictType").field("types").offset
+        self._tuple = layout.struct("c10::TupleType")
+        self._union_at = layout.struct("c10::UnionType").field("types_").offset
+        self._variable_at = layout.struct("c10::VarType").field("name_").offset
+        self._named_at = layout.struct("c10::NamedType").field("name_").offset
+        self._qualified_at = layout.struct("c10::QualifiedName").field("qualifiedName_").offset
+        self._texts: dict[int, str] = {}
+
+    def kind(self, address: int) -> str:
+        """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
+        value = self._memory.u32(address + self._kind_at)
+        kind = self._kinds.get(value)
+        if kind is None:
+            raise BadData(f"there is no type at {address:#x} (kind {value})")
+        return kind
+
+    def element(self, address: int) -> int:
+        """The type inside a list, an optional, a future, … Raises BadData for a type without one, MemoryFault."""
+        kind = self.kind(address)
+        at = self._element_at.get(kind)
+        if at is None:
+            raise BadData(f"the {kind} at {address:#x} has no element type")
+        return self._memory.u64(address + at)
+
+    def text(self, address: int, depth: int = 0) -> str:
+        """The type as PyTorch writes it in a schema. Raises BadData for a type that cannot be shown, MemoryFault."""
+        text = self._texts.get(address)
+        if text is None:
+            text = self._texts[address] = self._read(address, depth)
+        return text
+
+    def _read(self, address: int, depth: int) -> str:
+        if depth > DEPTH_LIMIT:
+            raise BadData(f"the type at {address:#x} is nested deeper than {DEPTH_LIMIT} levels")
+        kind = self.kind(address)
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if kind in _ELEMENT:
+            return _ELEMENT[kind][2].format(self.text(self.element(address), depth + 1))
+        if kind == "DictType":
+            return f"Dict({', '.join(self._members(address + self._dict_at, depth))})"
+        if kind == "TupleType":
+            return self._tuple_text(address, depth)
+        if kind == "UnionType":
+            return f"Union[{', '.join(self._members(address + self._union_at, depth))}]"
+        if kind == "VarType":
+            return self._strings.read(address + self._variable_at, 256)
+        if kind in ("ClassType", "InterfaceType"):
+            name = self._strings.read(address + self._named_at + self._qualified_at, 4096)
+            return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
+        raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
+
+    def _tuple_text(self, address: int, depth: int) -> str:
+        """``(A, B)``. A named tuple has a schema and prints differently; it does not occur in operators."""
+        if self._memory.u64(address + self._tuple.field("schema_").offset):
+            raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
+        return f"({', '.join(self._members(address + self._tuple.field('elements_').offset, depth))})"
+
+    def _members(self, vector: int, depth: int) -> list[str]:
+        first, count = vector_span(self._memory, vector, _POINTER_SIZE, MEMBER_LIMIT)
+        return [self.text(self._memory.u64(first + index * _POINTER_SIZE), depth + 1) for index in range(count)]

@@ -1,0 +1,290 @@
+"""Unwinding code that has no call frame information: following it from pc to its return.
+
+MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have
+no CFI and need not keep rbp, but each must take its frame down before it returns. So the instructions from pc to a
+``ret`` are interpreted on symbols: what rsp and the callee-saved registers are there, in terms of the registers and
+the memory at pc. The value of a symbol is a DWARF expression, so that the result is an ordinary unwind row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from gdbext.arch.x86_64.decode import REGISTERS, Instruction, MemoryOperand, instructions
+from gdbext.arch.x86_64.registers import CALLEE_SAVED, DWARF_REGISTERS, DWARF_RETURN_ADDRESS, ENDBR64
+from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, Rule
+from gdbext.process.code_reader import CodeReader
+
+MAX_INSTRUCTIONS = 20_000
+"""Interpreted for one pc; MKL's longest kernels have 6,000."""
+AFTER_FIRST = 2_000
+"""Interpreted in search of more returns, to compare with, when one is found."""
+MAX_EXITS = 4
+MAX_STACK_DISTANCE = 1 << 20
+_MAX_EXPRESSION = 64
+_MAX_SLOTS = 4096
+_WINDOW = 512
+_LONGEST = 15  # bytes of an instruction
+_WORD = 8
+_DEREF = b"\x06"
+_PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x66\x66", b"\xcc")
+"""How the instructions begin that fill the space between functions."""
+
+
+class Value(NamedTuple):
+    """``added`` plus the value of the DWARF expression ``root``."""
+
+    root: bytes
+    added: int
+
+    def plus(self, number: int) -> Value:
+        return Value(self.root, self.added + number)
+
+    def code(self) -> bytes:
+        """The DWARF expression of the whole."""
+        if not self.added:
+            return self.root
+        return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
+
+    def loaded(self) -> Value | None:
+        """The eight bytes at this address, at pc; None where the expression grows too long."""
+        code = self.code() + _DEREF
+        return Value(code, 0) if len(code) <= _MAX_EXPRESSION else None
+
+
+def _sleb(number: int) -> bytes:
+    parts = bytearray()
+    while True:
+        byte = number & 0x7F
+        number >>= 7
+        if number == (-1 if byte & 0x40 else 0):
+            parts.append(byte)
+            return bytes(parts)
+        parts.append(byte | 0x80)
+
+
+_ROOTS = {name: bytes((0x70 + DWARF_REGISTERS.index(name), 0)) for name in REGISTERS}
+"""DW_OP_bregN 0: the value of a register at pc."""
+
+
+def _initial(registers: Mapping[str, int]) -> dict[str, Value]:
+    """The known registers as symbols. Those that point into the stack are expressed by rsp, so that the same stack
+    word has the same symbol by whatever register it is reached."""
+    top = registers["rsp"]
+    found = {}
+    for name in REGISTERS:
+        if name in registers:
+            distance = registers[name] - top
+            near = 0 <= distance < MAX_STACK_DISTANCE
+            found[name] = Value(_ROOTS["rsp"], distance) if near else Value(_ROOTS[name], 0)
+    return found
+
+
+class _State:
+    """Registers and stack words on one path. What is not in ``registers`` is unknown."""
+
+    __slots__ = ("registers", "slots")
+
+    def __init__(self, registers: dict[str, Value], slots: dict[Value, Value | None]) -> None:
+        self.registers = registers
+        self.slots = slots
+        """Words that the path has written, by address; all other memory is as it was at pc."""
+
+    def copy(self) -> _State:
+        return _State(dict(self.registers), dict(self.slots))
+
+    def set(self, name: str | None, value: Value | None) -> None:
+        if name is None:
+            return
+        if value is None:
+            self.registers.pop(name, None)
+        else:
+            self.registers[name] = value
+
+    def load(self, address: Value | None) -> Value | None:
+        if address is None:
+            return None
+        return self.slots[address] if address in self.slots else address.loaded()
+
+    def store(self, address: Value | None, value: Value | None, size: int = _WORD) -> None:
+        """Write a word, or make all words that ``size`` bytes may touch unknown. An unknown address is taken to be
+        none of the frame's save slots."""
+        if address is None or len(self.slots) > _MAX_SLOTS:
+            return
+        if size == _WORD:
+            self.slots[address] = value
+            return
+        for offset in range(1 - _WORD, min(size, _MAX_SLOTS)):
+            if (address.added + offset) % _WORD == 0:
+                self.slots[address.plus(offset)] = None
+
+    def address(self, memory: MemoryOperand | None) -> Value | None:
+        if memory is None or memory.index_register is not None or memory.base is None:
+            return None
+        base = self.registers.get(memory.base)
+        return None if base is None else base.plus(memory.displacement)
+
+    def execute(self, one: Instruction) -> None:
+        """Do what ``one``, no jump, does."""
+        registers = self.registers
+        if one.kind == "push":
+            self._push(one)
+        elif one.kind == "pop":
+            self._pop(one.destination, self.address(one.memory))
+        elif one.kind == "leave":
+            self.set("rsp", registers.get("rbp"))
+            self._pop("rbp", None)
+        elif one.kind == "mov" and one.destination is None:
+            self.store(self.address(one.memory), registers.get(one.source) if one.source else None)
+        elif one.kind == "mov" and one.source is not None:
+            self.set(one.destination, registers.get(one.source))
+        elif one.kind == "mov" and one.memory is not None:
+            self.set(one.destination, self.load(self.address(one.memory)))
+        elif one.kind == "lea":
+            self.set(one.destination, self.address(one.memory))
+        elif one.kind == "add" and one.destination in registers and one.immediate is not None:
+            registers[one.destination] = registers[one.destination].plus(one.immediate)
+        else:
+            self._clobber(one)
+
+    def _push(self, one: Instruction) -> None:
+        top = self.registers.get("rsp")
+        value = self.registers.get(one.source) if one.source else self.load(self.address(one.memory))
+        if top is not None:
+            self.registers["rsp"] = top.plus(-_WORD)
+            self.store(top.plus(-_WORD), value)
+
+    def _pop(self, destination: str | None, memory: Value | None) -> None:
+        top = self.registers.get("rsp")
+        value = self.load(top)
+        if top is not None:
+            self.registers["rsp"] = top.plus(_WORD)
+        if destination is None:
+            self.store(memory, value)
+        else:
+            self.set(destination, value)
+
+    def _clobber(self, one: Instruction) -> None:
+        kept = (*CALLEE_SAVED, "rsp") if one.kind == "call" else ()
+        for name in one.writes:
+            if name not in kept:
+                self.registers.pop(name, None)
+        if one.stored:
+            self.store(self.address(one.memory), None, one.stored if one.stored != _WORD else _WORD)
+
+
+class EmulationUnwinder:
+    """Finds the unwind rows of code addresses without CFI; kept by address."""
+
+    def __init__(self, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
+        """``starts_function`` tells of an address whether a function is known to begin there."""
+        self._code = code
+        self._starts_function = starts_function
+        self._rows: dict[tuple[int, tuple[tuple[str, Value], ...]], tuple[Row, ...]] = {}
+        self._budget = 0
+
+    def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[Row, ...]:
+        """The different rows that returns reachable from ``pc`` give; () when none is found.
+
+        ``registers`` are those of the frame, as far as they are known; rsp must be.
+        """
+        initial = _initial(registers)
+        key = (pc, tuple(initial.items()))
+        found = self._rows.get(key)
+        if found is None:
+            found = self._rows[key] = tuple(self._search(pc, initial))
+        return found
+
+    def _search(self, pc: int, initial: dict[str, Value]) -> list[Row]:
+        pending = [(pc, _State(dict(initial), {}))]
+        visited: dict[int, Value | None] = {}
+        rows: list[Row] = []
+        self._budget = MAX_INSTRUCTIONS
+        exits = 0
+        while pending and self._budget > 0 and exits < MAX_EXITS:
+            address, state = pending.pop()
+            end = self._follow(address, state, visited, pending)
+            row = _row(state, initial) if end == "ret" else None
+            if row is not None:
+                exits += 1
+                self._budget = min(self._budget, AFTER_FIRST)
+                if row not in rows:
+                    rows.append(row)
+            elif end == "contradiction":
+                return []
+        return rows
+
+    def _follow(
+        self, address: int, state: _State, visited: dict[int, Value | None], pending: list[tuple[int, _State]]
+    ) -> str:
+        """Interpret straight code; adds the ways that branch off to ``pending``. Returns what ended it."""
+        after_call = False
+        for one in self._straight(address):
+            self._budget -= 1
+            top = state.registers.get("rsp")
+            if one.address in visited:  # in sound code every way to an address has the stack at the same height
+                return "visited" if visited[one.address] == top else "contradiction"
+            if self._budget <= 0 or (after_call and self._is_beyond(one)):
+                return "end"
+            visited[one.address] = top
+            after_call = one.kind == "call"
+            if one.kind == "jcc":
+                if one.target is not None:
+                    pending.append((one.target, state.copy()))
+            elif one.kind == "jmp":
+                if one.target is not None:
+                    pending.append((one.target, state))
+                return "jmp"
+            elif one.kind in ("ret", "trap"):
+                return one.kind
+            else:
+                state.execute(one)
+        return "end"
+
+    def _is_beyond(self, one: Instruction) -> bool:
+        """True when the code behind a call is not the caller's any more: the call does not return."""
+        code = self._code.after(one.address, 4)
+        return code.startswith(_PADDING) or code == ENDBR64 or self._starts_function(one.address)
+
+    def _straight(self, address: int) -> Iterator[Instruction]:
+        """Instructions one after the other from ``address``, as far as they can be read and understood."""
+        while True:
+            window = self._code.after(address, _WINDOW)
+            start = address
+            for one in instructions(window, start):
+                yield one
+                address = one.end
+                if address - start > len(window) - _LONGEST and len(window) == _WINDOW:
+                    break
+            if address == start or len(window) < _WINDOW:
+                return
+
+
+def _row(state: _State, initial: dict[str, Value]) -> Row | None:
+    """The row that follows from the state at a ``ret``; None where rsp is not known or the path wrote there."""
+    top = state.registers.get("rsp")
+    if top is None or top in state.slots:
+        return None
+    cfa = top.plus(_WORD)
+    if cfa.root == _ROOTS["rsp"] and cfa.added < _WORD:
+        return None  # below the stack pointer
+    rules = {DWARF_RETURN_ADDRESS: Rule(OFFSET, -_WORD)}
+    for name in CALLEE_SAVED:
+        value = state.registers.get(name)
+        same = value is not None and value == initial.get(name)
+        rules[DWARF_REGISTERS.index(name)] = Rule(SAME) if same else _rule(value, cfa)
+    if cfa.root in _ROOTS.values():
+        return Row(cfa.root[0] - 0x70, cfa.added, None, rules, DWARF_RETURN_ADDRESS, False)
+    return Row(-1, 0, cfa.code(), rules, DWARF_RETURN_ADDRESS, False)
+
+
+def _rule(value: Value | None, cfa: Value) -> Rule:
+    if value is None:
+        return Rule(UNDEFINED)
+    for offset in range(-2 * _WORD, -64 * _WORD, -_WORD):  # saved at a fixed distance from the return address
+        if value == cfa.plus(offset).loaded():
+            return Rule(OFFSET, offset)
+    if value.added == 0 and value.root.endswith(_DEREF):
+        return Rule(EXPRESSION, 0, value.root[:-1])
+    return Rule(VAL_EXPRESSION, 0, value.code())

@@ -1,0 +1,126 @@
+"""Finding a caller where there is no call frame information. What is found here is likely, never proven.
+
+Each way has to end at a return address: a word that points into executable memory, right behind a call instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Optional
+
+from gdbext.arch.x86_64.registers import follows_call, return_address_offset
+from gdbext.errors import BadData, MemoryFault
+from gdbext.process.code_reader import CodeReader
+from gdbext.process.memory import Memory
+from gdbext.process.modules import ModuleTable
+from gdbext.unwind.emulation_unwind import EmulationUnwinder
+from gdbext.unwind.unwind_row import MASK, Registers, compile_row, preserved
+
+Fallback = Callable[[Mapping[str, int]], Optional[dict[str, int]]]
+"""The debugger's own unwinder: a frame's registers to its caller's (rip and rsp at least), None if it cannot."""
+
+Guess = tuple[int, Registers, str]
+"""CFA, the caller's registers, how they were found."""
+
+MAX_FRAME = 1 << 20
+"""Bytes between rsp and the saved rbp that are believed where the stack's mapping is unknown."""
+_EDGE = 16
+"""Bytes of code around pc that tell whether it is at a function's edge."""
+
+
+class FallbackUnwinder:
+    """Finds callers by the word at rsp, by following the code, by the frame pointer, or by the debugger."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        code: CodeReader,
+        starts_function: Callable[[int], bool],
+        fallback: Fallback | None,
+    ) -> None:
+        self._memory = memory
+        self._modules = modules
+        self._code = code
+        self._flow = EmulationUnwinder(code, starts_function)
+        self._fallback = fallback
+
+    def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
+        """The caller of the frame with these registers; None where nothing plausible is found.
+
+        ``exact`` is true where pc is the next instruction to run (innermost frame, or interrupted by a signal).
+        """
+        offset: int | None = None
+        if exact:
+            offset = self._edge(registers["rip"]) if is_code else 0
+        guess = None if offset is None else self._at_stack_top(registers, offset)
+        if guess is None and is_code:
+            guess = self._by_code(registers) or self._by_frame_pointer(registers)
+        return guess or self._by_debugger(registers)
+
+    def _edge(self, pc: int) -> int | None:
+        at = self._code.read(pc, _EDGE)
+        return None if at is None else return_address_offset(at, self._code.before(pc, _EDGE))
+
+    def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
+        cfa = (registers["rsp"] + offset + 8) & MASK
+        pc = self._return_address(cfa - 8)
+        if pc is None:
+            return None
+        callers = preserved(registers)
+        callers.update(rip=pc, rsp=cfa)
+        return cfa, callers, "return-address"
+
+    def _by_code(self, registers: Registers) -> Guess | None:
+        """By the ways to return that the code at pc has; they must agree where they make sense at all."""
+        found: list[tuple[int, Registers]] = []
+        for row in self._flow.rows(registers["rip"], registers):
+            try:
+                cfa, callers = compile_row(row).caller(registers, self._memory.read)
+            except (BadData, MemoryFault, KeyError):
+                continue
+            if cfa > registers["rsp"] and self._return_address(cfa - 8) is not None:
+                found.append((cfa, callers))
+        if not found or any(cfa != found[0][0] for cfa, _ in found):
+            return None
+        agreed = {
+            name: value
+            for name, value in found[0][1].items()
+            if all(callers.get(name) == value for _, callers in found)
+        }
+        return found[0][0], agreed, "code"
+
+    def _by_frame_pointer(self, registers: Registers) -> Guess | None:
+        frame = registers.get("rbp", 0)
+        if not self._in_stack(frame, registers["rsp"]):
+            return None
+        pc = self._return_address(frame + 8)
+        rbp = self._memory.try_u64(frame)
+        if pc is None or rbp is None:
+            return None
+        return frame + 16, {"rip": pc, "rsp": frame + 16, "rbp": rbp}, "frame-pointer"
+
+    def _in_stack(self, frame: int, sp: int) -> bool:
+        if frame % 8 or frame < sp:
+            return False
+        mapping = self._modules.mapping_at(sp)
+        return frame < mapping.end if mapping is not None else frame - sp < MAX_FRAME
+
+    def _return_address(self, at: int) -> int | None:
+        """The word at ``at`` if it points into code, right behind a call as far as that can be read."""
+        try:
+            pc = self._memory.u64(at)
+        except MemoryFault:
+            return None
+        if not self._code.is_code(pc - 1):
+            return None
+        before = self._code.before(pc, 8)
+        return pc if not before or follows_call(before) else None
+
+    def _by_debugger(self, registers: Registers) -> Guess | None:
+        if self._fallback is None:
+            return None
+        callers = self._fallback(registers)
+        if not callers or "rip" not in callers or "rsp" not in callers:
+            return None
+        return callers["rsp"], dict(callers), "debugger"

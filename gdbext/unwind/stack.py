@@ -1,0 +1,38 @@
+"""The stack of one thread: its native frames, unwound once, with their functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+from gdbext.process.symbols import Function, Symbolizer
+from gdbext.unwind.unwinder import NativeFrame, Unwinder
+
+MAX_FRAMES = 200_000
+"""Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
+
+
+class Stack:
+    """Frames innermost first; functions are looked up when asked for."""
+
+    def __init__(self, frames: list[NativeFrame], ended: str, symbolizer: Symbolizer) -> None:
+        self.frames = frames
+        self.ended = ended
+        """Why the walk ended, in words ("end of stack", "no CFI at 0x…", "truncated at N frames")."""
+        self._symbolizer = symbolizer
+
+    @classmethod
+    def walk(
+        cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, limit: int = MAX_FRAMES
+    ) -> Stack:
+        """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
+        frames = list(islice(unwinder.frames(registers), limit))
+        ended = unwinder.stopped if len(frames) < limit else f"truncated at {limit} frames"
+        return cls(frames, ended, symbolizer)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def function(self, level: int) -> Function | None:
+        """The function of frame ``level``, None where no symbol covers its pc."""
+        return self._symbolizer.function(self.frames[level].lookup_pc)

@@ -1,0 +1,1 @@
+"""From snapshots to findings and the one verdict: graph, recursion, crash, advice, phrasing. Pure."""

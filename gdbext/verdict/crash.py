@@ -1,0 +1,169 @@
+"""Crashes: what the fatal signal says, and what is at the address that faulted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gdbext.process.memory import Memory
+from gdbext.targets.base import MemoryMapping, Signal
+
+FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGQUIT", "SIGXCPU", "SIGXFSZ"})
+"""Signals whose default action is a core dump (signal(7)), without those that debuggers use (SIGTRAP)."""
+
+ABORTS = {
+    "pure-virtual": "a pure virtual function was called (during construction or destruction, or of a freed object)",
+    "assert": "an assertion of the program failed",
+    "terminate": "std::terminate was called (an uncaught C++ exception, or a running std::thread was destroyed)",
+    "overrun": "the program wrote over the end of a buffer, and a check noticed it",
+    "python-fatal": "Python found a fatal error and aborted",
+}
+"""Mark of the function that ended the program (marks.py) → what that means; the first one found counts."""
+
+NULL_PAGE = 0x10000
+"""Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
+
+STACK_SLACK = 0x11000
+"""How far below the stack pointer a fault may be and still be the stack's: one frame's probe and the guard page."""
+
+SI_KERNEL = 128
+"""si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, of which the kernel knows
+no address."""
+
+_USER_END = 1 << 47
+"""First address beyond user space on x86-64 with four page-table levels."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A thread stopped by a fatal signal.
+
+    ``kind``: "stack-overflow", "null", "unmapped", "read-only", "no-exec", "non-canonical", "bus", "abort" or "other".
+    """
+
+    tid: int
+    signal: str
+    address: int | None
+    kind: str
+    sentence: str
+    """What happened, without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
+
+
+def is_fatal(signal: Signal | None) -> bool:
+    """True for a signal that ends the process with a core."""
+    return signal is not None and signal.name in FATAL
+
+
+def is_trap(signal: Signal | None, registers: Mapping[str, int], memory: Memory) -> bool:
+    """SIGTRAP from a breakpoint instruction of the program itself: a debugger's own are not to be seen in memory."""
+    if signal is None or signal.name != "SIGTRAP" or (signal.code is not None and signal.code <= 0):
+        return False
+    return memory.try_read(registers.get("rip", 0) - 1, 1) == b"\xcc"
+
+
+def describe(
+    tid: int,
+    signal: Signal,
+    registers: Mapping[str, int],
+    maps: Sequence[MemoryMapping],
+    aborted: str = "",
+) -> Crash:
+    """The crash of one thread. ``maps`` may lack anonymous regions; then less is said.
+
+    ``aborted``: the mark of the function that called abort (ABORTS).
+    """
+    address = _fault_address(signal)
+    if aborted in ABORTS and signal.name == "SIGABRT":
+        return Crash(tid, signal.name, None, "abort", f"{signal.name}: {ABORTS[aborted]}")
+    kind, what = _classify(signal, address, registers, maps)
+    at = f" at {address:#x}" if address is not None else ""
+    return Crash(tid, signal.name, address, kind, f"{signal.name}{at}: {what}")
+
+
+def _fault_address(signal: Signal) -> int | None:
+    """si_addr is set by the kernel for these signals only, and not where another process sent it (si_code <= 0)."""
+    if signal.name not in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"):
+        return None
+    if signal.code is not None and (signal.code <= 0 or signal.code == SI_KERNEL):
+        return None
+    return signal.address
+
+
+def _classify(
+    signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
+) -> tuple[str, str]:
+    if signal.name == "SIGABRT":
+        return "abort", "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
+    if signal.name == "SIGTRAP":
+        return "other", "a breakpoint instruction in the program"
+    if signal.name == "SIGILL":
+        return "other", "an instruction that this processor does not have, or a trap in the program"
+    if signal.name == "SIGFPE":
+        return "other", "an integer division by zero or overflow"
+    if signal.name == "SIGBUS":
+        return "bus", "memory behind a file that has become shorter, or /dev/shm is full"
+    if signal.name != "SIGSEGV":
+        return "other", "a signal that ends the process"
+    return _segv(signal, address, registers, maps)
+
+
+def _segv(
+    signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
+) -> tuple[str, str]:
+    if signal.code is not None and signal.code <= 0:
+        return "other", "sent by a process (kill), not by a fault"
+    if address is None and signal.code == SI_KERNEL:
+        return "non-canonical", "a pointer that is no valid address (overwritten or freed memory)"
+    if address is None:
+        return "other", "the faulting address was not recorded"
+    if is_stack_overflow(address, registers.get("rsp", 0), maps):
+        return "stack-overflow", "stack overflow: the guard page below the thread's stack was touched"
+    if registers.get("rip") == address:
+        return _jump(address, maps)
+    if address < NULL_PAGE:
+        return "null", "a null pointer" if address == 0 else f"a null pointer plus {address}"
+    if address >= _USER_END:
+        return "non-canonical", "an address outside user space (overwritten or freed memory)"
+    mapping = _mapping_at(address, maps)
+    if mapping is None:
+        return "unmapped", "nothing is mapped there (freed memory, or a wild pointer)"
+    if mapping.permissions.startswith("r-"):
+        return "read-only", f"a write to read-only memory ({_mapping_name(mapping)})"
+    if mapping.permissions.startswith("---"):
+        return "unmapped", "a page that allows no access (a guard page, or memory reserved and not in use)"
+    return "other", f"in {_mapping_name(mapping)}, mapped {mapping.permissions or 'with unknown permissions'}"
+
+
+def _jump(address: int, maps: Sequence[MemoryMapping]) -> tuple[str, str]:
+    if address < NULL_PAGE:
+        return "null", "a call through a null function pointer"
+    mapping = _mapping_at(address, maps)
+    if mapping is None:
+        return "unmapped", "a jump to an address where nothing is mapped"
+    return "no-exec", f"a jump into memory that is not executable ({_mapping_name(mapping)})"
+
+
+def is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> bool:
+    """The fault is next to the stack pointer, and below the memory that the stack has.
+
+    A push, a call or a stack probe faults at most STACK_SLACK from the stack pointer. Where that itself has left
+    writable memory (a large frame), the stack has run over, too.
+    """
+    if not sp or abs(address - sp) > STACK_SLACK:
+        return False
+    at_fault = _mapping_at(address, maps)
+    if at_fault is not None and "w" in at_fault.permissions:
+        return False
+    stack = _mapping_at(sp, maps)
+    return stack is None or "w" not in stack.permissions or address < stack.start
+
+
+def _mapping_at(address: int, maps: Sequence[MemoryMapping]) -> MemoryMapping | None:
+    for mapping in maps:
+        if mapping.start <= address < mapping.end:
+            return mapping
+    return None
+
+
+def _mapping_name(mapping: MemoryMapping) -> str:
+    return mapping.path or "anonymous memory"

@@ -1,0 +1,220 @@
+"""The wait-for graph: which thread waits for which other thread, its cycles, and where its chains end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gdbext.model.facts import CycleEdge, ThreadReport, Wait
+
+MAX_CYCLES = 64
+"""More cycles than this are not listed: a reader needs one."""
+
+ENDS = ("running", "gone", "missing", "handover", "timed", "unknown", "cycle", "absent")
+"""How a chain can end, see :class:`Chain`."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Thread ``tid`` waits for something that thread ``owner`` holds."""
+
+    tid: int
+    owner: int
+    wait: Wait
+
+    @property
+    def fact(self) -> CycleEdge:
+        """The edge as the report has it."""
+        return CycleEdge(self.tid, self.wait.resource, self.owner)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of waits from one thread to its end.
+
+    ``end`` is the last thread reached and ``reason`` says what is there: "running" (it runs), "gone" (its owner
+    is no thread of this process), "missing" (workers that do not exist), "handover" (about to be woken),
+    "timed" (ends by itself), "unknown" (it waits and nobody is known to hold what it waits for), "cycle", or
+    "absent" (the owner's facts could not be read).
+    """
+
+    edges: tuple[Edge, ...]
+    end: int
+    reason: str
+
+
+def ends_by_itself(wait: Wait) -> bool:
+    """True for a timed wait. A GIL waiter always looks timed (5 ms), and goes on waiting all the same."""
+    return wait.timed and wait.resource.kind != "gil"
+
+
+class WaitGraph:
+    """Edges from thread to thread. Linear in threads and edges; nothing recursive."""
+
+    def __init__(self, threads: Iterable[ThreadReport]) -> None:
+        self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
+        self._edges: dict[int, tuple[Edge, ...]] = {}
+        for thread in self.threads.values():
+            self._edges[thread.tid] = tuple(_edges(thread))
+
+    def edges_of(self, tid: int) -> tuple[Edge, ...]:
+        """What this thread waits for, one edge an owner that is alive."""
+        return self._edges.get(tid, ())
+
+    def self_loops(self) -> list[Edge]:
+        """Threads that wait for what they hold themselves."""
+        return [
+            edge for edges in self._edges.values() for edge in edges
+            if edge.owner == edge.tid and not ends_by_itself(edge.wait)
+        ]  # fmt: skip
+
+    def cycles(self, with_timed: bool = False) -> list[tuple[Edge, ...]]:
+        """Cycles of two and more threads, shortest first within each knot, each starting at its lowest tid.
+
+        Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
+        threads are given once; at most MAX_CYCLES are given.
+        """
+        successors = {tid: [edge for edge in edges if with_timed or not ends_by_itself(edge.wait)]
+                      for tid, edges in self._edges.items()}  # fmt: skip
+        found: dict[frozenset[int], tuple[Edge, ...]] = {}
+        for component in _components(successors):
+            for tid in sorted(component):
+                cycle = _shortest_cycle(tid, component, successors)
+                if cycle:
+                    found.setdefault(frozenset(edge.tid for edge in cycle), cycle)
+                if len(found) >= MAX_CYCLES:
+                    return list(found.values())
+        return sorted(found.values(), key=len)
+
+    def chain(self, tid: int) -> Chain:
+        """The waits from ``tid`` to where they end; of several owners the one that is stuck is followed."""
+        edges: list[Edge] = []
+        seen = {tid}
+        while True:
+            reason = self._reason(tid)
+            if reason is not None:
+                return Chain(tuple(edges), tid, reason)
+            step = self._next(tid, seen)
+            edges.append(step)
+            if step.owner in seen:
+                return Chain(tuple(edges), step.owner, "cycle")
+            tid = step.owner
+            seen.add(tid)
+
+    def waiters(self) -> Mapping[int, Sequence[int]]:
+        """For each thread, those who wait directly for something that it holds."""
+        result: dict[int, list[int]] = {}
+        for edges in self._edges.values():
+            for edge in edges:
+                if edge.owner != edge.tid:
+                    result.setdefault(edge.owner, []).append(edge.tid)
+        return result
+
+    def _reason(self, tid: int) -> str | None:
+        thread = self.threads.get(tid)
+        if thread is None:
+            return "absent"
+        wait = thread.wait
+        if wait is None:
+            return "running"
+        for reason, holds in (
+            ("missing", bool(wait.missing)),
+            ("gone", any(owner.state == "gone" for owner in wait.owners)),
+            ("handover", wait.handover),
+            ("timed", ends_by_itself(wait)),
+            ("unknown", not self.edges_of(tid)),
+        ):
+            if holds:
+                return reason
+        return None
+
+    def _next(self, tid: int, seen: set[int]) -> Edge:
+        edges = self.edges_of(tid)
+        for edge in edges:
+            if edge.owner in seen:
+                return edge
+        for edge in edges:
+            owner = self.threads.get(edge.owner)
+            if owner is not None and owner.wait is not None and not owner.wait.handover:
+                return edge
+        return edges[0]
+
+
+def _edges(thread: ThreadReport) -> Iterator[Edge]:
+    if thread.wait is None or thread.wait.handover:
+        return
+    for owner in thread.wait.owners:
+        if owner.state == "alive":
+            yield Edge(thread.tid, owner.tid, thread.wait)
+
+
+def _components(successors: Mapping[int, Sequence[Edge]]) -> Iterator[set[int]]:
+    """Strongly connected components of two and more threads (Tarjan, with a stack of our own)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for root in successors:
+        if root in index:
+            continue
+        work: list[tuple[int, int]] = [(root, 0)]
+        while work:
+            tid, position = work.pop()
+            if position == 0:
+                index[tid] = low[tid] = len(index)
+                path.append(tid)
+                on_path.add(tid)
+            edges = successors.get(tid, ())
+            if position:
+                low[tid] = min(low[tid], low[edges[position - 1].owner])
+            for offset in range(position, len(edges)):
+                owner = edges[offset].owner
+                if owner not in index:
+                    work += [(tid, offset + 1), (owner, 0)]
+                    break
+                if owner in on_path:
+                    low[tid] = min(low[tid], index[owner])
+            else:
+                if low[tid] == index[tid]:
+                    component = _pop_until(tid, path)
+                    on_path -= component
+                    if len(component) > 1:
+                        yield component
+
+
+def _pop_until(tid: int, path: list[int]) -> set[int]:
+    at = path.index(tid) if path[-1] != tid else len(path) - 1
+    component = set(path[at:])
+    del path[at:]
+    return component
+
+
+def _shortest_cycle(
+    start: int, component: set[int], successors: Mapping[int, Sequence[Edge]]
+) -> tuple[Edge, ...] | None:
+    """The shortest cycle through ``start`` inside its component (breadth first), turned to its lowest tid."""
+    came_by: dict[int, Edge] = {}
+    queue = deque([start])
+    while queue:
+        tid = queue.popleft()
+        for edge in successors.get(tid, ()):
+            if edge.owner == start and tid != start:
+                return _turned(_path(start, edge, came_by))
+            if edge.owner in component and edge.owner not in came_by and edge.owner != start:
+                came_by[edge.owner] = edge
+                queue.append(edge.owner)
+    return None
+
+
+def _path(start: int, last: Edge, came_by: Mapping[int, Edge]) -> list[Edge]:
+    edges = [last]
+    while edges[-1].tid != start:
+        edges.append(came_by[edges[-1].tid])
+    edges.reverse()
+    return edges
+
+
+def _turned(edges: list[Edge]) -> tuple[Edge, ...]:
+    first = min(range(len(edges)), key=lambda at: edges[at].tid)
+    return tuple(edges[first:] + edges[:first])

@@ -1,0 +1,1 @@
+"""Recognisers: what does this thread wait for, and who holds it?"""

@@ -1,0 +1,101 @@
+"""Waits for the GIL: by the address of its condition variable, or by the functions under which they happen.
+
+A waiter waits 5 ms at a time and begins again, so its timeout means nothing. The address decides: take_gil has no
+name in a stripped Python, and a thread may as well wait for something else under PyEval_RestoreThread.
+"""
+
+from __future__ import annotations
+
+from gdbext.cpython.sync.gil import GilState
+from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.waits.futex import futex_wait
+from gdbext.waits.snapshot import ThreadSnapshot
+
+_NEAR = 8
+"""Frames between the kernel and PyEval_RestoreThread and its like."""
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that wants the GIL (or has just offered it to another thread)."""
+    futex = futex_wait(thread.syscall)
+    if futex is None:
+        return None
+    for gil in thread.process.gils:
+        role = gil.role_of(futex.address)
+        if role is not None:
+            return _by_address(thread, gil, role, futex.address)
+    if not thread.process.gils and thread.first("gil", within=_NEAR) is not None:
+        return Wait(Resource("gil", 0), evidence=("by the functions on its stack; the GIL could not be read",))
+    return None
+
+
+def between_waits(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
+    level = thread.first("gil", "drop-gil", within=_NEAR - 2)
+    if level is None and not _in_the_loops_take_gil(thread):
+        return None
+    for gil in thread.process.gils:
+        holder = _holder(thread, gil)
+        if holder is not None and holder[0] != thread.tid and _uses(thread, gil):
+            evidence = "it runs inside the function that takes the GIL, between two timed waits"
+            return _held(gil, holder, evidence)
+    return None
+
+
+def _in_the_loops_take_gil(thread: ThreadSnapshot) -> bool:
+    """The evaluation loop calls take_gil, which has no name in a stripped Python, and that only libc and the vdso."""
+    level = thread.first("eval", within=5)
+    if not level:
+        return False
+    inner = [thread.stack.function(at) for at in range(level)]
+    return "cond" in thread.inner_marks and all(
+        function is None or thread.marks(at) <= {"cond", "mutex", "drop-gil"} for at, function in enumerate(inner)
+    )
+
+
+def _uses(thread: ThreadSnapshot, gil: GilState) -> bool:
+    """With several GILs only an address can tell which one a thread wants."""
+    return len(thread.process.gils) == 1 or gil.mutex_owner == thread.own_tid
+
+
+def _by_address(thread: ThreadSnapshot, gil: GilState, role: str, address: int) -> Wait:
+    resource = Resource("gil", gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
+    evidence = f"futex {address:#x} is in the GIL's {role} (GIL at {gil.address:#x})"
+    if role in ("switch_cond", "switch_mutex"):
+        # It has dropped the GIL on request and lets another thread take it first (FORCE_SWITCHING).
+        return Wait(resource, handover=True, evidence=(evidence, "it has just offered the GIL to another thread"))
+    if not gil.locked:
+        return Wait(resource, handover=True, evidence=(evidence, "the GIL is free"))
+    holder = _holder(thread, gil)
+    if holder is not None:
+        return _held(gil, holder, evidence)
+    changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
+    if changing is not None and changing.state == "alive":
+        return Wait(resource, handover=True, evidence=(evidence, f"thread {changing.tid} is just changing it"))
+    state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
+    return Wait(resource, evidence=(evidence, state))
+
+
+def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, str] | None:
+    """The holder's tid and the certainty.
+
+    While another thread has the GIL's mutex, its fields may be changing: the last holder still has it unless that
+    thread is just taking it, so it is only inferred.
+    """
+    if not gil.locked:
+        return None
+    if gil.holder_tid is not None:
+        return gil.holder_tid, "recorded"
+    python = thread.process.python
+    last = python.tid_of_state(gil.last_holder) if python is not None and gil.last_holder is not None else None
+    changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
+    if last is None or changing is None or changing.tid == last:
+        return None
+    return last, "inferred"
+
+
+def _held(gil: GilState, holder: tuple[int, str], evidence: str) -> Wait:
+    resource = Resource("gil", gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
+    tid, certainty = holder
+    told = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
+    return Wait(resource, Owner(tid), certainty, timed=True, evidence=(evidence, told))

@@ -1,0 +1,254 @@
+"""What the recognisers of waits look at: one thread with its stack, and the process around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from gdbext.model.facts import DispatchFrame, Frame, Owner
+from gdbext.process.memory import Memory
+from gdbext.process.modules import Module
+from gdbext.process.symbols import Function
+from gdbext.process.syscalls import Syscall, blocked
+from gdbext.targets.base import MemoryMapping
+from gdbext.unwind.unwinder import NativeFrame
+from gdbext.waits.function_tags import marks_of
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.sync.python_wait import PythonWait
+
+INNER = 80
+"""Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
+backward hook may put many frames between a lock and the call that tells its purpose."""
+OUTER = 8
+"""Frames from the outermost one in which a pool's main function is looked for."""
+PTHREAD_TID = 0x2D0
+"""struct pthread.tid from the thread pointer (glibc nptl/descr.h, x86-64: the 704 bytes of the TCB header's padding,
+then a list_t); the same in glibc 2.12 to 2.41."""
+MAX_TID = 1 << 22
+"""PID_MAX_LIMIT (include/linux/threads.h)."""
+_SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
+_SLOTS = 64
+"""Stack words of one frame that are searched for an address."""
+
+
+class StackView(Protocol):
+    """The part of gdbext.process.stack.Stack that is needed here."""
+
+    frames: list[NativeFrame]
+
+    def function(self, level: int) -> Function | None:
+        """The function of frame ``level``."""
+
+
+class Names(Protocol):
+    """The part of gdbext.process.symbols.Symbolizer that is needed here."""
+
+    def names_at(self, address: int) -> tuple[str, ...]:
+        """All mangled names of exactly that address."""
+
+
+class Modules(Protocol):
+    """The part of gdbext.process.module.ModuleTable that is needed here."""
+
+    def find(self, address: int) -> Module | None:
+        """The module that contains the address."""
+
+    def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that contains the address."""
+
+
+class PythonView(Protocol):
+    """What is asked of the CPython in the process; every method gives nothing rather than raise."""
+
+    def gils(self) -> Sequence[GilState]:
+        """All GILs; empty where they cannot be read."""
+
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+
+    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
+        """What a thread that sleeps on ``semaphore`` waits for in Python's own words."""
+
+    def inside_with(self, semaphore: int) -> Sequence[int]:
+        """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
+
+
+class ProcInfo(Protocol):
+    """What the system says about a live process; a core knows nothing of it."""
+
+    def descriptor(self, fd: int) -> str:
+        """What the file descriptor refers to (``pipe:[77]``, a path), "" where that is unknown."""
+
+    def children(self) -> Mapping[int, str]:
+        """The child processes: pid to name; empty where that is unknown."""
+
+    def other_end(self, fd: int) -> Sequence[int]:
+        """Pids of the children that hold the same pipe."""
+
+    def clock(self, number: int) -> float | None:
+        """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""
+
+
+@dataclass
+class ProcessSnapshot:
+    """The process: memory, names, all threads, and what Python and the system say."""
+
+    memory: Memory
+    names: Names
+    modules: Modules
+    pid: int
+    tids: frozenset[int]
+    python: PythonView | None = None
+    outside: ProcInfo | None = None
+    threads: list[ThreadSnapshot] = field(default_factory=list)
+    _marks: dict[int, frozenset[str]] = field(default_factory=dict)
+
+    def marks(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[str]:
+        """The marks of a frame's function; looked up once for each code address."""
+        found = self._marks.get(frame.lookup_pc)
+        if found is None:
+            where = function()
+            found = self._marks[frame.lookup_pc] = marks_of(where.names) if where is not None else frozenset()
+        return found
+
+    def thread(self, tid: int) -> ThreadSnapshot | None:
+        """The thread with this id."""
+        return self._by_tid.get(tid)
+
+    @cached_property
+    def _by_tid(self) -> dict[int, ThreadSnapshot]:
+        return {thread.tid: thread for thread in self.threads}
+
+    def owner(self, tid: int) -> Owner | None:
+        """The owner that a lock records; None where ``tid`` cannot be a thread's id."""
+        if not 0 < tid <= MAX_TID:
+            return None
+        outer = self._outer_tids.get(tid)
+        return Owner(outer) if outer is not None else Owner(tid, "gone")
+
+    @cached_property
+    def _outer_tids(self) -> Mapping[int, int]:
+        """Thread ids as the process itself sees them → as we see them (they differ across PID namespaces).
+
+        Each thread's own word in struct pthread tells; unless all of them make sense, both are taken as equal.
+        """
+        inner = {thread.own_tid: thread.tid for thread in self.threads if thread.own_tid}
+        if len(inner) == len(self.tids) and all(0 < tid <= MAX_TID for tid in inner):
+            return inner
+        return {tid: tid for tid in self.tids}
+
+    @cached_property
+    def gils(self) -> Sequence[GilState]:
+        """All GILs of the process; empty without Python or where they cannot be read."""
+        return self.python.gils() if self.python is not None else ()
+
+    def name_at(self, address: int) -> str:
+        """The demangled name of the object at an address, "" where no symbol starts there."""
+        from gdbext.process.symbols import demangle
+
+        names = self.names.names_at(address)
+        return demangle(names[0]) if names else ""
+
+
+class ThreadSnapshot:
+    """One thread: registers, stack, and marks on its frames."""
+
+    def __init__(
+        self,
+        process: ProcessSnapshot,
+        tid: int,
+        registers: Mapping[str, int],
+        stack: StackView,
+        kernel_state: str | None = None,
+        python: Sequence[Frame] = (),
+        dispatch: Sequence[DispatchFrame] = (),
+    ) -> None:
+        self.process = process
+        self.tid = tid
+        self.registers = registers
+        self.stack = stack
+        self.kernel_state = kernel_state
+        self.python = python
+        self.dispatch = dispatch
+
+    @cached_property
+    def syscall(self) -> Syscall | None:
+        """The system call the thread is blocked in, None when it runs."""
+        return blocked(self.registers, self.process.memory)
+
+    @cached_property
+    def own_tid(self) -> int | None:
+        """The thread's id as glibc keeps it, None where it cannot be read."""
+        base = self.registers.get("fs_base")
+        raw = self.process.memory.try_read(base + PTHREAD_TID, 4) if base else None
+        return int.from_bytes(raw, "little") if raw else None
+
+    @property
+    def frames(self) -> list[NativeFrame]:
+        """The native frames, innermost first."""
+        return self.stack.frames
+
+    def marks(self, level: int) -> frozenset[str]:
+        """The marks of one frame."""
+        return self.process.marks(self.frames[level], lambda: self.stack.function(level))
+
+    @cached_property
+    def inner_marks(self) -> Mapping[str, int]:
+        """Mark → the innermost level that has it, over the inner frames."""
+        found: dict[str, int] = {}
+        for level in range(min(len(self.frames), INNER)):
+            for mark in self.marks(level):
+                found.setdefault(mark, level)
+        return found
+
+    @cached_property
+    def outer_marks(self) -> Mapping[str, int]:
+        """Mark → the outermost level that has it, over the outer frames."""
+        found: dict[str, int] = {}
+        for level in range(len(self.frames) - 1, max(len(self.frames) - 1 - OUTER, -1), -1):
+            for mark in self.marks(level):
+                found.setdefault(mark, level)
+        return found
+
+    def first(self, *marks: str, within: int = INNER) -> int | None:
+        """The innermost level that has one of the marks, None where there is none."""
+        levels = [self.inner_marks[mark] for mark in marks if mark in self.inner_marks]
+        level = min(levels, default=None)
+        return level if level is not None and level < within else None
+
+    def module_name(self, level: int) -> str:
+        """The file name of a frame's module, "" outside of all modules."""
+        module = self.frames[level].module if level < len(self.frames) else None
+        return module.name if module is not None else ""
+
+    def in_libc(self, level: int) -> bool:
+        """The frame is in the C library or, before glibc 2.34, in its thread library."""
+        return self.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))
+
+    @cached_property
+    def inner_libc_levels(self) -> Sequence[int]:
+        """The innermost frames that are in libc, up to the first one that is not."""
+        inner = range(min(len(self.frames), INNER))
+        return range(next((level for level in inner if not self.in_libc(level)), len(inner)))
+
+    def is_shared(self, address: int) -> bool:
+        """The address is in memory that other processes may have, too; in a core only a path tells that."""
+        mapping = self.process.modules.mapping_at(address)
+        return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(_SHARED_FILES)
+
+    def mentions(self, address: int, levels: Iterable[int]) -> bool:
+        """The address is in a register or a stack word of one of these frames."""
+        return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
+
+    def values(self, level: int) -> Iterator[int]:
+        """Registers of a frame as they were in it, then the words of its part of the stack."""
+        frame = self.frames[level]
+        yield from frame.registers.values()
+        words = min((frame.cfa - frame.sp) // 8, _SLOTS) if frame.cfa > frame.sp else 0
+        raw = self.process.memory.try_read(frame.sp, words * 8) if words else None
+        if raw is not None:
+            yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))

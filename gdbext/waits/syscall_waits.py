@@ -1,0 +1,145 @@
+"""Waits that the system ends: input and output, sleeping, child processes, signals."""
+
+from __future__ import annotations
+
+from gdbext.model.facts import Resource, Wait
+from gdbext.process.syscalls import Syscall
+from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+_BY_DESCRIPTOR = frozenset(
+    ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",
+     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_getevents",
+     "io_uring_enter")
+)  # fmt: skip
+"""Calls whose first argument is the descriptor they wait for."""
+_EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
+_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+_MAX_POLL = 64
+_FOREVER = (1 << 31) - 1
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside a system call that is no futex, None where it runs."""
+    call = thread.syscall
+    if call is None or call.name == "futex":
+        return None
+    process = thread.process
+    if call.name in _SLEEPS:
+        return _sleep(process, call)
+    if call.name in ("wait4", "waitid"):
+        return _child(process, call)
+    if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
+        return Wait(Resource("sleep", 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
+    if call.name in _BY_DESCRIPTOR:
+        return _descriptor(process, call)
+    if call.name in ("poll", "ppoll"):
+        return _poll(process, call)
+    if call.name in ("select", "pselect6"):
+        return _select(process, call)
+    if call.name in _EPOLL:
+        return _epoll(process, call)
+    return Wait(Resource("io", 0, call.name), evidence=(f"blocked in {call.name}",))
+
+
+def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:
+    pointer = call.arguments[0] if call.name == "nanosleep" else call.arguments[2]
+    seconds = _seconds(process, pointer)
+    if call.name == "clock_nanosleep" and call.arguments[1] & 1:  # TIMER_ABSTIME
+        now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
+        seconds = seconds - now if seconds is not None and now is not None else None
+        text = f"sleeps ({max(seconds, 0):.3g} s more)" if seconds is not None else "sleeps"
+    else:
+        text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
+    return Wait(Resource("sleep", 0, text), timed=True, seconds=seconds)
+
+
+def _seconds(process: ProcessSnapshot, pointer: int) -> float | None:
+    """A struct timespec, None for a null pointer or nonsense."""
+    raw = process.memory.try_read(pointer, 16) if pointer else None
+    if raw is None:
+        return None
+    seconds, nanoseconds = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+    return seconds + nanoseconds / 1e9 if seconds < 1 << 40 and nanoseconds < 10**9 else None
+
+
+def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
+    pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
+    which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
+    children = process.outside.children() if process.outside is not None else {}
+    if pid > 0 and which in ("", "one"):
+        return Wait(Resource("child-process", 0, f"child process {_named(pid, children)}"))
+    names = ", ".join(_named(child, children) for child in sorted(children)[:4])
+    return Wait(Resource("child-process", 0, f"any child process ({names})" if names else "any child process"))
+
+
+def _named(pid: int, children: object) -> str:
+    name = children.get(pid, "") if isinstance(children, dict) else ""
+    return f"{pid} ({name})" if name else str(pid)
+
+
+def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fd = _signed32(call.arguments[0])
+    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",))
+
+
+def _fd(process: ProcessSnapshot, fd: int) -> str:
+    """``fd 5 (pipe:[77])``, with the children at the other end where they are known."""
+    if process.outside is None:
+        return f"fd {fd}" if fd else "standard input (fd 0)"
+    what = process.outside.descriptor(fd)
+    text = f"fd {fd}" if fd else "standard input (fd 0)"
+    if what:
+        text += f" ({what})"
+    peers = process.outside.other_end(fd)
+    if peers:
+        children = process.outside.children()
+        text += f", whose other end is held by {', '.join(_named(pid, children) for pid in list(peers)[:4])}"
+    return text
+
+
+def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """struct pollfd: fd (int), events, revents (short)."""
+    address, count = call.arguments[0], min(call.arguments[1], _MAX_POLL)
+    raw = process.memory.try_read(address, count * 8) if count else b""
+    fds = [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw), 8)] if raw else []
+    if call.name == "poll":
+        milliseconds = _signed32(call.arguments[2])
+        timed = milliseconds >= 0
+        limit = f" for at most {milliseconds} ms" if timed else ""
+    else:
+        timed = call.arguments[2] != 0
+        limit = " with a timeout" if timed else ""
+    if not fds and timed:
+        return Wait(Resource("sleep", 0, "sleeps (poll without descriptors)"), timed=True)
+    listed = "; ".join(_fd(process, fd) for fd in fds[:4] if fd >= 0) or "no descriptor"
+    return Wait(Resource("io", 0, f"{call.name} on {listed}{limit}"), timed=timed)
+
+
+def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fds = sorted(set().union(*(_set_bits(process, pointer, call.arguments[0]) for pointer in call.arguments[1:4])))
+    timed = call.arguments[4] != 0
+    if not fds and timed:
+        return Wait(Resource("sleep", 0, "sleeps (select without descriptors)"), timed=True)
+    listed = "; ".join(_fd(process, fd) for fd in fds[:4]) or "descriptors that cannot be read"
+    return Wait(Resource("io", 0, f"{call.name} on {listed}"), timed=timed)
+
+
+def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
+    size = (min(count, 1024) + 7) // 8
+    raw = process.memory.try_read(pointer, size) if pointer and size else None
+    return {at for at in range(size * 8) if raw[at // 8] >> (at % 8) & 1} if raw else set()
+
+
+def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fd = _signed32(call.arguments[0])
+    timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
+    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), timed=timed)
+
+
+def _has_timeout(call: Syscall) -> bool:
+    return call.name == "rt_sigtimedwait" and call.arguments[2] != 0
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value > _FOREVER else value
