@@ -131,7 +131,7 @@ class _Job:
         os.set_inheritable(theirs, True)
         output = _live_output(options)
         job = _describe(options, terminal, theirs, output)
-        code = f"import sys; sys.path.append({_ROOT!a}); from gdbext.debuggers.gdb import batch_job; batch_job.run({job})"
+        code = f"import sys; sys.path.append({_ROOT!a}); from gdbext.debuggers.gdb import batch_job as j; j.run({job})"
         words = [gdb, "-nx", "-q", "-batch", *QUIET, *self._symbols(), "-ex", f"python {code}"]
         if options.core is not None:
             words[1:1] = ["-c", os.path.abspath(options.core)]  # noqa: PTH100

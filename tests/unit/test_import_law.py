@@ -35,7 +35,7 @@ ORDER = (
     ("debuggers",),
     ("cli",),
 )
-"""Lowest first: a file imports from its own entry and from those before it; the longest prefix that fits is its place."""
+"""Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place."""
 
 DEBUGGER_FILES = {
     "gdb": re.compile(r"debuggers/gdb/\w+\.py|init\.py"),
