@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Inferior, Outcome, Pool
-
-WAYS = [(kind, debugger) for kind in ("live", "core") for debugger in ("gdb", "none")]
+from harness import Inferior, Pool
+from ways import WAYS, Look
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,26 +58,6 @@ def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
         raise
     for one in used:
         one.pause()
-
-
-@dataclass(frozen=True)
-class Look:
-    """One way to look at an inferior: ``kind`` "live" or "core", ``debugger`` "gdb" or "none"."""
-
-    kind: str
-    debugger: str
-
-    @property
-    def core(self) -> bool:
-        return self.kind == "core"
-
-    def outcome(self, inferior: Inferior, *args: str, **options: Any) -> Outcome:
-        """``scripts/dispatch ... ARGS`` on it."""
-        return inferior.dispatch(*args, debugger=self.debugger, core=self.core, **options)
-
-    def __call__(self, inferior: Inferior, *args: str, **options: Any) -> dict[str, Any]:
-        """The report as a JSON document."""
-        return self.outcome(inferior, *args, **options).document
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join(way))

@@ -1,7 +1,7 @@
 """Structures that CPython declares only in a .c file, so that no installed header has them.
 
 Each is the same in every version from 3.8 to 3.13 (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7,
-3.12.1 and 3.13.0; tests/integration/test_python_layouts.py repeats that wherever such a build is installed).
+3.12.1 and 3.13.0; tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed).
 Sizes and offsets are bytes on a 64-bit platform without Py_TRACE_REFS: every member here is a PyObject header
 (ob_refcnt, ob_type: 16 bytes), a pointer or a machine word unless noted.
 """

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from unit.unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
+from unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
 
 from gdbext.formats.elf import ElfImage
 from gdbext.process.symbols import SymbolIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from unit.unwind_fakes import FakeTarget
+from unwind_fakes import FakeTarget
 
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.process.memory import Memory

@@ -581,6 +581,6 @@ def test_importing_costs_no_rarely_used_module() -> None:
         "rare = ('ctypes', 'lzma', 'tempfile', 'hashlib', 'subprocess', 'json', 'elftools'); "
         "print([name for name in rare if name in sys.modules])"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     output = subprocess.run([sys.executable, "-S", "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Look
 from harness import Inferior, started
+from ways import Look
 
 UNPROVEN = {"zero-tensor", "python-dispatcher"}
 """A tail call took the keyset's place, or it was computed on the spot: then it is unknown, never wrong."""

@@ -106,6 +106,6 @@ def test_ctypes_is_imported_only_when_needed() -> None:
         "import sys; from gdbext.formats.demangle import demangle; demangle('main'); a = 'ctypes' in sys.modules;"
         "print(a, demangle('_Z1fv'))"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     output = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
     assert output.split() == ["False", "f()"]

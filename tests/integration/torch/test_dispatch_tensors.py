@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Look
 from harness import Inferior
+from ways import Look
 
 from gdbext.errors import BadData, MemoryFault
 from gdbext.inspection.session import Session

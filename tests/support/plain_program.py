@@ -1,4 +1,4 @@
-"""Builds and runs tests/contract/plain_program.c: small enough for hundreds of looks, its cores take a megabyte."""
+"""Builds and runs inferiors/native/plain_program.c: small enough for hundreds of looks, its cores take a megabyte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import procfs
 from harness import HarnessError, run, wait_until
 
-SOURCE = Path(__file__).resolve().parent / "contract" / "plain_program.c"
+SOURCE = Path(__file__).resolve().parents[1] / "inferiors" / "native" / "plain_program.c"
 MARK = "GDBEXT_PLAIN_PROGRAM"
 """A variable in its environment."""
 

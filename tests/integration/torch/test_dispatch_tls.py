@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import Look
 from harness import Inferior
+from ways import Look
 
 from gdbext.inspection.session import Session
 from gdbext.targets.proc_target import ProcTarget

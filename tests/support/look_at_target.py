@@ -1,6 +1,6 @@
 """Asks a Target everything and gives the answers as plain JSON values: the same code inside gdb and without it.
 
-Inside gdb:  gdb … -ex "python import look; look.inside_gdb(request_file, answer_file)"
+Inside gdb:  gdb … -ex "python import look_at_target; look_at_target.inside_gdb(request_file, answer_file)"
 """
 
 from __future__ import annotations

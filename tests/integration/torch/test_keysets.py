@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness import PATIENCE, ROOT, start, wait_until
 
-PROBE = Path(__file__).parent / "keyset_probe.py"
+PROBE = ROOT / "tests" / "support" / "keyset_probe.py"
 
 
 def redispatch_symbols() -> list[tuple[str, str]]:

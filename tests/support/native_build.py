@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SOURCES = Path(__file__).resolve().parent / "inferiors" / "native"
+SOURCES = Path(__file__).resolve().parents[1] / "inferiors" / "native"
 FLAGS = {"debug_dispatch": ["-O0", "-g"], "dispatch_paths_o3": ["-O3", "-flto", "-fno-omit-frame-pointer"]}
 """Per library; all others are built as a user's extension is: -O2, no debug information."""
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Look
 from harness import Inferior
 from overlay import OverlayTarget
+from ways import Look
 
 from gdbext.commands import registry
 from gdbext.errors import BadData, GdbextError

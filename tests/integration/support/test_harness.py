@@ -66,7 +66,7 @@ def test_closing_ends_the_children_too() -> None:
 
 
 def test_a_killed_harness_leaves_nobody_behind() -> None:
-    tests = str(harness.ROOT / "tests")
+    tests = str(harness.ROOT / "tests" / "support")
     code = f"import sys; sys.path.insert(0, {tests!r}); import harness; i = harness.start('fork-mutex')\n"
     code += "print(i.process.pid, i.pid, i.folder, flush=True); sys.stdin.read()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

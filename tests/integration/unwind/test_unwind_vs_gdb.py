@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import HarnessError, interpreter, take_core
-from integration.unwind_comparison import all_differences, probe
+from harness import INFERIORS, HarnessError, interpreter, take_core
+from unwind_comparison import all_differences, probe
 
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
@@ -22,7 +22,7 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.targets.proc_target import ProcTarget
 from gdbext.unwind.unwinder import Unwinder
 
-PROGRAMS = Path(__file__).with_name("unwind_programs")
+PROGRAMS = INFERIORS / "native" / "unwind"
 
 PYTHON = """
 import queue, select, threading, time

@@ -26,7 +26,7 @@ import native_build
 import procfs
 import pythons
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 INFERIORS = ROOT / "tests" / "inferiors"
 DISPATCH = ROOT / "scripts" / "dispatch"
 PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))

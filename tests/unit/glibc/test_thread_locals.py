@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from unit.unwind_fakes import FakeTarget
+from unwind_fakes import FakeTarget
 
 from gdbext.formats.elf import ElfImage
 from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched

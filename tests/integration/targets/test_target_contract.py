@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import look_at_target
 import plain_program
 import pytest
 from harness import ROOT, run
@@ -15,9 +15,6 @@ from harness import ROOT, run
 from gdbext.targets.base import GENERAL_REGISTERS
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
-
-sys.path.append(str(Path(__file__).parent))
-import look
 
 WAYS = ["gdb-live", "gdb-core", "gdb-kernel", "none-live", "none-core", "none-kernel"]
 THREADS = 3
@@ -103,7 +100,7 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
     else:
         target = CoreTarget(str(core)) if core else ProcTarget(plain.pid)
         try:
-            answer = look.answers(target, _reads(truth), paths)
+            answer = look_at_target.answers(target, _reads(truth), paths)
         finally:
             target.close()
             target.close()  # idempotent
@@ -114,8 +111,8 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
 def _in_gdb(folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
     request, answer = folder / "request", folder / "answer"
     request.write_text(json.dumps({"reads": reads, "paths": paths}))
-    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]"
-    call = f"import look; look.inside_gdb({str(request)!r}, {str(answer)!r})"
+    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(look_at_target.__file__).parent)!r}]"
+    call = f"import look_at_target; look_at_target.inside_gdb({str(request)!r}, {str(answer)!r})"
     what = ["-c", str(core)] if core else ["-p", str(pid)]
     quiet = ["-iex", "set debuginfod enabled off"]
     done = run(["gdb", "-nx", "-batch", *quiet, *what, "-ex", f"python {setup}", "-ex", f"python {call}"])
