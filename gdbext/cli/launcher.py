@@ -37,6 +37,7 @@ options:
   --timeout SECONDS    give up after that time and let the process go on; with PROGRAM: report then
   --json               one JSON document on standard output, also when it fails
   --version            show the version
+  --init-path DEBUGGER print the file to source in gdb: (gdb) source FILE
 
 commands (default: {default}):
 {commands}
@@ -72,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
             from gdbext import __version__
 
             return deliver(registry.Outcome(0, f"gdbext {__version__}\n"))
+        if "--init-path" in argv[:1]:
+            return deliver(registry.Outcome(0, f"{init_path(argv[1:])}\n"))
         parse(argv, options)
         outcome = _run(options)
     except GdbextError as error:
@@ -121,6 +124,18 @@ def usage() -> str:
     """The text of --help."""
     lines = "\n".join(f"  {entry.name:20} {entry.summary}" for entry in registry.available())
     return USAGE.format(default=registry.DEFAULT, commands=lines)
+
+
+def init_path(words: Sequence[str]) -> str:
+    """The file that defines the commands inside a debugger. Raises UsageError."""
+    files = {"gdb": "init.py", "lldb": "lldb_init.py"}
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    if len(words) != 1 or words[0] not in files:
+        raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(files)}")
+    path = f"{package}/{files[words[0]]}"
+    if not os.path.exists(path):  # noqa: PTH110
+        raise UsageError(f"{words[0]} is not supported by this version", help="gdbext --init-path gdb")
+    return path
 
 
 def parse(argv: Sequence[str], options: Options) -> None:
