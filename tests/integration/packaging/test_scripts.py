@@ -10,7 +10,7 @@ import procfs
 import pytest
 from harness import ROOT, run
 
-SCRIPTS = ("scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "install.sh")
+SCRIPTS = ("scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package", "install.sh")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

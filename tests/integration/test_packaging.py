@@ -1,0 +1,108 @@
+"""What scripts/package makes works where nothing of ours is installed: the wheel in an empty environment, the archive alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pythons
+import pytest
+from harness import ROOT, Outcome, run
+
+PYTHONS = ("3.9", "3.13")
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the archive."""
+    folder = tmp_path_factory.mktemp("packages")
+    outcome = run([ROOT / "scripts/package", folder])
+    assert outcome.status == 0, outcome
+    return folder
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def installed(request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel and what it requires."""
+    folder = tmp_path_factory.mktemp(f"venv-{request.param}")
+    assert run([pythons.need(request.param), "-m", "venv", folder]).status == 0
+    wheel = next(packages.glob("gdbext-*.whl"))
+    outcome = run([folder / "bin/pip", "install", "-q", "--disable-pip-version-check", wheel])
+    assert outcome.status == 0, outcome
+    return folder / "bin"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a user who never heard of us: an empty home folder and nothing else."""
+    yield {"HOME": str(tmp_path), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+
+
+def run_bare(words: list[str | Path], bare: dict[str, str]) -> Outcome:
+    settings = [f"{name}={value}" for name, value in bare.items()]
+    return run(["env", "-i", *settings, *words], cwd="/")
+
+
+def is_report_of_meta_mm(outcome: Outcome, debugger: str) -> bool:
+    document = outcome.document
+    return (document["verdict"]["op"], document["target"]["debugger"]) == ("aten::mm", debugger)
+
+
+def test_sizes_are_told_and_small(packages: Path) -> None:
+    sizes = {file.suffix: file.stat().st_size for file in packages.iterdir()}
+    assert set(sizes) == {".whl", ".pyz"}
+    assert max(sizes.values()) < 2 << 20
+
+
+def test_the_archive_is_the_same_each_time(packages: Path, tmp_path: Path) -> None:
+    assert run([ROOT / "scripts/package", tmp_path]).status == 0
+    assert (tmp_path / "gdbext.pyz").read_bytes() == (packages / "gdbext.pyz").read_bytes()
+
+
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_the_command_explains_a_hang(debugger, installed, inferior, bare) -> None:
+    pid = str(inferior("meta-mm").pid)
+    outcome = run_bare([installed / "gdbext", "--json", "--debugger", debugger, "-p", pid], bare)
+    assert is_report_of_meta_mm(outcome, debugger), outcome
+
+
+def test_the_module_is_the_command(installed, bare) -> None:
+    by_name = run_bare([installed / "gdbext", "--help"], bare)
+    by_module = run_bare([installed / "python", "-m", "gdbext", "--help"], bare)
+    assert (by_module.status, by_module.stdout) == (0, by_name.stdout)
+
+
+def test_gdb_sources_the_installed_file(installed, bare) -> None:
+    path = run_bare([installed / "gdbext", "--init-path", "gdb"], bare).stdout.strip()
+    assert Path(path).is_relative_to(installed.parent)
+    outcome = run_bare(["gdb", "-nx", "-batch", "-ex", f"source {path}", "-ex", "help dispatch-bt"], bare)
+    assert "path through" in outcome.stdout, outcome
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+@pytest.mark.parametrize("cache", ["kept", "none"])
+def test_the_archive_explains_a_hang(cache, debugger, python, packages, inferior, bare, tmp_path) -> None:
+    pid = str(inferior("meta-mm").pid)
+    bare["TMPDIR"] = str(tmp_path / "temporary")
+    (tmp_path / "temporary").mkdir()
+    if cache == "none":
+        bare["GDBEXT_NO_CACHE"] = "1"
+    words = [pythons.need(python), "-I", "-S", packages / "gdbext.pyz", "--json", "--debugger", debugger, "-p", pid]
+    assert is_report_of_meta_mm(run_bare(words, bare), debugger)
+    assert not list((tmp_path / "temporary").iterdir())
+    assert (tmp_path / ".cache/gdbext/archive").is_dir() == (cache == "kept")
+
+
+def test_gdb_sources_the_file_in_the_archive(packages, bare) -> None:
+    path = run_bare([packages / "gdbext.pyz", "--init-path", "gdb"], bare).stdout.strip()
+    outcome = run_bare(["gdb", "-nx", "-batch", "-ex", f"source {path}", "-ex", "help dispatch-bt"], bare)
+    assert "path through" in outcome.stdout, outcome
+
+
+def test_a_python_that_is_too_old_is_told(packages, bare) -> None:
+    words = [pythons.need("3.8"), packages / "gdbext.pyz", "--version"]
+    outcome = run_bare(words, {**bare, "PATH": "/nowhere"})
+    assert outcome.status == 1
+    assert "3.9 or later is needed" in outcome.stderr
