@@ -1,13 +1,12 @@
-"""What scripts/package makes works where nothing of ours is installed: the wheel in an empty environment, the archive alone."""
+"""What scripts/package makes works where nothing of ours is installed: the wheel in an empty venv, the archive alone."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pythons
 import pytest
+import pythons
 from harness import ROOT, Outcome, run
 
 PYTHONS = ("3.9", "3.13")
@@ -34,9 +33,9 @@ def installed(request: pytest.FixtureRequest, packages: Path, tmp_path_factory: 
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Iterator[dict[str, str]]:
+def bare(tmp_path: Path) -> dict[str, str]:
     """The environment of a user who never heard of us: an empty home folder and nothing else."""
-    yield {"HOME": str(tmp_path), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    return {"HOME": str(tmp_path), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
 def run_bare(words: list[str | Path], bare: dict[str, str]) -> Outcome:

@@ -10,7 +10,9 @@ import procfs
 import pytest
 from harness import ROOT, run
 
-SCRIPTS = ("scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package", "install.sh")
+SCRIPTS = (
+    "scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package", "install.sh",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
