@@ -1,4 +1,4 @@
-"""What scripts/package makes works where nothing of ours is installed: the wheel in an empty venv, the archive alone."""
+"""What scripts/package makes works where nothing of ours is installed: the wheel in a new venv, the archive alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import pytest
 from harness import ROOT, run
 
 SCRIPTS = (
-    "scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package", "install.sh",
+    "scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package",
+    "install.sh",
 )  # fmt: skip
 
 
