@@ -20,14 +20,14 @@ if sys.version_info < (3, 9):
     )
 
 
-def unpacked(archive, folder):
+def unpacked(archive: str, folder: str) -> bool:
     """Unpacks the package into a folder of that name, all of it or nothing; False where that cannot be."""
     import shutil
     import tempfile
     import zipfile
 
     parent = os.path.dirname(folder)
-    made = None
+    made = ""
     try:
         os.makedirs(parent, 0o700, exist_ok=True)
         made = tempfile.mkdtemp(dir=parent)
@@ -35,13 +35,13 @@ def unpacked(archive, folder):
             stored.extractall(made, [name for name in stored.namelist() if name.startswith("gdbext/")])
         os.rename(made, folder)
     except OSError:
-        if made is not None:
+        if made:
             shutil.rmtree(made, ignore_errors=True)
         return os.path.isdir(folder)  # another process may have been faster
     return True
 
 
-def in_cache(archive):
+def in_cache(archive: str) -> "str | None":
     """The folder in the user's cache that holds this very archive's package, None where there can be none."""
     import hashlib
 
@@ -57,7 +57,7 @@ def in_cache(archive):
     return folder if os.path.isdir(folder) or unpacked(archive, folder) else None
 
 
-def for_this_run(archive):
+def for_this_run(archive: str) -> str:
     """A temporary folder with the package; removed when this process ends."""
     import atexit
     import shutil
