@@ -46,7 +46,7 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, extra
     from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict
-    told = advice(verdict, found.threads, session.target.pid, session.target.is_core)
+    told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
     return Report(
         command=NAME,
         target=session.target_facts(),

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import BadData, GdbextError, UsageError
-from gdbext.model.facts import Finding
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
 from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _registering(dispatcher: Dispatcher) -> list[Finding]:
     if tid is None:
         return []
     summary = f"thread {tid} holds the dispatcher's lock: it is registering, so lists and tables may be half updated"
-    return [Finding("note", summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
+    return [Finding(FindingKind.NOTE, summary, (tid,), ("c10::Dispatcher::Guard::mutex is locked",))]
 
 
 def _document(
@@ -142,7 +143,7 @@ def _schema(operator: Operator, errors: list[ErrorFact]) -> dict[str, Any]:
 def _unreadable(operator: Operator, error: GdbextError) -> Finding:
     kind = "do not hold together" if isinstance(error, BadData) else "cannot be read"
     summary = f"{operator.qualified}: its registrations {kind}, so its table is shown as it stands"
-    return Finding("note", summary, (), (error.what,))
+    return Finding(FindingKind.NOTE, summary, (), (error.what,))
 
 
 def _contradictions(operator: Operator, cells: list[Cell], known: int) -> list[Finding]:
@@ -156,5 +157,7 @@ def _contradictions(operator: Operator, cells: list[Cell], known: int) -> list[F
         where = f"{operator.qualified}: the table entry of {cell.key}"
         step = f"step {cell.path} ({cell.reason}): {cell.debug}"
         evidence = (step, f"table {cell.kernel}", f"expected {cell.expected}")
-        found.append(Finding("note", f"{where} holds {holds}, its registrations lead to {wanted}", (), evidence))
+        found.append(
+            Finding(FindingKind.NOTE, f"{where} holds {holds}, its registrations lead to {wanted}", (), evidence)
+        )
     return found

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gdbext.commands.options import add_thread_choice, chosen_threads
 from gdbext.errors import GdbextError
-from gdbext.model.facts import ThreadReport
 from gdbext.model.report import ErrorFact, Report
+from gdbext.model.thread import ThreadReport
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, TargetGone
 from gdbext.inspection.session import Session
 from gdbext.inspection.wait_view import PythonWaitView
-from gdbext.model.facts import Finding, Resource, ThreadReport
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.wait import Resource
+from gdbext.model.wait_kind import WaitKind
 from gdbext.targets.base import Thread
 from gdbext.targets.procfs import ProcFs
-from gdbext.verdict import crash, phrasing, recursion, verdict
+from gdbext.verdict import crash, phrasing, recursion
+from gdbext.verdict.crash import CrashKind
+from gdbext.verdict.judge import Judgement, Observations, judge
 from gdbext.verdict.progress import Place
 from gdbext.waits import openmp
 from gdbext.waits.recognise import state_of
@@ -25,6 +31,8 @@ _ABORTING = 16
 """Frames between a signal and the function that ended the program."""
 _KEYED = 200
 """Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
+_MAY_COVER_CHILDREN = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
+"""What a DataLoader waits in while its worker processes are at work."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Inspection:
     """Everything that all-threads and dispatch-diagnose report."""
 
     threads: tuple[ThreadReport, ...]
-    judgement: verdict.Judgement
+    judgement: Judgement
     places: Mapping[int, Place] = field(default_factory=dict)
     """Where each thread is, for comparing several looks; empty for a core."""
 
@@ -65,7 +73,7 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     found = with_holds(found, process.gils)
     case = replace(_case(session, known, found), complete=len(found) == len(process.tids))
     stopped = bool(known) and all(thread.kernel_state == "T" for thread, _, _ in known)
-    judgement = verdict.judge(replace(case, stopped=stopped))
+    judgement = judge(replace(case, stopped=stopped))
     notes = tuple(_missing_kernels(session, process, found))
     judgement = replace(judgement, findings=judgement.findings + notes)
     places = {} if surroundings is None else {look.tid: _place(surroundings, look) for look in process.threads}
@@ -83,7 +91,7 @@ def _with_state(session: Session, facts: ThreadReport, look: ThreadSnapshot) -> 
         state = state_of(look)
     except GdbextError as error:
         session.note_error(error, f"wait of thread {facts.tid}")
-        return replace(facts, state="waiting" if look.syscall else "running")
+        return replace(facts, state=RunState.WAITING if look.syscall else RunState.RUNNING)
     key = hash(tuple(frame.pc for frame in look.frames[:_KEYED])) if look.frames else 0
     return replace(facts, state=state.state, wait=state.wait, pool=state.pool, stack_key=key)
 
@@ -91,7 +99,7 @@ def _with_state(session: Session, facts: ThreadReport, look: ThreadSnapshot) -> 
 def _with_loader_workers(facts: ThreadReport, python: PythonWaitView, surroundings: ProcFs | None) -> ThreadReport:
     """A wait of torch.utils.data.DataLoader for a batch is a wait for its worker processes."""
     wait = facts.wait
-    if wait is None or wait.resource.kind not in ("io", "queue", "condvar", "sleep") or facts.state != "waiting":
+    if wait is None or wait.kind not in _MAY_COVER_CHILDREN or facts.state is not RunState.WAITING:
         return facts
     pids = python.loader_workers(facts.tid, facts.python)
     if not pids:
@@ -100,28 +108,28 @@ def _with_loader_workers(facts: ThreadReport, python: PythonWaitView, surroundin
     named = [f"{pid} ({children[pid]})" if children.get(pid) else str(pid) for pid in pids]
     text = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {phrasing.listed(named, 8)}"
     evidence = (*wait.evidence, f"below DataLoader's code it {phrasing.waiting(wait)}")
-    return replace(facts, wait=replace(wait, resource=Resource("child-process", 0, text), evidence=evidence))
+    return replace(facts, wait=replace(wait, resource=Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence))
 
 
 def with_holds(threads: Sequence[ThreadReport], gils: Sequence[GilState]) -> list[ThreadReport]:
     """Each thread with what it is known to hold: what others wait for, and the GIL."""
-    held: dict[int, dict[tuple[str, int], Resource]] = {}
+    held: dict[int, dict[tuple[WaitKind, int], Resource]] = {}
     for gil in gils:
         if gil.holder_tid is not None:
             name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
-            held.setdefault(gil.holder_tid, {})["gil", gil.address] = Resource("gil", gil.address, name)
+            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
     for thread in threads:
         wait = thread.wait
-        if wait is None or wait.handover or wait.resource.kind in ("join", "barrier", "worker-pool", "queue"):
+        if wait is None or wait.handover or not wait.kind.traits.may_be_held:
             continue
         for owner in wait.owners:
-            held.setdefault(owner.tid, {}).setdefault((wait.resource.kind, wait.resource.address), wait.resource)
+            held.setdefault(owner.tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
     return [replace(thread, holds=tuple(held.get(thread.tid, {}).values())) for thread in threads]
 
 
 def _case(
     session: Session, known: Sequence[tuple[Thread, ThreadReport, ThreadSnapshot]], found: Sequence[ThreadReport]
-) -> verdict.Observations:
+) -> Observations:
     crashes, recursions = {}, {}
     for (thread, _, look), facts in zip(known, found):
         trap = crash.is_trap(thread.signal, look.registers, session.memory)
@@ -129,13 +137,13 @@ def _case(
             aborted = next((mark for mark in crash.ABORTS if look.first(mark, within=_ABORTING) is not None), "")
             maps = session.target.maps()
             crashes[facts.tid] = crash.describe(facts.tid, thread.signal, look.registers, maps, aborted)
-        overflown = facts.tid in crashes and crashes[facts.tid].kind == "stack-overflow"
+        overflown = facts.tid in crashes and crashes[facts.tid].kind is CrashKind.STACK_OVERFLOW
         levels = sorted({frame.level for frame in facts.python})
         endless = recursion.detect(facts.dispatch, levels, overflown)
         if endless is not None:
             recursions[facts.tid] = endless
     masters = _masters([look for _, _, look in known], crashes)
-    return verdict.Observations(tuple(found), session.target.pid, crashes, recursions, masters)
+    return Observations(tuple(found), session.target.pid, crashes, recursions, masters)
 
 
 def _masters(looks: Sequence[ThreadSnapshot], crashes: Mapping[int, crash.Crash]) -> dict[int, int]:
@@ -157,7 +165,7 @@ def _missing_kernels(session: Session, process: ProcessSnapshot, found: Sequence
         for_key = f" for {step.key}" if step.key else ""
         text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {step.qualified}"
         keys = _registered(session, step.op, step.overload)
-        yield Finding("note", f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
+        yield Finding(FindingKind.NOTE, f"{text}; there are kernels for {', '.join(keys) or 'no key'}.", (thread.tid,))
 
 
 def _registered(session: Session, op: str, overload: str) -> list[str]:

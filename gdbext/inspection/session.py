@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import GdbextError, NotTorch, SymbolFileError, TargetGone, UsageError
-from gdbext.model.facts import DispatchFrame, Frame, ThreadReport
+from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.frame import Frame, FrameKind
 from gdbext.model.report import ErrorFact, TargetFacts
+from gdbext.model.thread import RunState, ThreadReport
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -137,9 +139,7 @@ class Session:
         """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
         from gdbext.torch.state.dispatch_state import DispatchStateReader
 
-        return DispatchStateReader(
-            self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type
-        )
+        return DispatchStateReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type)
 
     @cached_property
     def tensors(self) -> TensorReader:
@@ -269,7 +269,7 @@ class Session:
             python_name=self.python_names.get(thread.tid),
             number=thread.number,
             signal=thread.signal.name if thread.signal else None,
-            state="waiting" if blocked(thread.registers(), self.memory) else "running",
+            state=RunState.WAITING if blocked(thread.registers(), self.memory) else RunState.RUNNING,
             dispatch=self.steps(thread),
             dispatch_doubt=self._dispatch_doubt(stack),
             frames=self._merged_frames(stack, python) if native else (),
@@ -303,7 +303,7 @@ class Session:
         spans = [(stack.frames[level].sp, stack.frames[level].cfa) for level in loops]
         groups = match(thread_groups(states), spans) if loops else []
         found = [
-            Frame(level, "python", frame.function, file=frame.file, line=frame.line)
+            Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
             for level, group in zip(loops, groups)
             for frame in group or ()
         ]
@@ -336,7 +336,7 @@ class Session:
         module = frame.module.name if frame.module is not None else ""
         return Frame(
             level,
-            "native",
+            FrameKind.NATIVE,
             function.demangled[0] if function is not None else "??",
             module=module,
             pc=frame.pc,

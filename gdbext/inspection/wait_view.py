@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.session import Session
-from gdbext.model.facts import Frame
+from gdbext.model.frame import Frame
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState

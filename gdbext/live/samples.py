@@ -13,6 +13,7 @@ from typing import Any
 from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
+from gdbext.model.finding_kind import FindingKind
 from gdbext.targets.base import Target
 from gdbext.verdict import progress
 
@@ -54,7 +55,9 @@ def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
     note = progress.summary(found, last.threads, len(looks), elapsed)
     revised = progress.revised(judgement.verdict, found, last.threads)
     if revised is not judgement.verdict:
-        judgement = replace(judgement, findings=tuple(each for each in judgement.findings if each.kind == "note"))
+        judgement = replace(
+            judgement, findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
+        )
     judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
     threads = [{"tid": each.tid, "progress": each.kind} for each in found]
     extra = {"samples": {"count": len(looks), "seconds": round(elapsed, 3), "threads": threads}}

@@ -1,8 +1,22 @@
-"""Step: one pass through the dispatcher, as a fact. Names and meanings follow the JSON contract."""
+"""DispatchFrame: one pass through the dispatcher, as it stands on a stack."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+from gdbext.model.certainty import Certainty
+
+
+class DispatchStage(Enum):
+    """How far a pass through the dispatcher has come."""
+
+    ENTERING = "entering"
+    """The operator's handle is being made."""
+    LOOKUP = "lookup"
+    INVOKING = "invoking"
+    """Boxing and its layers, before the kernel."""
+    IN_KERNEL = "in-kernel"
 
 
 @dataclass(frozen=True)
@@ -38,8 +52,9 @@ class DispatchFrame:
     key: str | None
     table_index: int | None
     kernel: Kernel | None
-    stage: str
-    confidence: str
+    stage: DispatchStage
+    confidence: Certainty
+    """That of the keyset."""
     evidence: tuple[str, ...] = ()
     never_entered: str | None = None
     """The key that the kernel was expected to redispatch to and did not reach, where that is known."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdbext.errors import GdbextError
-from gdbext.model.facts import Finding, ThreadReport, Verdict
+from gdbext.model.finding import Finding
+from gdbext.model.thread import ThreadReport
+from gdbext.model.verdict import Verdict
 
 SCHEMA = "gdbext/1"
 

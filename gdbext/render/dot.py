@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gdbext.errors import UsageError
-from gdbext.model.facts import Resource, ThreadReport
+from gdbext.model.thread import ThreadReport
+from gdbext.model.wait import Resource
 from gdbext.render.text.style import escape
 from gdbext.verdict.graph import WaitGraph
 
@@ -72,24 +73,24 @@ def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]
     node = _resource_id(wait.resource, thread.tid)
     if node not in drawn:
         drawn.add(node)
-        label = wait.resource.kind + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
+        label = wait.kind.value + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
         label += f"\n{wait.resource.name}" if wait.resource.name else ""
         yield f"  {node} [shape=ellipse, label={_quoted(label)}];"
     color = ", color=red" if any((thread.tid, owner.tid) in red for owner in wait.owners) else ""
     yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
     for owner in wait.owners:
         hot = ", color=red" if any(who_owns == owner.tid for _, who_owns in red) else ""
-        held = f'{node} -> t{owner.tid} [label="{"held by" if wait.certainty == "recorded" else "held by?"}"{hot}];'
+        held = f'{node} -> t{owner.tid} [label="{"held by" if wait.certainty.is_proven else "held by?"}"{hot}];'
         if held not in drawn:
             drawn.add(held)
             yield f"  {held}"
-        if owner.state == "gone" and f"gone{owner.tid}" not in drawn:
+        if owner.gone and f"gone{owner.tid}" not in drawn:
             drawn.add(f"gone{owner.tid}")
             yield f"  t{owner.tid} [shape=box, style=dashed, label={_quoted(f'thread {owner.tid} (gone)')}];"
 
 
 def _resource_id(resource: Resource, tid: int) -> str:
-    kind = resource.kind.replace("-", "_")
+    kind = resource.kind.value.replace("-", "_")
     return f"{kind}_{resource.address:x}" if resource.address else f"{kind}_of_{tid}"
 
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.facts import ThreadReport
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.wait_kind import WaitKind
 from gdbext.verdict import phrasing
-from gdbext.verdict.graph import Chain, Edge, WaitGraph, ends_by_itself
-
-OUTSIDE = frozenset({"collective", "device", "child-process"})
-"""What ends these waits is another process or a device, wherever in the program they happen."""
-
-LOCKS = frozenset({"gil", "mutex", "rwlock", "python-lock", "static-init", "once", "loader-lock", "libc-lock"})
-"""Locks proper: while one is waited for, some thread holds it."""
+from gdbext.verdict.graph import Chain, ChainEnd, Edge, WaitGraph
 
 LONG_SLEEP = 5.0
 """Seconds from which a sleep with a lock that others want is no pause between two steps of work."""
 _SET_BY_HANDLERS = frozenset({"threading.Event", "threading.Condition", "queue.SimpleQueue"})
 """Python objects that programs set in signal handlers while their main thread waits."""
-_NO_THREAD_NEEDED = frozenset({"io", "sleep"}) | OUTSIDE
 
 
 def main_thread(threads: Sequence[ThreadReport], pid: int) -> ThreadReport | None:
@@ -33,11 +27,11 @@ def blocked_chains(
 
     One chain for each end: chains that share their end are one finding. ``complete``: no thread is missing.
     """
-    runs = any(thread.state == "running" for thread in threads)
+    runs = any(thread.state is RunState.RUNNING for thread in threads)
     hopeless = complete and nobody_goes_on(threads)
     chains: dict[int, tuple[tuple[int, ...], Chain]] = {}
     for thread in threads:
-        if thread.wait is None or thread.state == "idle":
+        if thread.wait is None or thread.state is RunState.IDLE:
             continue
         chain = graph.chain(thread.tid)
         if not _is_blocked(thread, chain, graph, pid, runs, hopeless):
@@ -51,17 +45,22 @@ def blocked_chains(
 
 def _is_blocked(thread: ThreadReport, chain: Chain, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
     end = graph.threads.get(chain.end)
-    if chain.reason not in ("unknown", "timed") or end is None or end.wait is None or end.state == "idle":
+    if (
+        chain.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED)
+        or end is None
+        or end.wait is None
+        or end.state is RunState.IDLE
+    ):
         return False
-    kind = end.wait.resource.kind
-    if kind in OUTSIDE:
+    traits = end.wait.kind.traits
+    if traits.is_outside:
         return False
-    if chain.reason == "unknown" and kind not in _NO_THREAD_NEEDED and runs:
+    if chain.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
         return False
     if thread.dispatch:
         return True
-    needed = any(edge.wait.resource.kind in LOCKS for edge in chain.edges)
-    if chain.reason == "timed":
+    needed = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
+    if chain.reason is ChainEnd.TIMED:
         return needed and (end.wait.seconds or 0) >= LONG_SLEEP
     return needed or (hopeless and not a_signal_may_end_it(end, pid))
 
@@ -76,9 +75,9 @@ def _may_wake_others(thread: ThreadReport) -> bool:
     wait = thread.wait
     if wait is None:
         return True
-    if thread.state == "idle" and not wait.resource.address:
+    if thread.state is RunState.IDLE and not wait.resource.address:
         return True  # it waits for the system (a pipe, a socket), or spins
-    return wait.handover or wait.external or ends_by_itself(wait) or wait.resource.kind in _NO_THREAD_NEEDED
+    return wait.handover or wait.external or wait.ends_by_itself or not wait.kind.traits.needs_thread
 
 
 def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
@@ -87,7 +86,7 @@ def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
     wait = thread.wait
     if wait is None or thread.tid != pid:
         return False
-    if wait.resource.kind == "semaphore":
+    if wait.kind.traits.handler_may_end_it:
         return True
     return bool(thread.python) and wait.resource.name in _SET_BY_HANDLERS
 
@@ -109,11 +108,11 @@ def _end(end: ThreadReport) -> str:
     wait = end.wait
     if wait is None:
         return ""
-    if ends_by_itself(wait):
-        return " (a timed wait: it ends by itself)" if wait.resource.kind != "sleep" else ""
-    if wait.resource.kind in LOCKS:
+    if wait.ends_by_itself:
+        return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.kind.traits.is_lock:
         return ", whose owner is not known"
-    if wait.resource.kind in _NO_THREAD_NEEDED:
+    if not wait.kind.traits.needs_thread:
         return ""
     return ", and no thread is known that would wake it"
 
@@ -122,41 +121,40 @@ def external_waiters(threads: Sequence[ThreadReport], pid: int) -> Iterator[Thre
     """Threads that wait for a peer, a device, a child or (the main thread) for input."""
     found = []
     for thread in threads:
-        if thread.wait is None or thread.state == "idle" or thread.wait.handover:
+        if thread.wait is None or thread.state is RunState.IDLE or thread.wait.handover:
             continue
-        kind = thread.wait.resource.kind
-        mine = thread.tid == pid and not ends_by_itself(thread.wait)
-        if kind in OUTSIDE or (kind == "io" and thread.tid == pid) or (thread.wait.external and mine):
-            found.append(thread)
-    order = {"collective": 0, "device": 1, "child-process": 2, "io": 3}
-    found.sort(key=lambda thread: (order.get(thread.wait.resource.kind, 4) if thread.wait else 9, thread.tid != pid))
-    yield from found
+        kind, is_main = thread.wait.kind, thread.tid == pid
+        shared = thread.wait.external and not thread.wait.ends_by_itself
+        if kind.traits.is_outside or (is_main and (kind is WaitKind.IO or shared)):
+            found.append((kind.priority, not is_main, thread))
+    found.sort(key=lambda item: item[:2])
+    yield from (thread for _, _, thread in found)
 
 
 def busy_threads(threads: Sequence[ThreadReport], graph: WaitGraph, pid: int) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
     inside = [thread for thread in threads if thread.dispatch]
-    runs = any(thread.state == "running" for thread in threads)
-    running = [thread for thread in inside if thread.state == "running"]
-    waiting = [thread for thread in inside if thread.state == "waiting" and _goes_on(thread, graph, runs)]
+    runs = any(thread.state is RunState.RUNNING for thread in threads)
+    running = [thread for thread in inside if thread.state is RunState.RUNNING]
+    waiting = [thread for thread in inside if thread.state is RunState.WAITING and _goes_on(thread, graph, runs)]
     for group in (running, waiting):
         yield from sorted(group, key=lambda thread: (thread.tid != pid, thread.tid))
 
 
 def _goes_on(thread: ThreadReport, graph: WaitGraph, runs: bool) -> bool:
     reason = graph.chain(thread.tid).reason
-    if reason in ("running", "handover"):
+    if reason in (ChainEnd.RUNNING, ChainEnd.HANDOVER):
         return True
-    return reason == "unknown" and runs
+    return reason is ChainEnd.UNKNOWN and runs
 
 
 def uncertainties(threads: Sequence[ThreadReport], graph: WaitGraph) -> Iterator[tuple[str, tuple[int, ...]]]:
     """What forbids to say "no deadlock": locks whose owner nobody records, futexes of unknown meaning."""
     for thread in threads:
         wait = thread.wait
-        if wait is None or wait.handover or thread.state == "idle" or ends_by_itself(wait):
+        if wait is None or wait.handover or thread.state is RunState.IDLE or wait.ends_by_itself:
             continue
-        if wait.owners or wait.missing or wait.resource.kind not in LOCKS | {"futex"}:
+        if wait.owners or wait.missing or not wait.kind.traits.may_be_lock:
             continue
         text = (
             f"{thread.label} {phrasing.waiting(wait)}, and its owner is not recorded in memory: "
@@ -165,7 +163,7 @@ def uncertainties(threads: Sequence[ThreadReport], graph: WaitGraph) -> Iterator
         yield text, (thread.tid,)
     yield from _sleeping_holders(threads, graph)
     for cycle in graph.cycles(with_timed=True):
-        timed = [edge for edge in cycle if ends_by_itself(edge.wait)]
+        timed = [edge for edge in cycle if edge.wait.ends_by_itself]
         if timed:
             names = phrasing.listed([graph.threads[edge.tid].label for edge in cycle])
             breaker = graph.threads[timed[0].tid].label
@@ -177,11 +175,11 @@ def _sleeping_holders(threads: Sequence[ThreadReport], graph: WaitGraph) -> Iter
     """Threads that sleep, for a time that a core does not tell, with the GIL in hand and others waiting for it."""
     waiting: dict[int, int] = {}
     for thread in threads:
-        if thread.wait is not None and thread.wait.resource.kind == "gil" and thread.wait.owner is not None:
+        if thread.wait is not None and thread.wait.kind is WaitKind.GIL and thread.wait.owner is not None:
             waiting[thread.wait.owner.tid] = waiting.get(thread.wait.owner.tid, 0) + 1
     for tid, count in waiting.items():
         holder = graph.threads.get(tid)
         wait = holder.wait if holder is not None else None
-        if holder is not None and wait is not None and wait.resource.kind == "sleep" and wait.seconds is None:
+        if holder is not None and wait is not None and wait.kind is WaitKind.SLEEP and wait.seconds is None:
             others = "a thread waits" if count == 1 else f"{count} threads wait"
             yield f"{holder.label} {phrasing.waiting(wait)} with the GIL in hand, for which {others}.", (tid,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
@@ -34,17 +35,28 @@ _USER_END = 1 << 47
 """First address beyond user space on x86-64 with four page-table levels."""
 
 
+class CrashKind(Enum):
+    """What the program did."""
+
+    STACK_OVERFLOW = "stack-overflow"
+    NULL = "null"
+    UNMAPPED = "unmapped"
+    READ_ONLY = "read-only"
+    NO_EXEC = "no-exec"
+    NON_CANONICAL = "non-canonical"
+    BUS = "bus"
+    ABORT = "abort"
+    OTHER = "other"
+
+
 @dataclass(frozen=True)
 class Crash:
-    """A thread stopped by a fatal signal.
-
-    ``kind``: "stack-overflow", "null", "unmapped", "read-only", "no-exec", "non-canonical", "bus", "abort" or "other".
-    """
+    """A thread stopped by a fatal signal."""
 
     tid: int
     signal: str
     address: int | None
-    kind: str
+    kind: CrashKind
     sentence: str
     """What happened, without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
 
@@ -74,7 +86,7 @@ def describe(
     """
     address = _fault_address(signal)
     if aborted in ABORTS and signal.name == "SIGABRT":
-        return Crash(tid, signal.name, None, "abort", f"{signal.name}: {ABORTS[aborted]}")
+        return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[aborted]}")
     kind, what = _classify(signal, address, registers, maps)
     at = f" at {address:#x}" if address is not None else ""
     return Crash(tid, signal.name, address, kind, f"{signal.name}{at}: {what}")
@@ -91,56 +103,56 @@ def _fault_address(signal: Signal) -> int | None:
 
 def _classify(
     signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
-) -> tuple[str, str]:
+) -> tuple[CrashKind, str]:
     if signal.name == "SIGABRT":
-        return "abort", "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
+        return CrashKind.ABORT, "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
     if signal.name == "SIGTRAP":
-        return "other", "a breakpoint instruction in the program"
+        return CrashKind.OTHER, "a breakpoint instruction in the program"
     if signal.name == "SIGILL":
-        return "other", "an instruction that this processor does not have, or a trap in the program"
+        return CrashKind.OTHER, "an instruction that this processor does not have, or a trap in the program"
     if signal.name == "SIGFPE":
-        return "other", "an integer division by zero or overflow"
+        return CrashKind.OTHER, "an integer division by zero or overflow"
     if signal.name == "SIGBUS":
-        return "bus", "memory behind a file that has become shorter, or /dev/shm is full"
+        return CrashKind.BUS, "memory behind a file that has become shorter, or /dev/shm is full"
     if signal.name != "SIGSEGV":
-        return "other", "a signal that ends the process"
+        return CrashKind.OTHER, "a signal that ends the process"
     return _segv(signal, address, registers, maps)
 
 
 def _segv(
     signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
-) -> tuple[str, str]:
+) -> tuple[CrashKind, str]:
     if signal.code is not None and signal.code <= 0:
-        return "other", "sent by a process (kill), not by a fault"
+        return CrashKind.OTHER, "sent by a process (kill), not by a fault"
     if address is None and signal.code == SI_KERNEL:
-        return "non-canonical", "a pointer that is no valid address (overwritten or freed memory)"
+        return CrashKind.NON_CANONICAL, "a pointer that is no valid address (overwritten or freed memory)"
     if address is None:
-        return "other", "the faulting address was not recorded"
+        return CrashKind.OTHER, "the faulting address was not recorded"
     if is_stack_overflow(address, registers.get("rsp", 0), maps):
-        return "stack-overflow", "stack overflow: the guard page below the thread's stack was touched"
+        return CrashKind.STACK_OVERFLOW, "stack overflow: the guard page below the thread's stack was touched"
     if registers.get("rip") == address:
         return _jump(address, maps)
     if address < NULL_PAGE:
-        return "null", "a null pointer" if address == 0 else f"a null pointer plus {address}"
+        return CrashKind.NULL, "a null pointer" if address == 0 else f"a null pointer plus {address}"
     if address >= _USER_END:
-        return "non-canonical", "an address outside user space (overwritten or freed memory)"
+        return CrashKind.NON_CANONICAL, "an address outside user space (overwritten or freed memory)"
     mapping = _mapping_at(address, maps)
     if mapping is None:
-        return "unmapped", "nothing is mapped there (freed memory, or a wild pointer)"
+        return CrashKind.UNMAPPED, "nothing is mapped there (freed memory, or a wild pointer)"
     if mapping.permissions.startswith("r-"):
-        return "read-only", f"a write to read-only memory ({_mapping_name(mapping)})"
+        return CrashKind.READ_ONLY, f"a write to read-only memory ({_mapping_name(mapping)})"
     if mapping.permissions.startswith("---"):
-        return "unmapped", "a page that allows no access (a guard page, or memory reserved and not in use)"
-    return "other", f"in {_mapping_name(mapping)}, mapped {mapping.permissions or 'with unknown permissions'}"
+        return CrashKind.UNMAPPED, "a page that allows no access (a guard page, or memory reserved and not in use)"
+    return CrashKind.OTHER, f"in {_mapping_name(mapping)}, mapped {mapping.permissions or 'with unknown permissions'}"
 
 
-def _jump(address: int, maps: Sequence[MemoryMapping]) -> tuple[str, str]:
+def _jump(address: int, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
     if address < NULL_PAGE:
-        return "null", "a call through a null function pointer"
+        return CrashKind.NULL, "a call through a null function pointer"
     mapping = _mapping_at(address, maps)
     if mapping is None:
-        return "unmapped", "a jump to an address where nothing is mapped"
-    return "no-exec", f"a jump into memory that is not executable ({_mapping_name(mapping)})"
+        return CrashKind.UNMAPPED, "a jump to an address where nothing is mapped"
+    return CrashKind.NO_EXEC, f"a jump into memory that is not executable ({_mapping_name(mapping)})"
 
 
 def is_stack_overflow(address: int, sp: int, maps: Sequence[MemoryMapping]) -> bool:

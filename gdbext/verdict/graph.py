@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from gdbext.model.facts import CycleEdge, ThreadReport, Wait
+from gdbext.model.finding import CycleEdge
+from gdbext.model.thread import ThreadReport
+from gdbext.model.wait import Wait
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
 
-ENDS = ("running", "gone", "missing", "handover", "timed", "unknown", "cycle", "absent")
-"""How a chain can end, see :class:`Chain`."""
+
+class ChainEnd(Enum):
+    """What stands at the end of a chain of waits."""
+
+    RUNNING = "the last thread runs"
+    GONE = "the recorded owner is no thread of this process"
+    MISSING = "the workers that would end the wait do not exist"
+    HANDOVER = "the last thread is about to be woken"
+    TIMED = "the last wait ends by itself"
+    UNKNOWN = "the last thread waits, and nobody is known to hold what it waits for"
+    CYCLE = "the chain leads back into itself"
+    ABSENT = "the owner could not be read"
 
 
 @dataclass(frozen=True)
@@ -31,22 +44,11 @@ class Edge:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of waits from one thread to its end.
-
-    ``end`` is the last thread reached and ``reason`` says what is there: "running" (it runs), "gone" (its owner
-    is no thread of this process), "missing" (workers that do not exist), "handover" (about to be woken),
-    "timed" (ends by itself), "unknown" (it waits and nobody is known to hold what it waits for), "cycle", or
-    "absent" (the owner's facts could not be read).
-    """
+    """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
 
     edges: tuple[Edge, ...]
     end: int
-    reason: str
-
-
-def ends_by_itself(wait: Wait) -> bool:
-    """True for a timed wait. A GIL waiter always looks timed (5 ms), and goes on waiting all the same."""
-    return wait.timed and wait.resource.kind != "gil"
+    reason: ChainEnd
 
 
 class WaitGraph:
@@ -66,7 +68,7 @@ class WaitGraph:
         """Threads that wait for what they hold themselves."""
         return [
             edge for edges in self._edges.values() for edge in edges
-            if edge.owner == edge.tid and not ends_by_itself(edge.wait)
+            if edge.owner == edge.tid and not edge.wait.ends_by_itself
         ]  # fmt: skip
 
     def cycles(self, with_timed: bool = False) -> list[tuple[Edge, ...]]:
@@ -75,7 +77,7 @@ class WaitGraph:
         Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
         threads are given once; at most MAX_CYCLES are given.
         """
-        successors = {tid: [edge for edge in edges if with_timed or not ends_by_itself(edge.wait)]
+        successors = {tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
                       for tid, edges in self._edges.items()}  # fmt: skip
         found: dict[frozenset[int], tuple[Edge, ...]] = {}
         for component in _components(successors):
@@ -98,7 +100,7 @@ class WaitGraph:
             step = self._next(tid, seen)
             edges.append(step)
             if step.owner in seen:
-                return Chain(tuple(edges), step.owner, "cycle")
+                return Chain(tuple(edges), step.owner, ChainEnd.CYCLE)
             tid = step.owner
             seen.add(tid)
 
@@ -111,19 +113,19 @@ class WaitGraph:
                     result.setdefault(edge.owner, []).append(edge.tid)
         return result
 
-    def _reason(self, tid: int) -> str | None:
+    def _reason(self, tid: int) -> ChainEnd | None:
         thread = self.threads.get(tid)
         if thread is None:
-            return "absent"
+            return ChainEnd.ABSENT
         wait = thread.wait
         if wait is None:
-            return "running"
+            return ChainEnd.RUNNING
         for reason, holds in (
-            ("missing", bool(wait.missing)),
-            ("gone", any(owner.state == "gone" for owner in wait.owners)),
-            ("handover", wait.handover),
-            ("timed", ends_by_itself(wait)),
-            ("unknown", not self.edges_of(tid)),
+            (ChainEnd.MISSING, bool(wait.missing)),
+            (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
+            (ChainEnd.HANDOVER, wait.handover),
+            (ChainEnd.TIMED, wait.ends_by_itself),
+            (ChainEnd.UNKNOWN, not self.edges_of(tid)),
         ):
             if holds:
                 return reason
@@ -145,7 +147,7 @@ def _edges(thread: ThreadReport) -> Iterator[Edge]:
     if thread.wait is None or thread.wait.handover:
         return
     for owner in thread.wait.owners:
-        if owner.state == "alive":
+        if not owner.gone:
             yield Edge(thread.tid, owner.tid, thread.wait)
 
 

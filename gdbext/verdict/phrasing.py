@@ -4,56 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gdbext.model.facts import DispatchFrame, Resource, ThreadReport, Wait
-
-_KIND_WORDS = {
-    "gil": "the GIL",
-    "mutex": "the mutex",
-    "rwlock": "the read-write lock",
-    "condvar": "the condition variable",
-    "semaphore": "the semaphore",
-    "python-lock": "the Python lock",
-    "static-init": "the initialisation of",
-    "once": "a one-time initialisation",
-    "loader-lock": "the dynamic loader's lock",
-    "libc-lock": "a lock inside the C library",
-    "join": "the end of",
-    "barrier": "the barrier",
-    "worker-pool": "worker threads",
-    "queue": "the queue",
-    "futex": "an unidentified futex",
-    "device": "the device",
-    "collective": "the other ranks",
-}
-_NAME_IS_ALL = frozenset({"io", "child-process", "sleep", "collective", "device", "worker-pool", "join"})
-"""Kinds whose name says it all: the address of the futex below would only distract."""
+from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.model.thread import ThreadReport
+from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_kind import Naming, Relation
 
 
 def thing(resource: Resource) -> str:
     """The resource with name and address: ``the mutex 0x7f00 (config_lock)``."""
-    word = _KIND_WORDS.get(resource.kind, resource.kind)
-    if resource.kind == "gil":
-        return f"{word} of {resource.name}" if resource.name else word
-    if resource.kind == "static-init":
-        return f"{word} {resource.name or 'a static variable'} (guard {resource.address:#x})"
-    if resource.kind in _NAME_IS_ALL and resource.name:
-        in_brackets = resource.kind in ("collective", "device", "worker-pool")
-        return f"{word} ({resource.name})" if in_brackets else resource.name
+    traits, name = resource.kind.traits, resource.name or resource.kind.traits.unnamed
+    if traits.naming is Naming.OF:
+        return f"{traits.noun} of {name}" if name else traits.noun
+    if traits.naming is Naming.GUARDED:
+        return f"{traits.noun} {name} (guard {resource.address:#x})"
+    if traits.naming is Naming.ALONE and resource.name:
+        return resource.name
+    if traits.naming is Naming.IN_BRACKETS and resource.name:
+        return f"{traits.noun} ({resource.name})"
     at = f" {resource.address:#x}" if resource.address else ""
-    name = f" ({resource.name})" if resource.name else ""
-    return f"{word}{at}{name}"
+    named = f" ({resource.name})" if resource.name else ""
+    return f"{traits.noun}{at}{named}"
 
 
 def waiting(wait: Wait) -> str:
-    """What the thread does: ``waits for the GIL``, ``sleeps``, ``waits to read fd 5 (pipe:[77])``."""
-    resource = wait.resource
-    if resource.kind == "sleep":
-        return resource.name or "sleeps"
-    if resource.kind == "io":
-        return f"waits in {resource.name}"
-    if resource.kind == "join":
-        return f"waits for the end of {resource.name or 'a thread'}"
-    text = f"waits for {thing(resource)}"
+    """What the thread does: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
+    resource, traits = wait.resource, wait.kind.traits
+    if traits.naming is Naming.ALONE:
+        return traits.doing.format(resource.name or traits.unnamed)
+    text = traits.doing.format(thing(resource))
     if wait.companion is not None:
         text += f" (with mutex {wait.companion.address:#x})"
     return text
@@ -63,18 +41,14 @@ def place(step: DispatchFrame | None) -> str:
     """`` in aten::mm (Meta, in-kernel)``, or nothing outside the dispatcher."""
     if step is None:
         return ""
-    detail = f"{step.key} kernel" if step.key and step.stage == "in-kernel" else step.key or step.stage
+    in_kernel = step.stage is DispatchStage.IN_KERNEL
+    detail = f"{step.key} kernel" if step.key and in_kernel else step.key or step.stage.value
     return f" in {step.qualified} ({detail})"
-
-
-def innermost(thread: ThreadReport) -> DispatchFrame | None:
-    """The innermost step of the thread, None outside the dispatcher."""
-    return thread.dispatch[0] if thread.dispatch else None
 
 
 def who(thread: ThreadReport) -> str:
     """The thread with the operator it is in."""
-    return thread.label + place(innermost(thread))
+    return thread.label + place(thread.innermost)
 
 
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
@@ -83,20 +57,20 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
         return ", which is free: it is about to go on"
     if not wait.owners:
         return ""
-    gone = [owner for owner in wait.owners if owner.state == "gone"]
+    gone = [owner for owner in wait.owners if owner.gone]
     if gone:
         tid = gone[0].tid
         # Python records a pthread_t, which nothing translates into an id once the thread has ended.
         owner = f"thread {tid}" if tid < 1 << 22 else f"the thread with the ident {tid:#x}"
         return f", which {owner} holds, and that thread does not exist in this process"
     names = listed([_label(owner.tid, threads) for owner in wait.owners])
-    seems = "" if wait.certainty == "recorded" else "seems to "
-    verb = "hold" if seems or len(wait.owners) > 1 else "holds"
-    if wait.resource.kind in ("barrier", "worker-pool", "join", "collective", "queue", "condvar"):
-        return "" if wait.resource.kind == "join" else f", still to come from {names}"
-    if wait.resource.kind == "static-init":
+    relation = wait.kind.traits.relation
+    if relation in (Relation.IS, Relation.OWES):
+        return "" if relation is Relation.IS else f", still to come from {names}"
+    seems = "" if wait.certainty.is_proven else "seems to "
+    if relation is Relation.RUNS:
         return f", which {names} {seems}{'run' if seems else 'runs'}"
-    return f", which {names} {seems}{verb}"
+    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}"
 
 
 def _label(tid: int, threads: Mapping[int, ThreadReport]) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gdbext.model.facts import Finding, ThreadReport, Verdict
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.verdict import Verdict
 from gdbext.verdict import phrasing
 
 INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
 BUSY_SHARE = 0.2
 """Share of the time on a processor from which a thread counts as working."""
-_CONFIRMABLE = frozenset(
-    {"blocked", "waiting-external", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers"}
-)
 
 
 @dataclass(frozen=True)
@@ -75,20 +75,22 @@ def summary(progress: Sequence[Progress], threads: Sequence[ThreadReport], looks
     ):  # fmt: skip
         tids = [each.tid for each in progress if each.kind == kind]
         labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids
-                  if tid not in known or known[tid].state != "idle"]  # fmt: skip
+                  if tid not in known or known[tid].state is not RunState.IDLE]  # fmt: skip
         if labels:
             parts.append(f"{phrasing.listed(labels, 4)} {text}")
     told = "; ".join(parts) or "all threads are idle"
     stuck = tuple(each.tid for each in progress if each.kind == "stuck")
-    return Finding("note", f"In {looks} looks over {elapsed:.1f} s: {told}.", stuck)
+    return Finding(FindingKind.NOTE, f"In {looks} looks over {elapsed:.1f} s: {told}.", stuck)
 
 
 def revised(verdict: Verdict, progress: Sequence[Progress], threads: Sequence[ThreadReport]) -> Verdict:
     """The verdict of the last look in the light of all: what moved on is slow, not stuck."""
     kinds = {each.tid: each.kind for each in progress}
-    involved = [kinds.get(tid) for tid in verdict.threads]
-    if verdict.kind not in _CONFIRMABLE or not involved or "moved" not in involved:
+    finding = verdict.finding
+    involved = [kinds.get(tid) for tid in finding.threads]
+    if not finding.kind.traits.movement_refutes_it or "moved" not in involved:
         return verdict
-    inside = any(thread.dispatch for thread in threads if thread.tid in verdict.threads)
-    text = f"Slow, not stuck: the threads of this wait moved on between the looks. At the last one: {verdict.summary}"
-    return replace(verdict, kind="busy" if inside else "idle", summary=text, cycle=())
+    inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
+    text = f"Slow, not stuck: the threads of this wait moved on between the looks. At the last one: {finding.summary}"
+    kind = FindingKind.BUSY if inside else FindingKind.IDLE
+    return replace(verdict, finding=replace(finding, kind=kind, summary=text, cycle=(), id=""))

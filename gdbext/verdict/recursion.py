@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from gdbext.model.facts import DispatchFrame
+from gdbext.model.dispatch_frame import DispatchFrame
 
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""

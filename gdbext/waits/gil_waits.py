@@ -7,7 +7,9 @@ name in a stripped Python, and a thread may as well wait for something else unde
 from __future__ import annotations
 
 from gdbext.cpython.sync.gil import GilState
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -25,7 +27,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         if role is not None:
             return _by_address(thread, gil, role, futex.address)
     if not thread.process.gils and thread.first("gil", within=_NEAR) is not None:
-        return Wait(Resource("gil", 0), evidence=("by the functions on its stack; the GIL could not be read",))
+        return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
     return None
 
 
@@ -59,7 +61,7 @@ def _uses(thread: ThreadSnapshot, gil: GilState) -> bool:
 
 
 def _by_address(thread: ThreadSnapshot, gil: GilState, role: str, address: int) -> Wait:
-    resource = Resource("gil", gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
+    resource = Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
     evidence = f"futex {address:#x} is in the GIL's {role} (GIL at {gil.address:#x})"
     if role in ("switch_cond", "switch_mutex"):
         # It has dropped the GIL on request and lets another thread take it first (FORCE_SWITCHING).
@@ -70,13 +72,13 @@ def _by_address(thread: ThreadSnapshot, gil: GilState, role: str, address: int) 
     if holder is not None:
         return _held(gil, holder, evidence)
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
-    if changing is not None and changing.state == "alive":
+    if changing is not None and not changing.gone:
         return Wait(resource, handover=True, evidence=(evidence, f"thread {changing.tid} is just changing it"))
     state = f"its holder's thread state {gil.last_holder or 0:#x} belongs to no thread"
     return Wait(resource, evidence=(evidence, state))
 
 
-def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, str] | None:
+def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, Certainty] | None:
     """The holder's tid and the certainty.
 
     While another thread has the GIL's mutex, its fields may be changing: the last holder still has it unless that
@@ -85,17 +87,17 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, str] | None:
     if not gil.locked:
         return None
     if gil.holder_tid is not None:
-        return gil.holder_tid, "recorded"
+        return gil.holder_tid, Certainty.EXACT
     python = thread.process.python
     last = python.tid_of_state(gil.last_holder) if python is not None and gil.last_holder is not None else None
     changing = thread.process.owner(gil.mutex_owner) if gil.mutex_owner is not None else None
     if last is None or changing is None or changing.tid == last:
         return None
-    return last, "inferred"
+    return last, Certainty.INFERRED
 
 
-def _held(gil: GilState, holder: tuple[int, str], evidence: str) -> Wait:
-    resource = Resource("gil", gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
+def _held(gil: GilState, holder: tuple[int, Certainty], evidence: str) -> Wait:
+    resource = Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
     tid, certainty = holder
     told = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
     return Wait(resource, Owner(tid), certainty, timed=True, evidence=(evidence, told))

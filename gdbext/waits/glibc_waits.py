@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.process.memory import Memory
 from gdbext.waits import once
 from gdbext.waits.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
@@ -56,8 +58,8 @@ def _lock_word(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     if mutex is not None and (level is not None or mutex.looks_owned(thread)):
         return _mutex_wait(thread, futex, mutex)
     for mark, kind, name in (
-        ("malloc", "libc-lock", "malloc arena"), ("stdio", "libc-lock", "stdio stream"),
-        ("loader", "loader-lock", ""), ("libc-lock", "libc-lock", ""),
+        ("malloc", WaitKind.LIBC_LOCK, "malloc arena"), ("stdio", WaitKind.LIBC_LOCK, "stdio stream"),
+        ("loader", WaitKind.LOADER_LOCK, ""), ("libc-lock", WaitKind.LIBC_LOCK, ""),
     ):  # fmt: skip
         if thread.first(mark, within=_NEAR) is not None:
             if mark == "stdio" and (stream := _stream_wait(thread, futex)) is not None:
@@ -71,11 +73,11 @@ def _lock_word(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
             )
     if level is not None and mutex is None:
         evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is none (freed or overwritten)"
-        return Wait(Resource("mutex", futex.address, "destroyed"), evidence=(evidence,))
+        return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
     if level is None and not thread.module_name(0).startswith(("libc.", "libc-", "ld-", "libpthread")):
         return None
     return Wait(
-        Resource("libc-lock", futex.address, thread.process.name_at(futex.address)),
+        Resource(WaitKind.LIBC_LOCK, futex.address, thread.process.name_at(futex.address)),
         handover=_is_free(thread, futex.address),
         evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
     )
@@ -90,9 +92,9 @@ def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     owners = [each.tid for each in thread.process.threads if pointer and each.registers.get("fs_base") == pointer]
     if not lock or not 0 < count < 1 << 16 or len(owners) != 1:
         return None
-    resource = Resource("libc-lock", futex.address, "stdio stream")
+    resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
     evidence = f"stdio lock {futex.address:#x}: owner {pointer:#x} at +8 is the thread pointer of thread {owners[0]}"
-    return Wait(resource, Owner(owners[0]), "recorded", evidence=(evidence,))
+    return Wait(resource, Owner(owners[0]), Certainty.EXACT, evidence=(evidence,))
 
 
 def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -104,9 +106,9 @@ def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None
             continue
         outer = range(level + 1, min(level + 8, len(thread.frames)))
         if any("malloc" in thread.marks(at) for at in outer):
-            resource = Resource("libc-lock", futex.address, "malloc arena")
+            resource = Resource(WaitKind.LIBC_LOCK, futex.address, "malloc arena")
             evidence = f"the signal handler of frame {level} interrupted this thread inside malloc, and allocates"
-            return Wait(resource, Owner(thread.tid), "inferred", evidence=(evidence,))
+            return Wait(resource, Owner(thread.tid), Certainty.INFERRED, evidence=(evidence,))
     return None
 
 
@@ -130,7 +132,9 @@ def _refused_mutex(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     address, mutex = found.popitem()
     owner = thread.process.owner(mutex.lock & TID_MASK)
     evidence = f"{mutex.words} mutex {address:#x}: lock word {mutex.lock:#x}; the kernel refused to wait (EDEADLK)"
-    return Wait(Resource("mutex", address, thread.process.name_at(address)), owner, "recorded", evidence=(evidence,))
+    return Wait(
+        Resource(WaitKind.MUTEX, address, thread.process.name_at(address)), owner, Certainty.EXACT, evidence=(evidence,)
+    )
 
 
 class _MutexWords:
@@ -154,7 +158,7 @@ class _MutexWords:
     def looks_owned(self, thread: ThreadSnapshot) -> bool:
         """Locked, and its owner is a thread of this process: this is a mutex even where no name says so."""
         owner = thread.process.owner(self.owner)
-        return bool(self.lock) and owner is not None and owner.state == "alive"
+        return bool(self.lock) and owner is not None and not owner.gone
 
     @property
     def words(self) -> str:
@@ -168,7 +172,8 @@ class _MutexWords:
 def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: _MutexWords) -> Wait:
     process = thread.process
     in_loader = _in_loader(thread, futex.address) or _loader_locks(thread)
-    resource = Resource("loader-lock" if in_loader else "mutex", futex.address, process.name_at(futex.address))
+    name = process.name_at(futex.address)
+    resource = Resource(WaitKind.LOADER_LOCK if in_loader else WaitKind.MUTEX, futex.address, name)
     tid = mutex.owner
     if futex.is_pi or futex.is_robust:
         tid = mutex.lock & TID_MASK
@@ -181,10 +186,10 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: _MutexWords) ->
         evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.words} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
-    if owner.state == "gone" and mutex.kind & _SHARED:
+    if owner.gone and mutex.kind & _SHARED:
         text = f"shared between processes, locked by thread {tid}, which is none of this one"
         return Wait(replace(resource, name=text), timed=futex.timed, evidence=(evidence,), external=True)
-    return Wait(resource, owner, "recorded", evidence=(evidence,), timed=futex.timed)
+    return Wait(resource, owner, Certainty.EXACT, evidence=(evidence,), timed=futex.timed)
 
 
 def _in_loader(thread: ThreadSnapshot, address: int) -> bool:
@@ -211,7 +216,7 @@ def _condvar(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     address = base if base is not None else futex.address - (40 if futex.address % 8 == 0 else 44)
     how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
     return Wait(
-        Resource("condvar", address, thread.process.name_at(address)),
+        Resource(WaitKind.CONDVAR, address, thread.process.name_at(address)),
         timed=futex.timed,
         companion=_companion(thread, address, level),
         evidence=(f"futex {futex.address:#x} is a signal word of the condition variable {address:#x} ({how})",),
@@ -239,7 +244,7 @@ def _companion(thread: ThreadSnapshot, condvar: int, level: int) -> Resource | N
     if len(candidates) != 1:
         return None
     address = candidates.pop()
-    return Resource("mutex", address, thread.process.name_at(address))
+    return Resource(WaitKind.MUTEX, address, thread.process.name_at(address))
 
 
 def _is_writable_data(thread: ThreadSnapshot, address: int) -> bool:
@@ -269,13 +274,13 @@ def _rwlock(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     process = thread.process
     raw = process.memory.try_read(base, 28)
     if raw is None:
-        return Wait(Resource("rwlock", base))
+        return Wait(Resource(WaitKind.RWLOCK, base))
     readers, writer = int.from_bytes(raw[:4], "little") >> _READER_SHIFT, int.from_bytes(raw[24:28], "little")
-    resource = Resource("rwlock", base, process.name_at(base))
+    resource = Resource(WaitKind.RWLOCK, base, process.name_at(base))
     if writer:
         owner = process.owner(writer)
         evidence = f"rwlock {base:#x}: writer {writer} at +24"
-        return Wait(resource, owner, "recorded" if owner else "unknown", futex.timed, (evidence,))
+        return Wait(resource, owner, Certainty.EXACT if owner else Certainty.UNKNOWN, futex.timed, (evidence,))
     if not readers:
         return Wait(resource, handover=True, evidence=(f"rwlock {base:#x} has no writer and no readers: free",))
     found = list(_readers(thread, base))
@@ -283,7 +288,7 @@ def _rwlock(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     if len(found) != readers:
         return Wait(resource, timed=futex.timed, evidence=(evidence,))
     seen = f"{evidence}; exactly as many other threads have its address in their frames"
-    return Wait(resource, found[0], "inferred", futex.timed, (seen,), tuple(found[1:]))
+    return Wait(resource, found[0], Certainty.INFERRED, futex.timed, (seen,), tuple(found[1:]))
 
 
 def _readers(thread: ThreadSnapshot, rwlock: int) -> Iterator[Owner]:
@@ -304,7 +309,7 @@ def _semaphore(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     if external:
         name = "shared between processes"
     return Wait(
-        Resource("semaphore", futex.address, name), timed=futex.timed, evidence=evidence,
+        Resource(WaitKind.SEMAPHORE, futex.address, name), timed=futex.timed, evidence=evidence,
         handover=_has_tokens(thread, futex.address), external=external,
     )  # fmt: skip
 
@@ -338,9 +343,11 @@ def _join(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     other = thread.process.thread(owner.tid) if owner is not None else None
     if owner is None or other is None or other.registers.get("fs_base", 0) + PTHREAD_TID != futex.address:
         named = thread.first("join", within=5) is not None
-        return Wait(Resource("join", futex.address, "a thread"), timed=futex.timed) if named else None
+        return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
     evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"
-    return Wait(Resource("join", futex.address, f"thread {owner.tid}"), owner, "recorded", futex.timed, (evidence,))
+    return Wait(
+        Resource(WaitKind.JOIN, futex.address, f"thread {owner.tid}"), owner, Certainty.EXACT, futex.timed, (evidence,)
+    )
 
 
 def _barrier(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -354,4 +361,4 @@ def _barrier(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
         entered, round_, count = (int.from_bytes(raw[at : at + 4], "little") for at in (0, 4, 8))
         if 0 < count < 1 << 20 and entered - round_ <= count:
             text = f"{entered - round_} of {count} threads have arrived"
-    return Wait(Resource("barrier", address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
+    return Wait(Resource(WaitKind.BARRIER, address, ", ".join(filter(None, (name, text)))), timed=futex.timed)

@@ -7,7 +7,9 @@ address and has called the initialiser through a pointer.
 
 from __future__ import annotations
 
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import FutexWait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -23,13 +25,13 @@ def classify(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     """The wait of a thread for an initialisation that is in progress, None for any other."""
     if thread.first("once", within=4) is None and not _is_once_word(thread, futex):
         return None
-    resource = Resource("once", futex.address, thread.process.name_at(futex.address))
+    resource = Resource(WaitKind.ONCE, futex.address, thread.process.name_at(futex.address))
     owners = [Owner(other.tid) for other in thread.process.threads if _runs_initialiser(other, futex.address)]
     if len(owners) != 1:
         return Wait(resource, evidence=(f"once control {futex.address:#x}: in progress",))
     where = f"a libc frame of thread {owners[0].tid} that called out of libc"
     evidence = f"once control {futex.address:#x} is in {where}"
-    return Wait(resource, owners[0], "inferred", evidence=(evidence,))
+    return Wait(resource, owners[0], Certainty.INFERRED, evidence=(evidence,))
 
 
 def _is_once_word(thread: ThreadSnapshot, futex: FutexWait) -> bool:

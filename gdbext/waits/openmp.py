@@ -6,7 +6,9 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 
@@ -30,10 +32,10 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     address = futex.address if futex is not None else 0
     locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
     if locks or thread.first("gomp-lock", within=_NEAR) is not None:
-        return Wait(Resource("mutex", address, "OpenMP lock or critical section")) if futex is not None else None
+        return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex is not None else None
     if is_worker(thread):
         if _only_runtime_frames(thread, level):
-            return Wait(Resource("worker-pool", address, POOL))
+            return Wait(Resource(WaitKind.WORKER_POOL, address, POOL))
         return _barrier(thread, address) if futex is not None else None
     return _team(thread, address) if futex is not None else None
 
@@ -75,7 +77,7 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
     """A master waits for its team: to start, at a barrier, or to end the region. (The entry to a region often has
     no frame: GOMP_parallel jumps to the function that waits.)"""
     workers = [other for other in thread.process.threads if other is not thread and is_worker(other)]
-    resource = Resource("worker-pool", address, POOL)
+    resource = Resource(WaitKind.WORKER_POOL, address, POOL)
     expected = _barrier_total(thread, address)
     if workers and (expected is None or len(workers) >= expected - 1):
         return _for_team_mates(thread, resource, workers)
@@ -106,7 +108,7 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 def _barrier(thread: ThreadSnapshot, address: int) -> Wait:
     """A barrier inside a region: the others must arrive, and the master with them."""
     mates = [other for other in thread.process.threads if other is not thread and is_in_a_team(other)]
-    return _for_team_mates(thread, Resource("barrier", address, POOL), mates)
+    return _for_team_mates(thread, Resource(WaitKind.BARRIER, address, POOL), mates)
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:
@@ -126,7 +128,7 @@ def _for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[Thre
         return Wait(resource, evidence=(f"of its team {min(missing)} are still to arrive; {len(late)} threads may be",))
     evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
     owners = tuple(Owner(mate.tid) for mate in late)
-    return Wait(resource, owners[0], "inferred", evidence=(evidence,), others=owners[1:])
+    return Wait(resource, owners[0], Certainty.INFERRED, evidence=(evidence,), others=owners[1:])
 
 
 def _is_at(mate: ThreadSnapshot, generation: int) -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.model.facts import Frame, Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.frame import Frame
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -20,17 +23,17 @@ _NEAR = 7
 """Frames between the kernel and PyThread_acquire_lock_timed."""
 
 _KINDS = {
-    "condition": ("condvar", "threading.Condition"),
-    "event": ("condvar", "threading.Event"),
-    "semaphore": ("semaphore", "threading.Semaphore"),
-    "barrier": ("barrier", "threading.Barrier"),
-    "queue": ("queue", "queue.Queue"),
-    "simplequeue": ("queue", "queue.SimpleQueue"),
-    "future": ("condvar", "concurrent.futures.Future"),
-    "thread": ("join", ""),
-    "shutdown": ("join", "all threads that are no daemons (the interpreter is shutting down)"),
-    "rlock": ("python-lock", "threading.RLock"),
-    "lock": ("python-lock", "threading.Lock"),
+    "condition": (WaitKind.CONDVAR, "threading.Condition"),
+    "event": (WaitKind.CONDVAR, "threading.Event"),
+    "semaphore": (WaitKind.SEMAPHORE, "threading.Semaphore"),
+    "barrier": (WaitKind.BARRIER, "threading.Barrier"),
+    "queue": (WaitKind.QUEUE, "queue.Queue"),
+    "simplequeue": (WaitKind.QUEUE, "queue.SimpleQueue"),
+    "future": (WaitKind.CONDVAR, "concurrent.futures.Future"),
+    "thread": (WaitKind.JOIN, ""),
+    "shutdown": (WaitKind.JOIN, "all threads that are no daemons (the interpreter is shutting down)"),
+    "rlock": (WaitKind.PYTHON_LOCK, "threading.RLock"),
+    "lock": (WaitKind.PYTHON_LOCK, "threading.Lock"),
 }
 
 _WORKERS = {
@@ -61,13 +64,13 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _plain_lock(thread, futex, futex.address, "", free)
     if found.kind in ("lock", "rlock", "import") or found.reacquiring:
         return _lock(thread, futex, found, free)
-    kind, name = _KINDS.get(found.kind, ("python-lock", found.kind))
+    kind, name = _KINDS.get(found.kind, (WaitKind.PYTHON_LOCK, found.kind))
     evidence = f"Python frame {found.frame.function}: {found.kind} at {found.address:#x}"
-    if kind == "join":
+    if kind is WaitKind.JOIN:
         return _join(futex, found, name, evidence)
-    if kind == "condvar" and found.owner_tid is not None and not free:
+    if kind is WaitKind.CONDVAR and found.owner_tid is not None and not free:
         told = (evidence, f"thread {found.owner_tid} runs its job")
-        return Wait(Resource(kind, found.address, name), Owner(found.owner_tid), "recorded", futex.timed, told)
+        return Wait(Resource(kind, found.address, name), Owner(found.owner_tid), Certainty.EXACT, futex.timed, told)
     return Wait(Resource(kind, found.address, name), timed=futex.timed, evidence=(evidence,), handover=free)
 
 
@@ -100,18 +103,20 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: boo
     ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock is not None else None)
     if ident is None:
         return _plain_lock(thread, futex, address, kind, free)
-    resource = Resource("python-lock", address, kind)
+    resource = Resource(WaitKind.PYTHON_LOCK, address, kind)
     tid = found.owner_tid if found.owner_tid is not None else (lock.owner_tid if lock is not None else None)
     evidence = f"{kind} {address:#x} records its owner: thread ident {ident:#x}"
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
     if tid is None:
-        return Wait(resource, Owner(ident, "gone"), "recorded", futex.timed, (evidence, "no thread has that ident"))
-    return Wait(resource, Owner(tid), "recorded", futex.timed, (evidence,))
+        return Wait(
+            resource, Owner(ident, gone=True), Certainty.EXACT, futex.timed, (evidence, "no thread has that ident")
+        )
+    return Wait(resource, Owner(tid), Certainty.EXACT, futex.timed, (evidence,))
 
 
 def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: str, free: bool) -> Wait:
-    resource = Resource("python-lock", address, name)
+    resource = Resource(WaitKind.PYTHON_LOCK, address, name)
     evidence = f"semaphore {futex.address:#x} of a Python lock, which records no owner"
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
@@ -122,7 +127,7 @@ def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: st
     if len(holders) != 1:
         return Wait(resource, timed=futex.timed, evidence=(evidence,))
     seen = f"thread {holders[0]} is inside a with statement of this lock"
-    return Wait(resource, Owner(holders[0]), "inferred", futex.timed, (evidence, seen))
+    return Wait(resource, Owner(holders[0]), Certainty.INFERRED, futex.timed, (evidence, seen))
 
 
 def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
@@ -133,6 +138,8 @@ def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
 
 def _join(futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
     if found.owner_tid is None:
-        return Wait(Resource("join", found.address, name or "a Python thread"), timed=futex.timed, evidence=(evidence,))
-    resource = Resource("join", found.address, f"thread {found.owner_tid}")
-    return Wait(resource, Owner(found.owner_tid), "recorded", futex.timed, (evidence,))
+        return Wait(
+            Resource(WaitKind.JOIN, found.address, name or "a Python thread"), timed=futex.timed, evidence=(evidence,)
+        )
+    resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
+    return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence,))

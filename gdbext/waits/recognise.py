@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdbext.model.facts import Resource, Wait
+from gdbext.model.thread import RunState
+from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits import gil_waits, glibc_waits, openmp, python_waits, static_init, syscall_waits, torch_waits
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
@@ -30,9 +32,9 @@ _PROMPT = 24
 
 
 class State(NamedTuple):
-    """``state`` is "running", "waiting" or "idle"; ``pool`` names the pool of an idle worker."""
+    """What a thread does, what it waits for, and the pool whose idle worker it is ("" for any other thread)."""
 
-    state: str
+    state: RunState
     wait: Wait | None
     pool: str
 
@@ -45,11 +47,11 @@ def state_of(thread: ThreadSnapshot) -> State:
     pool = pool or python_waits.pool_of(thread)
     if pool:
         address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
-        return State("idle", Wait(Resource("worker-pool", address, pool)), pool)
+        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool)), pool)
     wait = wait_of(thread)
     if wait is not None and _reads_prompt(thread, wait):
-        return State("idle", wait, "")
-    return State("waiting", wait, "") if wait is not None else State("running", None, "")
+        return State(RunState.IDLE, wait, "")
+    return State(RunState.WAITING, wait, "") if wait is not None else State(RunState.RUNNING, None, "")
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -64,27 +66,29 @@ def wait_of(thread: ThreadSnapshot) -> Wait | None:
     evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
     name = thread.process.name_at(futex.address)
     external = futex.shared and thread.is_shared(futex.address)
-    return Wait(Resource("futex", futex.address, name), timed=futex.timed, evidence=(evidence,), external=external)
+    return Wait(
+        Resource(WaitKind.FUTEX, futex.address, name), timed=futex.timed, evidence=(evidence,), external=external
+    )
 
 
 def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
     if openmp.is_idle_worker(thread):
-        return State("idle", Wait(Resource("worker-pool", 0, f"{openmp.POOL} (spinning)")), openmp.POOL)
+        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{openmp.POOL} (spinning)")), openmp.POOL)
     gil = gil_waits.between_waits(thread)
     if gil is not None:
-        return State("waiting", gil, "")
+        return State(RunState.WAITING, gil, "")
     device = torch_waits.spinning_device(thread)
     if device is not None:
-        return State("waiting", device, "")
+        return State(RunState.WAITING, device, "")
     if thread.kernel_state == "D":
-        uninterruptible = Resource("io", 0, "the kernel (uninterruptible sleep)")
-        return State("waiting", Wait(uninterruptible, evidence=("the kernel's state of the thread is D",)), "")
-    return State("running", None, "")
+        uninterruptible = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
+        return State(RunState.WAITING, Wait(uninterruptible, evidence=("the kernel's state of the thread is D",)), "")
+    return State(RunState.RUNNING, None, "")
 
 
 def _reads_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
     """The interpreter waits for its user: at its prompt, or for standard input outside of the dispatcher."""
-    if wait.resource.kind != "io" or thread.dispatch:
+    if wait.kind is not WaitKind.IO or thread.dispatch:
         return False
     if thread.first("prompt", within=_PROMPT) is not None or _is_python_prompt(thread):
         return True

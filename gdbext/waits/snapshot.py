@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.model.facts import DispatchFrame, Frame, Owner
+from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.frame import Frame
+from gdbext.model.wait import Owner
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
@@ -128,7 +130,7 @@ class ProcessSnapshot:
         if not 0 < tid <= MAX_TID:
             return None
         outer = self._outer_tids.get(tid)
-        return Owner(outer) if outer is not None else Owner(tid, "gone")
+        return Owner(outer) if outer is not None else Owner(tid, gone=True)
 
     @cached_property
     def _outer_tids(self) -> Mapping[int, int]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, demangle, without_clone_suffix
 from gdbext.waits.futex import futex_wait
@@ -36,14 +38,16 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     variable = _variable(thread, guard, level)
     raw = thread.process.memory.try_read(guard, 4)
     if raw is not None and not int.from_bytes(raw, "little") & _PENDING:
-        return Wait(Resource("static-init", guard, variable), handover=True, evidence=("the guard is not pending",))
+        return Wait(
+            Resource(WaitKind.STATIC_INIT, guard, variable), handover=True, evidence=("the guard is not pending",)
+        )
     found = _initialisers(thread, guard, level + 1)
-    resource = Resource("static-init", guard, variable)
+    resource = Resource(WaitKind.STATIC_INIT, guard, variable)
     if not found:
         return Wait(resource, evidence=(f"guard {guard:#x} records no owner; no other stack is in its function",))
     owner, return_address = found[0]
     evidence = f"guard {guard:#x} records no owner; thread {owner.tid} has returned from it to {return_address:#x}"
-    certainty = "inferred" if len(found) == 1 else "unknown"
+    certainty = Certainty.INFERRED if len(found) == 1 else Certainty.UNKNOWN
     return Wait(resource, owner if len(found) == 1 else None, certainty, evidence=(evidence,))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gdbext.model.facts import Resource, Wait
+from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.process.syscalls import Syscall
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -29,7 +30,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if call.name in ("wait4", "waitid"):
         return _child(process, call)
     if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
-        return Wait(Resource("sleep", 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
+        return Wait(Resource(WaitKind.SLEEP, 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
     if call.name in _BY_DESCRIPTOR:
         return _descriptor(process, call)
     if call.name in ("poll", "ppoll"):
@@ -38,7 +39,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _select(process, call)
     if call.name in _EPOLL:
         return _epoll(process, call)
-    return Wait(Resource("io", 0, call.name), evidence=(f"blocked in {call.name}",))
+    return Wait(Resource(WaitKind.IO, 0, call.name), evidence=(f"blocked in {call.name}",))
 
 
 def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -50,7 +51,7 @@ def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:
         text = f"sleeps ({max(seconds, 0):.3g} s more)" if seconds is not None else "sleeps"
     else:
         text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
-    return Wait(Resource("sleep", 0, text), timed=True, seconds=seconds)
+    return Wait(Resource(WaitKind.SLEEP, 0, text), timed=True, seconds=seconds)
 
 
 def _seconds(process: ProcessSnapshot, pointer: int) -> float | None:
@@ -67,9 +68,9 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
     children = process.outside.children() if process.outside is not None else {}
     if pid > 0 and which in ("", "one"):
-        return Wait(Resource("child-process", 0, f"child process {_named(pid, children)}"))
+        return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"child process {_named(pid, children)}"))
     names = ", ".join(_named(child, children) for child in sorted(children)[:4])
-    return Wait(Resource("child-process", 0, f"any child process ({names})" if names else "any child process"))
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"any child process ({names})" if names else "any child process"))
 
 
 def _named(pid: int, children: object) -> str:
@@ -79,7 +80,9 @@ def _named(pid: int, children: object) -> str:
 
 def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
-    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",))
+    return Wait(
+        Resource(WaitKind.IO, 0, f"{call.name} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",)
+    )
 
 
 def _fd(process: ProcessSnapshot, fd: int) -> str:
@@ -110,18 +113,18 @@ def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
         timed = call.arguments[2] != 0
         limit = " with a timeout" if timed else ""
     if not fds and timed:
-        return Wait(Resource("sleep", 0, "sleeps (poll without descriptors)"), timed=True)
+        return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (poll without descriptors)"), timed=True)
     listed = "; ".join(_fd(process, fd) for fd in fds[:4] if fd >= 0) or "no descriptor"
-    return Wait(Resource("io", 0, f"{call.name} on {listed}{limit}"), timed=timed)
+    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {listed}{limit}"), timed=timed)
 
 
 def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
     fds = sorted(set().union(*(_set_bits(process, pointer, call.arguments[0]) for pointer in call.arguments[1:4])))
     timed = call.arguments[4] != 0
     if not fds and timed:
-        return Wait(Resource("sleep", 0, "sleeps (select without descriptors)"), timed=True)
+        return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (select without descriptors)"), timed=True)
     listed = "; ".join(_fd(process, fd) for fd in fds[:4]) or "descriptors that cannot be read"
-    return Wait(Resource("io", 0, f"{call.name} on {listed}"), timed=timed)
+    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {listed}"), timed=timed)
 
 
 def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
@@ -133,7 +136,7 @@ def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
 def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
-    return Wait(Resource("io", 0, f"{call.name} on {_fd(process, fd)}"), timed=timed)
+    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {_fd(process, fd)}"), timed=timed)
 
 
 def _has_timeout(call: Syscall) -> bool:

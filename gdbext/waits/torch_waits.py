@@ -6,7 +6,9 @@ poll, which by itself says nothing.
 
 from __future__ import annotations
 
-from gdbext.model.facts import Owner, Resource, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 
 AUTOGRAD = "autograd"
@@ -64,22 +66,22 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return None
     name = _name_of(thread, level)
     if mark in ("nccl", "mpi", "collective", "store"):
-        return Wait(Resource("collective", address, name), evidence=(f"frame {level}: {name}",))
+        return Wait(Resource(WaitKind.COLLECTIVE, address, name), evidence=(f"frame {level}: {name}",))
     if mark == "device":
-        return Wait(Resource("device", address, name), evidence=(f"frame {level}: {name}",))
+        return Wait(Resource(WaitKind.DEVICE, address, name), evidence=(f"frame {level}: {name}",))
     if mark == "autograd-execute":
         return _graph_task(thread, address, level)
     if mark == "std-future":
-        return Wait(Resource("condvar", address, "std::future"), evidence=(f"frame {level}: {name}",))
+        return Wait(Resource(WaitKind.CONDVAR, address, "std::future"), evidence=(f"frame {level}: {name}",))
     pool, mark_of_worker = _WORKERS_FOR[mark]
-    resource = Resource("worker-pool", address, pool)
+    resource = Resource(WaitKind.WORKER_POOL, address, pool)
     evidence = f"frame {level}: {name} waits for what the {pool} does"
     others = [other for other in thread.process.threads if other is not thread]
     if any(mark_of_worker in other.outer_marks for other in others):
         working = [Owner(other.tid) for other in others if mark_of_worker in other.outer_marks and not pool_of(other)]
         return _for_owners(resource, working, evidence)
     if mark == "future" and any(other.first("future") is None and not pool_of(other) for other in others):
-        return Wait(Resource("condvar", address, "c10::ivalue::Future"), evidence=(evidence,))
+        return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
     missing = f"this process has no thread of the {pool}: they do not survive fork"
     return Wait(resource, missing=missing, evidence=(evidence, "no thread has the pool's main function on its stack"))
 
@@ -90,7 +92,7 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
     if level is None or _is_covered(thread, level):
         return None
     name = _name_of(thread, level)
-    return Wait(Resource("device", 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+    return Wait(Resource(WaitKind.DEVICE, 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
 
 
 def _innermost(thread: ThreadSnapshot, *marks: str) -> tuple[str, int] | None:
@@ -120,7 +122,7 @@ def _graph_task(thread: ThreadSnapshot, address: int, level: int) -> Wait:
     """
     process = thread.process
     workers = [other for other in process.threads if other is not thread and "autograd-thread" in other.outer_marks]
-    resource = Resource("queue", address, "autograd graph task")
+    resource = Resource(WaitKind.QUEUE, address, "autograd graph task")
     evidence = (f"frame {level}: {_name_of(thread, level)} waits for its graph task",)
     if not workers:
         missing = "this process has no autograd engine threads: they do not survive fork"
@@ -133,4 +135,4 @@ def _for_owners(resource: Resource, working: list[Owner], *evidence: str) -> Wai
     """A wait for workers: those that are at work must finish."""
     if not working:
         return Wait(resource, evidence=(*evidence, "all of them wait for work"))
-    return Wait(resource, working[0], "inferred", evidence=evidence, others=tuple(working[1:]))
+    return Wait(resource, working[0], Certainty.INFERRED, evidence=evidence, others=tuple(working[1:]))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from gdbext.model.facts import DispatchFrame, DispatchKeySet, Kernel, Owner, Resource, ThreadReport, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.wait import Owner, Resource, Wait
+from gdbext.model.wait_kind import WaitKind
 
 
-def wait(kind, owner=None, address=0x1000, state="alive", certainty=None, others=(), **more):
-    known = Owner(owner, state) if owner is not None else None
-    certainty = certainty or ("recorded" if known else "unknown")
-    return Wait(Resource(kind, address, more.pop("name", "")), known, certainty,
+def wait(kind, owner=None, address=0x1000, gone=False, certainty=None, others=(), **more):
+    known = Owner(owner, gone=gone) if owner is not None else None
+    certainty = certainty or (Certainty.EXACT if known else Certainty.UNKNOWN)
+    return Wait(Resource(WaitKind(kind), address, more.pop("name", "")), known, certainty,
                 others=tuple(Owner(tid) for tid in others), **more)  # fmt: skip
 
 
 def thread(tid, waits=None, dispatch=(), state=None, **more):
-    state = state or ("waiting" if waits else "running")
+    state = state or (RunState.WAITING if waits else RunState.RUNNING)
     return ThreadReport(tid, wait=waits, dispatch=tuple(dispatch), state=state, **more)
 
 
-def step(op, level=0, bits=None, key="CPU", event="call", kernel="k", stage="in-kernel"):
+def step(op, level=0, bits=None, key="CPU", event="call", kernel="k", stage=DispatchStage.IN_KERNEL):
     keyset = DispatchKeySet(bits, (f"K{bits:x}",)) if bits is not None else None
-    return DispatchFrame(level, event, op, "", keyset, key, None, Kernel(kernel) if kernel else None, stage, "exact")
+    return DispatchFrame(
+        level, event, op, "", keyset, key, None, Kernel(kernel) if kernel else None, stage, Certainty.EXACT
+    )

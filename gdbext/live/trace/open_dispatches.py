@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import GdbextError
+from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.hooks.control import Control
-    from gdbext.model.facts import DispatchFrame
     from gdbext.model.traced_dispatch import TracedDispatch
     from gdbext.targets.base import Thread
 
 MEANINGS = {
-    "entering": "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
-    "lookup": "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
-    "invoking": "the kernel was found and is being called, but was not entered: it is between dispatcher and kernel "
-    "(boxing, or profiler callbacks)",
-    "in-kernel": "the kernel was entered and has not returned: it is inside the kernel itself, or in what that calls",
+    DispatchStage.ENTERING: "it is entering the dispatcher: the operator's handle is not ready, no lookup was made",
+    DispatchStage.LOOKUP: "it is looking up the kernel: the dispatch table was not left, no kernel was found yet",
+    DispatchStage.INVOKING: "the kernel was found and is being called, but was not entered: it is between dispatcher "
+    "and kernel (boxing, or profiler callbacks)",
+    DispatchStage.IN_KERNEL: "the kernel was entered and has not returned: it is inside the kernel itself, or in what "
+    "that calls",
 }
 """By the stage of dispatch-bt's innermost step; after the table "Where to look" of the print-based procedure."""
 
@@ -59,7 +60,7 @@ def _of_thread(session: Session, thread: Thread, dispatches: Sequence[TracedDisp
             for one in alive
         ],
         "stopped_in": _step(innermost),
-        "meaning": MEANINGS.get(innermost.stage, "") if innermost is not None else "",
+        "meaning": MEANINGS[innermost.stage] if innermost is not None else "",
     }
 
 
@@ -70,6 +71,6 @@ def _step(step: DispatchFrame | None) -> dict[str, Any] | None:
         "event": step.event,
         "op": step.qualified,
         "key": step.key,
-        "stage": step.stage,
+        "stage": step.stage.value,
         "kernel": step.kernel.function if step.kernel is not None else None,
     }

@@ -5,8 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gdbext.model.facts import DispatchFrame, Frame, Kernel, Resource, ThreadReport, Verdict, Wait
+from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch_frame import DispatchFrame, Kernel
+from gdbext.model.frame import Frame
 from gdbext.model.report import SCHEMA, Report, TargetFacts
+from gdbext.model.thread import ThreadReport
+from gdbext.model.verdict import Verdict
+from gdbext.model.wait import Resource, Wait
+
+_WAIT_CERTAINTY = {
+    Certainty.EXACT: "recorded",
+    Certainty.VERIFIED: "recorded",
+    Certainty.INFERRED: "inferred",
+    Certainty.UNKNOWN: "unknown",
+}
+"""The contract's words for who owns what is waited for."""
 
 
 def render(report: Report, pretty: bool = False) -> str:
@@ -23,7 +36,7 @@ def document(report: Report) -> dict[str, Any]:
         "threads": [_thread(thread, report.why) for thread in report.threads],
         "verdict": _verdict(report.verdict),
         "findings": [
-            {"kind": f.kind, "summary": f.summary, "threads": list(f.threads), "evidence": list(f.evidence)}
+            {"kind": f.kind.value, "summary": f.summary, "threads": list(f.threads), "evidence": list(f.evidence)}
             for f in report.findings
         ],
         "errors": [{"what": e.what, "where": e.where, "help": e.help, "why": e.why} for e in report.errors],
@@ -55,7 +68,7 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         "name": thread.name,
         "python_name": thread.python_name,
         "signal": thread.signal,
-        "state": thread.state,
+        "state": thread.state.value,
         "wait": _wait(thread.wait),
         "holds": [resource(held) for held in thread.holds],
         "dispatch": [_step(step, why) for step in thread.dispatch],
@@ -71,17 +84,17 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
 
 def resource(held: Resource) -> dict[str, Any]:
     """A RESOURCE of the contract."""
-    return {"kind": held.kind, "address": f"{held.address:#x}", "name": held.name}
+    return {"kind": held.kind.value, "address": f"{held.address:#x}", "name": held.name}
 
 
 def _wait(wait: Wait | None) -> dict[str, Any] | None:
     if wait is None:
         return None
-    owner = {"tid": wait.owner.tid, "state": wait.owner.state} if wait.owner else None
+    owner = {"tid": wait.owner.tid, "state": "gone" if wait.owner.gone else "alive"} if wait.owner else None
     return {
         **resource(wait.resource),
         "owner": owner,
-        "certainty": wait.certainty,
+        "certainty": _WAIT_CERTAINTY[wait.certainty],
         "timed": wait.timed,
         "evidence": list(wait.evidence),
     }
@@ -100,8 +113,8 @@ def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:
         "key": step.key,
         "table_index": step.table_index,
         "kernel": _kernel(step.kernel),
-        "stage": step.stage,
-        "confidence": step.confidence,
+        "stage": step.stage.value,
+        "confidence": step.confidence.value,
     }
     if step.never_entered:
         value["never_entered"] = step.never_entered
@@ -127,7 +140,7 @@ def _kernel(kernel: Kernel | None) -> dict[str, Any] | None:
 def _frame(frame: Frame) -> dict[str, Any]:
     return {
         "level": frame.level,
-        "kind": frame.kind,
+        "kind": frame.kind.value,
         "pc": f"{frame.pc:#x}" if frame.pc is not None else None,
         "function": frame.function,
         "module": frame.module,
@@ -140,16 +153,16 @@ def _frame(frame: Frame) -> dict[str, Any]:
 def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
+    finding, step = verdict.finding, verdict.finding.step
     return {
-        "kind": verdict.kind,
-        "summary": verdict.summary,
-        "threads": list(verdict.threads),
-        "op": verdict.op,
-        "key": verdict.key,
-        "stage": verdict.stage,
+        "kind": finding.kind.value,
+        "summary": finding.summary,
+        "threads": list(finding.threads),
+        "op": step.op if step else None,
+        "key": step.key if step else None,
+        "stage": step.stage.value if step else None,
         "cycle": [
-            {"tid": edge.tid, "waits_for": resource(edge.waits_for), "held_by": edge.held_by}
-            for edge in verdict.cycle
+            {"tid": edge.tid, "waits_for": resource(edge.waits_for), "held_by": edge.held_by} for edge in finding.cycle
         ],
         "advice": list(verdict.advice),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gdbext.errors import GdbextError
-from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, Kernel
+from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
@@ -237,20 +237,21 @@ class DispatchStackReader:
         targets = {found.target for found in self._code.of(function).calls if found.target is not None}
         return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
 
-    def _stage(self, stack: Stack, found: DispatchCall, innermost: bool) -> str:
+    def _stage(self, stack: Stack, found: DispatchCall, innermost: bool) -> DispatchStage:
         if found.kernel is not None:
-            return "in-kernel"
+            return DispatchStage.IN_KERNEL
         if found.detail is Role.ENTERING:
-            return "entering"
+            return DispatchStage.ENTERING
         if found.detail is Role.LOOKUP:
-            return "lookup"
+            return DispatchStage.LOOKUP
         if self._role(stack, found.header[-1]).role.is_layer:
-            return "invoking"
+            return DispatchStage.INVOKING
         if found.helpers and stack.function(found.helpers[0]) is None:
             return self._unnamed_stage(stack, found.helpers[0])
-        return "lookup" if self._handle_is_ready(found) or not innermost else "entering"
+        ready = self._handle_is_ready(found) or not innermost
+        return DispatchStage.LOOKUP if ready else DispatchStage.ENTERING
 
-    def _unnamed_stage(self, stack: Stack, level: int) -> str:
+    def _unnamed_stage(self, stack: Stack, level: int) -> DispatchStage:
         """In a stripped library: all that the lookup calls is exported, so nameless functions are layers, and what
         a layer calls through a pointer is the kernel."""
         for layer in range(level, max(level - MAX_LAYERS, 0), -1):
@@ -258,8 +259,8 @@ class DispatchStackReader:
                 break
             code = self._memory.try_read(stack.frames[layer].pc - DIRECT_CALL, DIRECT_CALL)
             if code is not None and self._sites.direct_target(stack, layer) is None:
-                return "in-kernel"
-        return "invoking"
+                return DispatchStage.IN_KERNEL
+        return DispatchStage.INVOKING
 
     def _handle_is_ready(self, found: DispatchCall) -> bool:
         """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""

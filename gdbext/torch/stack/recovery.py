@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gdbext.errors import BadData, GdbextError
+from gdbext.model.certainty import Certainty
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction
@@ -32,13 +33,13 @@ runtime key of each; autograd is the one that tensors do not have alone."""
 
 @dataclass
 class Recovered:
-    """What is known of a pass. ``confidence`` is that of the keyset, in the contract's words."""
+    """What is known of a pass. ``confidence`` is that of the keyset."""
 
     operator: Operator | None = None
     keyset: int | None = None
     index: int | None = None
     kernel: KernelFunction | None = None
-    confidence: str = "unknown"
+    confidence: Certainty = Certainty.UNKNOWN
     evidence: list[str] = field(default_factory=list)
 
 
@@ -92,7 +93,7 @@ class Recovery:
             if self._exact(stack, found, level, result, operator):
                 return
         self._only_candidate(stack, found, result, operator)
-        if result.confidence == "unknown":
+        if result.confidence is Certainty.UNKNOWN:
             self._from_kernel_alone(stack, found, result, operator)
 
     def _exact(self, stack: Stack, found: DispatchCall, level: int, result: Recovered, operator: Operator) -> bool:
@@ -115,7 +116,7 @@ class Recovery:
                 continue
             place = f"{ARGUMENTS[position]} by the call in frame #{level}"
             result.evidence.append(f"keyset {value:#x} passed in {place}")
-            self._accept(result, value, index, kernel, "exact")
+            self._accept(result, value, index, kernel, Certainty.EXACT)
             return True
         return False
 
@@ -191,7 +192,7 @@ class Recovery:
             value = possible[0]
             index, kernel = operator.kernel_for(value)
             result.evidence.append(f"keyset {value:#x} in {proven[value]}: the only word that leads to this kernel")
-            self._accept(result, value, index, kernel, "verified")
+            self._accept(result, value, index, kernel, Certainty.VERIFIED)
         elif possible:
             result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
 
@@ -208,13 +209,15 @@ class Recovery:
         kernel = operator.kernel(indices[0])
         same = all(operator.kernel(index).same_code == kernel.same_code for index in indices)
         if len(indices) == 1:
-            result.index, result.kernel, result.confidence = indices[0], kernel, "inferred"
+            result.index, result.kernel, result.confidence = indices[0], kernel, Certainty.INFERRED
             result.evidence.append("the running kernel stands in one table entry only")
         elif same:
-            result.kernel, result.confidence = kernel, "inferred"
+            result.kernel, result.confidence = kernel, Certainty.INFERRED
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
 
-    def _accept(self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: str) -> None:
+    def _accept(
+        self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: Certainty
+    ) -> None:
         result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
         result.evidence.append(
             f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"

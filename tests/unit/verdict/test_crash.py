@@ -7,7 +7,7 @@ from fake_target import FakeTarget
 
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
-from gdbext.verdict.crash import describe, is_trap
+from gdbext.verdict.crash import CrashKind, describe, is_trap
 
 STACK = MemoryMapping(0x7F0000020000, 0x7F0000820000, 0, "", "rw-p")
 GUARD = MemoryMapping(0x7F000001F000, 0x7F0000020000, 0, "", "---p")
@@ -20,7 +20,7 @@ SP = 0x7F0000400000
 
 def kind(address, sp=SP, rip=0x400100, code=1, maps=MAPS, number=11, name="SIGSEGV"):
     signal = Signal(number, name, code, address)
-    return describe(1, signal, {"rsp": sp, "rip": rip}, maps).kind
+    return describe(1, signal, {"rsp": sp, "rip": rip}, maps).kind.value
 
 
 @pytest.mark.parametrize(("address", "expected"), [
@@ -59,7 +59,7 @@ def test_jumps():
 
 def test_abort_has_no_address():
     crash = describe(1, Signal(6, "SIGABRT", -6, 123), {"rsp": SP}, MAPS)
-    assert (crash.kind, crash.address) == ("abort", None)
+    assert (crash.kind, crash.address) == (CrashKind.ABORT, None)
 
 
 def test_what_ended_the_program():

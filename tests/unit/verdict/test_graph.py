@@ -6,7 +6,7 @@ import time
 
 from analysis_facts import thread, wait
 
-from gdbext.verdict.graph import WaitGraph
+from gdbext.verdict.graph import ChainEnd, WaitGraph
 
 
 def ring(size, kind="mutex", first=1):
@@ -20,7 +20,10 @@ def cycle_tids(graph):
 def test_two_threads():
     graph = WaitGraph([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))])
     (cycle,) = graph.cycles()
-    assert [(e.fact.tid, e.fact.waits_for.kind, e.fact.held_by) for e in cycle] == [(7, "gil", 9), (9, "mutex", 7)]
+    assert [(e.fact.tid, e.fact.waits_for.kind.value, e.fact.held_by) for e in cycle] == [
+        (7, "gil", 9),
+        (9, "mutex", 7),
+    ]
 
 
 def test_a_long_cycle_with_threads_that_lead_into_it():
@@ -36,7 +39,7 @@ def test_no_cycle_where_the_chain_ends():
     graph = WaitGraph([thread(1, wait("mutex", 2)), thread(2, wait("gil", 3)), thread(3)])
     assert graph.cycles() == []
     chain = graph.chain(1)
-    assert (chain.end, chain.reason, [e.tid for e in chain.edges]) == (3, "running", [1, 2])
+    assert (chain.end, chain.reason, [e.tid for e in chain.edges]) == (3, ChainEnd.RUNNING, [1, 2])
 
 
 def test_one_of_several_owners_closes_the_cycle():
@@ -46,14 +49,14 @@ def test_one_of_several_owners_closes_the_cycle():
 
 def test_a_chain_follows_the_owner_that_is_stuck():
     graph = WaitGraph([thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("condvar"))])
-    assert (graph.chain(1).end, graph.chain(1).reason) == (3, "unknown")
+    assert (graph.chain(1).end, graph.chain(1).reason) == (3, ChainEnd.UNKNOWN)
 
 
 def test_timed_waits_end_by_themselves_but_the_gil_is_waited_for_again():
     lock = [thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))]
     assert WaitGraph(lock).cycles() == []
     assert len(WaitGraph(lock).cycles(with_timed=True)) == 1
-    assert WaitGraph(lock).chain(2).reason == "timed"
+    assert WaitGraph(lock).chain(2).reason is ChainEnd.TIMED
     gil = [thread(1, wait("gil", 2, timed=True)), thread(2, wait("mutex", 1))]
     assert cycle_tids(WaitGraph(gil)) == [[1, 2]]
 
@@ -61,16 +64,18 @@ def test_timed_waits_end_by_themselves_but_the_gil_is_waited_for_again():
 def test_a_lock_that_is_being_handed_on_holds_nobody_up():
     graph = WaitGraph([thread(1, wait("mutex", 2, handover=True)), thread(2, wait("mutex", 1))])
     assert graph.cycles() == []
-    assert graph.chain(2).reason == "handover"
+    assert graph.chain(2).reason is ChainEnd.HANDOVER
 
 
 def test_ends():
     threads = [
-        thread(1, wait("mutex", 99, state="gone")), thread(2, wait("barrier", missing="no workers")),
+        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing="no workers")),
         thread(3, wait("futex")), thread(4, wait("mutex", 1234)), thread(5, wait("mutex", 5)),
     ]  # fmt: skip
     graph = WaitGraph(threads)
-    assert [graph.chain(tid).reason for tid in (1, 2, 3, 4, 5)] == ["gone", "missing", "unknown", "absent", "cycle"]
+    assert [graph.chain(tid).reason for tid in (1, 2, 3, 4, 5)] == [
+        ChainEnd.GONE, ChainEnd.MISSING, ChainEnd.UNKNOWN, ChainEnd.ABSENT, ChainEnd.CYCLE,
+    ]  # fmt: skip
     assert [edge.tid for edge in graph.self_loops()] == [5]
     assert graph.cycles() == []
 

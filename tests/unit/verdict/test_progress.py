@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.model.facts import Verdict
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.thread import RunState
+from gdbext.model.verdict import Verdict
 from gdbext.verdict.progress import Place, compare, revised, summary
 
 
@@ -38,17 +41,17 @@ def test_threads_come_and_go():
 
 def test_a_wait_that_moved_on_is_slow_and_not_stuck():
     threads = [thread(1, wait("condvar"), [step("aten::mm")])]
-    verdict = Verdict("blocked", "It waits.", (1,), op="aten::mm")
+    verdict = Verdict(Finding(FindingKind.BLOCKED, "It waits.", (1,)))
     moved, stuck = (compare([{1: place()}, {1: place(line=line)}], 1.0) for line in (2, 1))
-    assert revised(verdict, moved, threads).kind == "busy"
-    assert revised(verdict, moved, threads).summary.startswith("Slow, not stuck")
+    assert revised(verdict, moved, threads).finding.kind is FindingKind.BUSY
+    assert revised(verdict, moved, threads).finding.summary.startswith("Slow, not stuck")
     assert revised(verdict, stuck, threads) is verdict
-    crash = Verdict("crash", "It crashed.", (1,))
+    crash = Verdict(Finding(FindingKind.CRASH, "It crashed.", (1,)))
     assert revised(crash, moved, threads) is crash
 
 
 def test_the_summary_leaves_idle_workers_out():
-    threads = [thread(1, name="main"), thread(2, wait("worker-pool"), state="idle", name="pool")]
+    threads = [thread(1, name="main"), thread(2, wait("worker-pool"), state=RunState.IDLE, name="pool")]
     found = compare([{1: place(), 2: place()}] * 2, 2.0)
     note = summary(found, threads, 2, 2.0)
     assert "main" in note.summary

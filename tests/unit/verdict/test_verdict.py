@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
+from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.thread import RunState
 from gdbext.verdict import recursion
-from gdbext.verdict.crash import Crash
-from gdbext.verdict.verdict import Observations, judge
+from gdbext.verdict.crash import Crash, CrashKind
+from gdbext.verdict.judge import Observations, judge
 
 MM = step("aten::mm", 4, 0x10, "Meta")
 
 
 def verdict(*threads, **more):
-    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict
+    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict.finding
 
 
 def recursions(thread_facts):
@@ -27,36 +31,36 @@ def test_deadlock_names_both_and_their_operators():
         thread(1, wait("mutex", 2, address=0xABC, name="config_lock"), [MM], python_name="MainThread"),
         thread(2, wait("gil", 1), [step("aten::add", 1)], python_name="worker"),
     )
-    assert (found.kind, found.op, found.threads) == ("deadlock", "aten::mm", (1, 2))
-    assert [(e.tid, e.waits_for.kind, e.held_by) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
+    assert (found.kind, found.step.op, found.threads) == (FindingKind.DEADLOCK, "aten::mm", (1, 2))
+    assert [(e.tid, e.waits_for.kind.value, e.held_by) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
     for text in ("MainThread (tid 1)", "worker (tid 2)", "aten::mm", "aten::add", "the GIL", "0xabc (config_lock)"):
         assert text in found.summary
 
 
 def test_an_inferred_owner_is_said_to_be_inferred():
     found = verdict(
-        thread(1, wait("static-init", 2, certainty="inferred", name="at::_ops::mm::call(...)::op")),
+        thread(1, wait("static-init", 2, certainty=Certainty.INFERRED, name="at::_ops::mm::call(...)::op")),
         thread(2, wait("gil", 1)),
     )
-    assert found.kind == "deadlock"
+    assert found.kind is FindingKind.DEADLOCK
     assert "inferred" in found.summary
     assert "which worker holds" not in found.summary
 
 
 def test_self_deadlock():
     found = verdict(thread(1, wait("mutex", 1), [MM]))
-    assert (found.kind, found.op, [e.held_by for e in found.cycle]) == ("self-deadlock", "aten::mm", [1])
+    assert (found.kind, found.step.op, [e.held_by for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
 
 
 def test_orphaned_lock():
-    found = verdict(thread(1, wait("mutex", 77, state="gone"), [MM]))
-    assert (found.kind, found.op) == ("orphaned-lock", "aten::mm")
+    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]))
+    assert (found.kind, found.step.op) == (FindingKind.ORPHANED_LOCK, "aten::mm")
     assert "77" in found.summary
 
 
 def test_missing_workers():
     found = verdict(thread(1, wait("worker-pool", missing="this process has no OpenMP workers"), [MM]))
-    assert (found.kind, found.op) == ("missing-workers", "aten::mm")
+    assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
     assert "no OpenMP workers" in found.summary
 
 
@@ -65,36 +69,41 @@ def test_missing_workers():
 ])  # fmt: skip
 def test_blocked_inside_the_dispatcher(waits):
     found = verdict(thread(1, waits, [MM]))
-    assert (found.kind, found.op, found.key, found.stage) == ("blocked", "aten::mm", "Meta", "in-kernel")
+    assert (found.kind, found.step.op, found.step.key, found.step.stage) == (
+        FindingKind.BLOCKED,
+        "aten::mm",
+        "Meta",
+        DispatchStage.IN_KERNEL,
+    )
 
 
 def test_blocked_follows_the_chain_to_its_end():
     found = verdict(
         thread(1, wait("gil", 2), [MM]), thread(2, wait("mutex", 3)), thread(3, wait("condvar", address=0xC0))
     )
-    assert (found.kind, found.threads, found.op) == ("blocked", (1, 2, 3), "aten::mm")
+    assert (found.kind, found.threads, found.step.op) == (FindingKind.BLOCKED, (1, 2, 3), "aten::mm")
     assert "0xc0" in found.summary
 
 
 def test_a_gil_holder_that_reads_blocks_the_others():
     found = verdict(thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3")))
-    assert (found.kind, found.threads) == ("blocked", (1, 2))
+    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2))
 
 
 @pytest.mark.parametrize("kind", ["collective", "device", "child-process"])
 def test_waiting_external_even_inside_the_dispatcher(kind):
-    assert verdict(thread(1, wait(kind), [MM])).kind == "waiting-external"
+    assert verdict(thread(1, wait(kind), [MM])).kind is FindingKind.WAITING_EXTERNAL
 
 
 def test_main_waits_for_input():
-    assert verdict(thread(1, wait("io", name="poll of fd 3"))).kind == "waiting-external"
-    assert verdict(thread(1, wait("sleep", timed=True)), thread(2, wait("io"))).kind == "idle"
+    assert verdict(thread(1, wait("io", name="poll of fd 3"))).kind is FindingKind.WAITING_EXTERNAL
+    assert verdict(thread(1, wait("sleep", timed=True)), thread(2, wait("io"))).kind is FindingKind.IDLE
 
 
 def test_busy_when_it_runs_or_waits_for_what_runs():
-    assert verdict(thread(1, None, [MM])).kind == "busy"
-    found = verdict(thread(1, wait("barrier", 2, certainty="inferred"), [MM]), thread(2))
-    assert (found.kind, found.op) == ("busy", "aten::mm")
+    assert verdict(thread(1, None, [MM])).kind is FindingKind.BUSY
+    found = verdict(thread(1, wait("barrier", 2, certainty=Certainty.INFERRED), [MM]), thread(2))
+    assert (found.kind, found.step.op) == (FindingKind.BUSY, "aten::mm")
 
 
 def test_contention_is_no_finding():
@@ -104,52 +113,52 @@ def test_contention_is_no_finding():
 
 def test_an_unknown_owner_may_be_the_thread_that_runs():
     judged = judge(Observations([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
-    assert judged.verdict.kind == "busy"
-    assert [finding.kind for finding in judged.findings] == ["note"]
-    assert "cannot be excluded" in judged.verdict.summary
+    assert judged.verdict.finding.kind is FindingKind.BUSY
+    assert [finding.kind for finding in judged.findings] == [FindingKind.NOTE]
+    assert "cannot be excluded" in judged.verdict.finding.summary
 
 
 def test_idle_pools_and_prompts():
-    pool = [thread(i, wait("worker-pool"), state="idle", pool="OpenMP") for i in range(2, 9)]
-    found = judge(Observations([thread(1, wait("io"), state="idle"), *pool], 1))
-    assert (found.verdict.kind, found.findings) == ("idle", ())
+    pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool="OpenMP") for i in range(2, 9)]
+    found = judge(Observations([thread(1, wait("io"), state=RunState.IDLE), *pool], 1))
+    assert (found.verdict.finding.kind, found.findings) == (FindingKind.IDLE, ())
 
 
 def test_no_all_clear_while_a_wait_is_not_understood():
     judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
-    assert judged.verdict.kind == "idle"
-    assert "cannot be excluded" in judged.verdict.summary
-    assert judged.verdict.threads == (2,)
+    assert judged.verdict.finding.kind is FindingKind.IDLE
+    assert "cannot be excluded" in judged.verdict.finding.summary
+    assert judged.verdict.finding.threads == (2,)
 
 
 def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
     found = verdict(thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x2000)))
-    assert found.kind == "blocked"
+    assert found.kind is FindingKind.BLOCKED
     assert "not known" in found.summary
 
 
 def test_a_timed_cycle_is_a_note_only():
     judged = judge(Observations([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
-    assert judged.verdict.kind == "idle"
+    assert judged.verdict.finding.kind is FindingKind.IDLE
     assert "ends by itself" in judged.findings[0].summary
 
 
 def test_runaway_recursion_and_its_stack_overflow():
     deep = thread(1, None, [step("my::op", i, 0x10, event="redispatch") for i in range(100)], signal="SIGSEGV")
-    crash = Crash(1, "SIGSEGV", 0x7FF0, "stack-overflow", "SIGSEGV at 0x7ff0: stack overflow")
+    crash = Crash(1, "SIGSEGV", 0x7FF0, CrashKind.STACK_OVERFLOW, "SIGSEGV at 0x7ff0: stack overflow")
     found = verdict(deep, crashes={1: crash}, recursions=recursions(deep))
-    assert (found.kind, found.op) == ("runaway-recursion", "my::op")
+    assert (found.kind, found.step.op) == (FindingKind.RUNAWAY_RECURSION, "my::op")
     assert "K10" in found.summary
     assert "100 times" in found.summary
 
 
 def test_crash_is_strongest():
-    crash = Crash(2, "SIGSEGV", 0, "null", "SIGSEGV at 0x0: a null pointer")
+    crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
     found = verdict(
         thread(1, wait("mutex", 1)), thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
         crashes={2: crash},
     )  # fmt: skip
-    assert (found.kind, found.op, found.key, found.threads) == ("crash", "my::f", "CPU", (2,))
+    assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
     assert "my_kernel" in found.summary
 
 
@@ -157,4 +166,4 @@ def test_threads_that_wait_alike_are_one_finding():
     threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
     judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
     assert [len(finding.threads) for finding in judged.findings] == [199, 1]
-    assert "198 more threads" in judged.verdict.summary
+    assert "198 more threads" in judged.verdict.finding.summary

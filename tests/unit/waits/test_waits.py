@@ -9,7 +9,10 @@ from fake_target import FakeTarget
 
 from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
-from gdbext.model.facts import Frame, Owner
+from gdbext.model.certainty import Certainty
+from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.thread import RunState
+from gdbext.model.wait import Owner
 from gdbext.process import syscalls
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
@@ -101,7 +104,7 @@ def mutex(lock=2, owner=0, users=1, kind=0):
 
 def wait_of(process, tid=None, python=None):
     found = state_of(process.look(tid, python))
-    assert found.state == "waiting", found
+    assert found.state is RunState.WAITING, found
     return found.wait
 
 
@@ -145,19 +148,19 @@ def test_a_mutex_with_its_owner():
     process = Process({DATA: mutex(owner=2)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)).thread(2, [])
     process.symbols[DATA] = ("config_lock",)
     wait = wait_of(process)
-    assert (wait.resource.kind, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
-    assert (wait.owner, wait.certainty) == (Owner(2), "recorded")
+    assert (wait.resource.kind.value, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.EXACT)
 
 
 def test_an_owner_that_is_no_thread_is_gone():
     wait = wait_of(Process({DATA: mutex(owner=99)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert wait.owner == Owner(99, "gone")
+    assert wait.owner == Owner(99, gone=True)
 
 
 @pytest.mark.parametrize("raw", [mutex(owner=0), mutex(owner=-5), mutex(owner=1 << 30)])
 def test_an_owner_that_cannot_be_a_tid_is_unknown(raw):
     wait = wait_of(Process({DATA: raw}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
-    assert (wait.owner, wait.certainty) == (None, "unknown")
+    assert (wait.owner, wait.certainty) == (None, Certainty.UNKNOWN)
 
 
 def test_a_mutex_that_was_just_unlocked():
@@ -192,14 +195,14 @@ def test_tids_of_another_pid_namespace_are_translated():
 def test_a_lock_inside_malloc_has_no_owner():
     frames = [("libc.so.6", "__lll_lock_wait_private"), ("libc.so.6", "malloc"), ("app.so", "work")]
     wait = wait_of(Process({DATA: b"\x02" + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2)))
-    assert (wait.resource.kind, wait.resource.name, wait.owner) == ("libc-lock", "malloc arena", None)
+    assert (wait.resource.kind.value, wait.resource.name, wait.owner) == ("libc-lock", "malloc arena", None)
 
 
 def test_the_loader_lock_is_a_mutex_with_an_owner():
     frames = [("libc.so.6", None), ("libc.so.6", "pthread_mutex_lock"), ("libc.so.6", "dl_iterate_phdr"),
               ("app.so", "work")]  # fmt: skip
     process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
-    assert (wait_of(process).resource.kind, wait_of(process).owner) == ("loader-lock", Owner(2))
+    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", Owner(2))
 
 
 @pytest.mark.parametrize(("offset", "held"), [(40, DATA), (44, DATA), (32, DATA), (36, DATA)])
@@ -207,7 +210,7 @@ def test_a_condition_variable_found_in_the_waiters_frames(offset, held):
     frames = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
     process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + offset, BITSET, 0), registers={"rbx": held})
     wait = wait_of(process)
-    assert (wait.resource.kind, wait.resource.address, wait.timed) == ("condvar", DATA, False)
+    assert (wait.resource.kind.value, wait.resource.address, wait.timed) == ("condvar", DATA, False)
 
 
 def test_a_condition_variable_names_its_mutex_when_there_is_one_candidate():
@@ -224,7 +227,7 @@ def test_a_rwlock_with_a_writer():
     frames = [("libc.so.6", "pthread_rwlock_rdlock"), ("app.so", "work")]
     process = Process({DATA: raw}).thread(1, frames, args=(DATA + 8, PRIVATE, 3), registers={"rbx": DATA})
     wait = wait_of(process.thread(2, []))
-    assert (wait.resource.kind, wait.resource.address, wait.owner) == ("rwlock", DATA, Owner(2))
+    assert (wait.resource.kind.value, wait.resource.address, wait.owner) == ("rwlock", DATA, Owner(2))
 
 
 def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
@@ -235,15 +238,15 @@ def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
     process.thread(2, reads, registers={"rbx": DATA})
     assert wait_of(process).owners == ()
     process.thread(3, reads, registers={"r12": DATA})
-    assert (wait_of(process).owners, wait_of(process).certainty) == ((Owner(2), Owner(3)), "inferred")
+    assert (wait_of(process).owners, wait_of(process).certainty) == ((Owner(2), Owner(3)), Certainty.INFERRED)
 
 
 def test_a_semaphore_without_any_name():
     frames = [("libc.so.6", None), ("libc.so.6", None), ("app.so", "work")]
     process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
-    assert wait_of(process).resource.kind == "semaphore"
+    assert wait_of(process).resource.kind.value == "semaphore"
     other = Process({DATA: struct.pack("<IIII", 0, 0, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
-    assert wait_of(other).resource.kind == "futex"
+    assert wait_of(other).resource.kind.value == "futex"
 
 
 def test_a_join_is_proven_by_the_address_of_the_tid():
@@ -251,7 +254,7 @@ def test_a_join_is_proven_by_the_address_of_the_tid():
     tid_word = TLS + 2 * 0x1000 + 0x2D0
     process = Process().thread(1, frames, args=(tid_word, 265, 2)).thread(2, [])
     wait = wait_of(process)
-    assert (wait.resource.kind, wait.owner, wait.certainty) == ("join", Owner(2), "recorded")
+    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", Owner(2), Certainty.EXACT)
 
 
 def test_a_barrier_says_how_many_have_arrived():
@@ -262,7 +265,7 @@ def test_a_barrier_says_how_many_have_arrived():
 
 def test_an_unknown_futex_is_said_to_be_unknown():
     wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("app.so", "spin_lock")], args=(DATA, 0, 7)))
-    assert (wait.resource.kind, wait.certainty) == ("futex", "unknown")
+    assert (wait.resource.kind.value, wait.certainty) == ("futex", Certainty.UNKNOWN)
 
 
 # --- static initialisers -------------------------------------------------------------------------
@@ -275,15 +278,15 @@ def test_a_static_is_initialised_by_the_thread_inside_its_function():
     process.thread(2, [("libc.so.6", "pause"), ("app.so", "_Z4workv"), ("app.so", "main")])
     process.symbols[DATA] = ("_ZGVZ4workvE5value",)
     wait = wait_of(process)
-    assert (wait.resource.kind, wait.resource.name) == ("static-init", "work()::value")
-    assert (wait.owner, wait.certainty) == (Owner(2), "inferred")
+    assert (wait.resource.kind.value, wait.resource.name) == ("static-init", "work()::value")
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.INFERRED)
 
 
 def test_two_candidates_are_no_owner():
     process = Process({DATA: struct.pack("<II", 0x10100, 0)}).thread(1, GUARD, args=(DATA, 0, 0x10100))
     for tid in (2, 3):
         process.thread(tid, [("libc.so.6", "pause"), ("app.so", "_Z4workv")])
-    assert (wait_of(process).owner, wait_of(process).certainty) == (None, "unknown")
+    assert (wait_of(process).owner, wait_of(process).certainty) == (None, Certainty.UNKNOWN)
 
 
 def test_another_waiter_for_the_guard_does_not_own_it():
@@ -330,7 +333,7 @@ def wants_gil():
 
 def test_a_gil_waiter_by_the_condvars_address():
     wait = wait_of(wants_gil(), python=Python(gil()))
-    assert (wait.resource.kind, wait.owner, wait.certainty) == ("gil", Owner(2), "recorded")
+    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("gil", Owner(2), Certainty.EXACT)
 
 
 def test_the_gil_is_free_or_handed_over():
@@ -342,7 +345,7 @@ def test_the_gil_is_free_or_handed_over():
 
 def test_a_waiter_that_has_the_gils_mutex_for_a_moment_hides_no_holder():
     wait = wait_of(wants_gil().thread(3, []), python=Python(gil(holder=None, holder_tid=None, mutex_owner=3)))
-    assert (wait.owner, wait.certainty) == (Owner(2), "inferred")
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.INFERRED)
 
 
 def test_a_waiter_between_two_timed_waits():
@@ -350,18 +353,18 @@ def test_a_waiter_between_two_timed_waits():
     process.thread(2, [], call=(1 << 64) - 1, rax=0)
     assert wait_of(process, python=Python(gil())).owner == Owner(2)
     holder = process.look(2, Python(gil()))
-    assert state_of(holder).state == "running"
+    assert state_of(holder).state is RunState.RUNNING
 
 
 def test_another_futex_below_restore_thread_is_not_the_gil():
     process = Process({DATA: bytes(256), 0x40000: bytes(64)}).thread(1, GIL_STACK, args=(0x40000 + 40, BITSET, 0))
-    assert wait_of(process.thread(2, []), python=Python(gil())).resource.kind == "condvar"
+    assert wait_of(process.thread(2, []), python=Python(gil())).resource.kind.value == "condvar"
 
 
 # --- Python locks --------------------------------------------------------------------------------
 
 LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]
-FRAME = Frame(3, "python", "wait", file="/lib/threading.py", line=1)
+FRAME = Frame(3, FrameKind.PYTHON, "wait", file="/lib/threading.py", line=1)
 
 
 def python_wait(kind, **more):
@@ -378,21 +381,24 @@ def waits_for_lock(value=0):
     ("thread", "join"), ("shutdown", "join"),
 ])  # fmt: skip
 def test_python_objects_name_the_wait(kind, expected):
-    assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind == expected
+    assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
 
 
 def test_an_rlock_records_its_owner():
     process = waits_for_lock().thread(2, [])
     wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF, owner_tid=2)))
-    assert (wait.owner, wait.certainty) == (Owner(2), "recorded")
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.EXACT)
     ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF)))
-    assert ended.owner == Owner(0xBEEF, "gone")
+    assert ended.owner == Owner(0xBEEF, gone=True)
 
 
 def test_a_plain_lock_is_held_by_who_is_inside_its_with():
     process = waits_for_lock().thread(2, []).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
     python = Python(wait=python_wait("lock"), inside=(2, 3))
-    assert (wait_of(process, python=python).owner, wait_of(process, python=python).certainty) == (Owner(2), "inferred")
+    assert (wait_of(process, python=python).owner, wait_of(process, python=python).certainty) == (
+        Owner(2),
+        Certainty.INFERRED,
+    )
     assert wait_of(process, python=Python(wait=python_wait("lock"))).owner is None
     alone = Python(wait=python_wait("lock"), inside=(1,))
     assert wait_of(waits_for_lock(), python=alone).owner == Owner(1)
@@ -424,7 +430,7 @@ def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
     process = team(WORKER)
     assert state_of(process.look(2)).pool == "OpenMP"
     process.thread(3, WORKER, call=(1 << 64) - 1, rax=0)
-    assert state_of(process.look(3)).state == "idle"
+    assert state_of(process.look(3)).state is RunState.IDLE
 
 
 def test_a_team_without_workers_after_fork():
@@ -435,7 +441,7 @@ def test_a_team_without_workers_after_fork():
 def test_the_master_waits_for_workers_that_are_at_work():
     process = team(total=3).thread(2, ATWORK, call=(1 << 64) - 1, rax=0).thread(3, WORKER, args=(DATA + 4, PRIVATE, 0))
     wait = wait_of(process)
-    assert (wait.owners, wait.certainty, wait.missing) == ((Owner(2),), "inferred", "")
+    assert (wait.owners, wait.certainty, wait.missing) == ((Owner(2),), Certainty.INFERRED, "")
 
 
 def test_nobody_is_late():
@@ -444,7 +450,7 @@ def test_nobody_is_late():
 
 def test_an_openmp_lock_is_told_by_its_word():
     wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
-    assert (wait.resource.kind, wait.missing) == ("mutex", "")
+    assert (wait.resource.kind.value, wait.missing) == ("mutex", "")
 
 
 def test_no_workers_are_missed_where_no_barrier_is():
@@ -484,9 +490,9 @@ def test_autograd_workers_idle_and_at_work():
     process.thread(2, torch_frames(EVALUATE, MAIN, INIT), args=(DATA + 40, BITSET, 0))
     process.thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
     assert state_of(process.look(1)).pool == "autograd"
-    assert state_of(process.look(2)).state == "waiting"
+    assert state_of(process.look(2)).state is RunState.WAITING
     wait = wait_of(process, 3)
-    assert (wait.resource.kind, wait.owners, wait.certainty) == ("queue", (Owner(2),), "inferred")
+    assert (wait.resource.kind.value, wait.owners, wait.certainty) == ("queue", (Owner(2),), Certainty.INFERRED)
 
 
 def test_backward_without_engine_threads():
@@ -497,7 +503,7 @@ def test_backward_without_engine_threads():
 def test_a_python_hook_inside_backward_is_its_own_wait():
     frames = [*LOCK_STACK, ("libtorch_cpu.so", EXECUTE), LOOP]
     process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
-    assert wait_of(process, python=Python(wait=python_wait("event"))).resource.kind == "condvar"
+    assert wait_of(process, python=Python(wait=python_wait("event"))).resource.kind.value == "condvar"
 
 
 def test_collectives_but_not_the_event_loop_of_gloo():
@@ -505,13 +511,13 @@ def test_collectives_but_not_the_event_loop_of_gloo():
     loop = "_ZN4gloo9transport3tcp4Loop3runEv"
     process = Process({DATA: bytes(64)}).thread(1, torch_frames(receive), args=(DATA + 40, BITSET, 0, STACK))
     process.thread(2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, STACK, 1, 10))
-    assert wait_of(process).resource.kind == "collective"
+    assert wait_of(process).resource.kind.value == "collective"
     assert state_of(process.look(2)).pool == "gloo event loop"
 
 
 def test_a_device_synchronisation_may_spin():
     process = Process().thread(1, [("app.so", "cudaStreamSynchronize"), LOOP], call=(1 << 64) - 1, rax=0)
-    assert wait_of(process).resource.kind == "device"
+    assert wait_of(process).resource.kind.value == "device"
 
 
 # --- the outside ---------------------------------------------------------------------------------
@@ -529,13 +535,13 @@ def test_a_device_synchronisation_may_spin():
 def test_what_the_system_ends(call, args, kind, name):
     raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
     wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
-    assert (wait.resource.kind, wait.resource.name) == (kind, name)
+    assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
 
 
 def test_the_prompt_is_idle_and_so_is_standard_input():
     frames = [("libc.so.6", "select"), ("libpython3.11.so.1.0", "PyOS_Readline"), LOOP]
-    assert state_of(Process().thread(1, frames, call=23, args=(1, 0, 0, 0, 0)).look()).state == "idle"
-    assert state_of(Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(0,)).look()).state == "idle"
+    assert state_of(Process().thread(1, frames, call=23, args=(1, 0, 0, 0, 0)).look()).state is RunState.IDLE
+    assert state_of(Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(0,)).look()).state is RunState.IDLE
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -554,6 +560,6 @@ def test_a_name_inside_a_template_argument_is_no_mark():
     (["/lib/python3.11/selectors.py", "/lib/python3.11/asyncio/base_events.py", "/home/me/server.py"], "waiting"),
 ])  # fmt: skip
 def test_prompts_written_in_python(files, state):
-    python = [Frame(level, "python", "f", file=file) for level, file in enumerate(files)]
+    python = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
     process = Process().thread(1, [("libc.so.6", "read"), LOOP], call=0, args=(3,), python=python)
-    assert state_of(process.look()).state == state
+    assert state_of(process.look()).state.value == state

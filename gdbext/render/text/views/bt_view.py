@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.model.facts import DispatchFrame, Frame, ThreadReport
+from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.frame import Frame, FrameKind
 from gdbext.model.report import Report
+from gdbext.model.thread import ThreadReport
 from gdbext.render.text.fold import fold
 from gdbext.render.text.style import Style, escape
 
@@ -52,7 +54,7 @@ def where(thread: ThreadReport) -> str:
         return ""
     step = thread.dispatch[0]
     key = f", key {step.key}" if step.key else ""
-    return f": {escape(step.qualified)}{key}, {step.stage}"
+    return f": {escape(step.qualified)}{key}, {step.stage.value}"
 
 
 Block = tuple[str, "tuple[str, ...]"]
@@ -84,7 +86,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool) -> list[Block]:
 def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     key = step.key or "unknown"
     first = f"#{step.level:<4} [{step.event}] op=[{escape(step.qualified)}], key=[{key}]"
-    lines = [style(first, "bold") + f"  {step.stage}, {step.confidence}"]
+    lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
     lines.append(f"{_PASS}   {_keyset_line(step)}")
     if step.kernel is not None:
         lines.extend(f"{_PASS}   {line}" for line in _kernel_lines(step))
@@ -118,7 +120,7 @@ def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
 
 def _frame_block(frame: Frame, style: Style) -> Block:
     function = escape(frame.function)
-    if frame.kind == "python":
+    if frame.kind is FrameKind.PYTHON:
         text = f'py    {function}  File "{escape(frame.file)}", line {frame.line if frame.line else "?"}'
         return text, (style(text, "cyan"),)
     role = f"  [{frame.role}]" if frame.role else ""

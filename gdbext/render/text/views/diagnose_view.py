@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.facts import CycleEdge, ThreadReport
+from gdbext.model.finding import CycleEdge
 from gdbext.model.report import Report
+from gdbext.model.thread import ThreadReport
+from gdbext.model.wait_kind import Relation
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import headline, thread_lines
 from gdbext.render.text.views.threads_view import finding_lines, folded, python_lines, state_text, verdict_lines
@@ -24,10 +26,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
         return
     yield from verdict_lines(verdict, style)
     known = {thread.tid: thread for thread in report.threads}
-    involved = [known[tid] for tid in verdict.threads if tid in known]
-    if verdict.cycle:
+    involved = [known[tid] for tid in verdict.finding.threads if tid in known]
+    if verdict.finding.cycle:
         yield ""
-        yield from _cycle_lines(verdict.cycle, known, style)
+        yield from _cycle_lines(verdict.finding.cycle, known, style)
     yield from _evidence(report, involved, style)
     yield from _paths(involved, style, report.why)
     yield from _other_findings(report, style)
@@ -47,10 +49,11 @@ def _cycle_lines(cycle: Sequence[CycleEdge], known: dict[int, ThreadReport], sty
         if thread.wait is not None:
             waits = phrasing.waiting(thread.wait)
         yield f"  {escape(waits)}"
-        certain = thread.wait is not None and thread.wait.certainty == "recorded"
+        certain = thread.wait is not None and thread.wait.certainty.is_proven
         how = "which is held by" if certain else "which seems to be held by (inferred from its stack)"
-        if edge.waits_for.kind in ("join", "barrier", "worker-pool", "queue", "condvar"):
-            how = "which is" if edge.waits_for.kind == "join" else "which needs"
+        relation = edge.waits_for.kind.traits.relation
+        if relation in (Relation.IS, Relation.OWES):
+            how = "which is" if relation is Relation.IS else "which needs"
         yield f'  {how} "{escape(owner.label)}"'
 
 
@@ -59,7 +62,7 @@ def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) ->
         return
     texts = [text for thread in involved if thread.wait is not None for text in thread.wait.evidence]
     for finding in report.findings:
-        if report.verdict is not None and finding.summary == report.verdict.summary:
+        if report.verdict is not None and report.verdict.is_about(finding):
             texts.extend(text for text in finding.evidence if text not in texts)
     if texts:
         yield ""
@@ -85,7 +88,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, why: bool) -> Iterato
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:
-    others = [each for each in report.findings if report.verdict is None or each.summary != report.verdict.summary]
+    others = [each for each in report.findings if report.verdict is None or not report.verdict.is_about(each)]
     if others:
         yield ""
         yield style("Also found", "bold")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.facts import Finding, ThreadReport, Verdict
+from gdbext.model.finding import Finding
 from gdbext.model.report import Report
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.verdict import Verdict
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import headline, thread_lines
 from gdbext.verdict import phrasing
 
-STRONG = frozenset(
-    {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
-)
 _MAX_NAMES = 6
 
 
@@ -21,7 +20,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if report.verdict is not None:
         yield from verdict_lines(report.verdict, style)
     for finding in report.findings:
-        if report.verdict is None or finding.summary != report.verdict.summary:
+        if report.verdict is None or not report.verdict.is_about(finding):
             yield from finding_lines(finding, style, report.why)
     yield ""
     yield from threads_lines(report.threads, style, report.why)
@@ -33,13 +32,14 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:
     """``deadlock: …``."""
-    color = "red" if verdict.kind in STRONG else "yellow" if verdict.kind == "waiting-external" else "green"
-    yield style(f"{verdict.kind}: ", "bold", color) + escape(verdict.summary)
+    finding, traits = verdict.finding, verdict.finding.kind.traits
+    color = "red" if traits.is_defect else "yellow" if traits.is_hang else "green"
+    yield style(f"{finding.kind.value}: ", "bold", color) + escape(finding.summary)
 
 
 def finding_lines(finding: Finding, style: Style, why: bool) -> Iterator[str]:
     """One finding that is not the verdict."""
-    yield style(f"{finding.kind}: ", "bold") + escape(finding.summary)
+    yield style(f"{finding.kind.value}: ", "bold") + escape(finding.summary)
     if why:
         for text in finding.evidence:
             yield f"    {escape(text)}"
@@ -111,7 +111,13 @@ def _title(group: Sequence[ThreadReport]) -> str:
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
     """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
     if thread.wait is None:
-        return "stopped by " + thread.signal if thread.signal else {"running": "runs"}.get(thread.state, thread.state)
+        return (
+            "stopped by " + thread.signal
+            if thread.signal
+            else "runs"
+            if thread.state is RunState.RUNNING
+            else thread.state.value
+        )
     known = {each.tid: each for each in threads}
     text = phrasing.waiting(thread.wait)
     if thread.wait.missing:
@@ -128,4 +134,4 @@ def step_text(thread: ThreadReport) -> str:
     keyset = f", DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset is not None else ""
     callers = [each for each in dict.fromkeys(s.qualified for s in thread.dispatch[1:]) if each != step.qualified]
     below = f"; called from {phrasing.listed(callers)}" if callers else ""
-    return f"{step.qualified}{key}, {step.stage}{keyset}{below}"
+    return f"{step.qualified}{key}, {step.stage.value}{keyset}{below}"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gdbext.model.facts import VERDICT_KINDS, CycleEdge, DispatchFrame, Finding, ThreadReport, Verdict
+from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.verdict import Verdict
+from gdbext.model.wait_kind import Relation, WaitKind
 from gdbext.verdict import blocked, phrasing
-from gdbext.verdict.crash import Crash
+from gdbext.verdict.crash import Crash, CrashKind
 from gdbext.verdict.graph import Chain, Edge, WaitGraph
 from gdbext.verdict.recursion import Recursion
 
@@ -29,15 +34,6 @@ class Observations:
 
 
 @dataclass(frozen=True)
-class RankedFinding:
-    """A finding that can become the verdict, with the operator it is about."""
-
-    finding: Finding
-    step: DispatchFrame | None = None
-    cycle: tuple[CycleEdge, ...] = ()
-
-
-@dataclass(frozen=True)
 class Judgement:
     """All findings, strongest first, and the verdict."""
 
@@ -46,67 +42,58 @@ class Judgement:
 
 
 def judge(case: Observations) -> Judgement:
-    """The findings and the verdict of one look at a process."""
+    """The findings and the verdict on a process that stands still."""
     graph = WaitGraph(case.threads)
-    candidates: list[RankedFinding] = []
-    rules: tuple[Callable[[Observations, WaitGraph], Iterator[RankedFinding]], ...] = (
+    found: list[Finding] = []
+    rules: tuple[Callable[[Observations, WaitGraph], Iterator[Finding]], ...] = (
         _crashes, _recursions, _deadlocks, _self_deadlocks, _orphans, _missing, _blocked, _external, _busy,
     )  # fmt: skip
     for rule in rules:
-        candidates.extend(rule(case, graph))
-    notes = tuple(Finding("note", text, tids) for text, tids in blocked.uncertainties(case.threads, graph))
-    order = {kind: rank for rank, kind in enumerate(VERDICT_KINDS)}
-    candidates.sort(key=lambda candidate: order[candidate.finding.kind])
-    findings = tuple(c.finding for c in candidates if c.finding.kind != "busy") + notes
-    return Judgement(findings, _verdict(candidates, case, notes))
+        found.extend(rule(case, graph))
+    found.sort(key=lambda finding: finding.kind.rank)
+    notes = [Finding(FindingKind.NOTE, text, tids) for text, tids in blocked.uncertainties(case.threads, graph)]
+    listed = numbered([finding for finding in found if finding.kind is not FindingKind.BUSY] + notes)
+    if not found:
+        return Judgement(listed, Verdict(_idle(case, notes)))
+    strongest = found[0]
+    if strongest.kind is not FindingKind.BUSY:
+        return Judgement(listed, Verdict(listed[0]))
+    doubt = f" {notes[0].summary}" if notes else ""
+    return Judgement(listed, Verdict(replace(strongest, summary=strongest.summary + doubt)))
 
 
-def _verdict(candidates: Sequence[RankedFinding], case: Observations, notes: Sequence[Finding]) -> Verdict:
-    if not candidates:
-        return _idle(case, notes)
-    best = candidates[0]
-    step = best.step
-    summary = best.finding.summary
-    if best.finding.kind == "busy" and notes:
-        summary += f" {notes[0].summary}"
-    return Verdict(
-        best.finding.kind,
-        summary,
-        best.finding.threads,
-        op=step.op if step else None,
-        key=step.key if step else None,
-        stage=step.stage if step else None,
-        cycle=best.cycle,
-    )
+def numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of one report with their ids."""
+    return tuple(replace(each, id=f"{each.kind.value}-{number}") for number, each in enumerate(findings, 1))
 
 
-def _idle(case: Observations, notes: Sequence[Finding]) -> Verdict:
+def _idle(case: Observations, notes: Sequence[Finding]) -> Finding:
     doubtful = [thread for thread in case.threads if thread.dispatch_doubt and not thread.pool]
     if doubtful:
         who = phrasing.listed([thread.label for thread in doubtful])
         text = f"Whether {who} is in the dispatcher cannot be told ({doubtful[0].dispatch_doubt})"
         text += f"; and: {notes[0].summary}" if notes else ", and no hang is proven."
-        return Verdict("idle", text, tuple(thread.tid for thread in doubtful))
-    running = [thread for thread in case.threads if thread.state == "running"]
+        return Finding(FindingKind.IDLE, text, tuple(thread.tid for thread in doubtful))
+    running = [thread for thread in case.threads if thread.state is RunState.RUNNING]
     if notes:
         text = f"No thread is in the dispatcher, and no hang is proven; but: {notes[0].summary}"
-        return Verdict("idle", text, notes[0].threads)
+        return Finding(FindingKind.IDLE, text, notes[0].threads)
     if running:
         text = f"No thread is in the dispatcher; {phrasing.listed([t.label for t in running])} "
         text += f"runs other code{_with_gil(running, case)}." if len(running) == 1 else "run other code."
-        return Verdict("idle", text, tuple(thread.tid for thread in running))
+        return Finding(FindingKind.IDLE, text, tuple(thread.tid for thread in running))
     main = blocked.main_thread(case.threads, case.pid)
     doing = f"; {main.label} {phrasing.waiting(main.wait)}" if main is not None and main.wait is not None else ""
     if doing and case.complete and blocked.nobody_goes_on(case.threads):
         doing += ", and no thread of this process will end that: only a signal or another process can"
-        return Verdict("idle", f"No thread is in the dispatcher, and no hang is proven{doing}.")
-    return Verdict("idle", f"No thread is in the dispatcher, and no wait is suspicious{doing}.")
+        return Finding(FindingKind.IDLE, f"No thread is in the dispatcher, and no hang is proven{doing}.")
+    return Finding(FindingKind.IDLE, f"No thread is in the dispatcher, and no wait is suspicious{doing}.")
 
 
 def _with_gil(running: Sequence[ThreadReport], case: Observations) -> str:
     """One look does not tell whether a thread that runs with the GIL will soon give it away."""
     tid = running[0].tid
-    waiters = [each for each in case.threads if each.wait is not None and each.wait.resource.kind == "gil"
+    waiters = [each for each in case.threads if each.wait is not None and each.wait.kind is WaitKind.GIL
                and any(owner.tid == tid for owner in each.wait.owners)]  # fmt: skip
     if not waiters:
         return ""
@@ -114,23 +101,24 @@ def _with_gil(running: Sequence[ThreadReport], case: Observations) -> str:
     return f" with the GIL, for which {others}"
 
 
-def _crashes(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _crashes(case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for tid, crash in case.crashes.items():
         thread = graph.threads[tid]
-        if crash.kind == "stack-overflow" and tid in case.recursions:
+        if crash.kind is CrashKind.STACK_OVERFLOW and tid in case.recursions:
             continue
-        step = phrasing.innermost(thread)
+        step = thread.innermost
         kernel = step.kernel.function if step and step.kernel else ""
         inside = f", kernel {kernel}" if kernel else ""
         place = phrasing.place(step)
         master = graph.threads.get(case.masters.get(tid, 0))
         if step is None and master is not None:
-            step = phrasing.innermost(master)
+            step = master.innermost
             inside = f" at work for {phrasing.who(master)}"
-        yield RankedFinding(Finding("crash", f"{thread.label} crashed{place}{inside}: {crash.sentence}.", (tid,)), step)
+        text = f"{thread.label} crashed{place}{inside}: {crash.sentence}."
+        yield Finding(FindingKind.CRASH, text, (tid,), step=step)
 
 
-def _recursions(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _recursions(case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for tid, recursion in case.recursions.items():
         thread = graph.threads[tid]
         crash = case.crashes.get(tid)
@@ -140,7 +128,7 @@ def _recursions(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]
         text = f"{thread.label} is in a runaway recursion: {path} repeated {recursion.depth} times{overflow}."
         evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat "
                                    f"with period {len(recursion.group)}")  # fmt: skip
-        yield RankedFinding(Finding("runaway-recursion", text, (tid,), evidence), recursion.innermost)
+        yield Finding(FindingKind.RUNAWAY_RECURSION, text, (tid,), evidence, recursion.innermost)
 
 
 def _named(step: DispatchFrame) -> str:
@@ -148,60 +136,56 @@ def _named(step: DispatchFrame) -> str:
     return f"{step.qualified}{keyset}"
 
 
-def _deadlocks(_case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _deadlocks(_case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for cycle in graph.cycles():
         threads = [graph.threads[edge.tid] for edge in cycle]
         parts = [f"{phrasing.who(thread)} {_link(edge, graph)}" for thread, edge in zip(threads, cycle)]
-        proven = all(edge.wait.certainty == "recorded" for edge in cycle)
+        proven = all(edge.wait.certainty.is_proven for edge in cycle)
         doubt = "" if proven else " (an owner is inferred from stacks)"
         step = next((thread.dispatch[0] for thread in threads if thread.dispatch), None)
         evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
-        yield RankedFinding(
-            Finding("deadlock", f"{'; '.join(parts)}{doubt}.", tuple(e.tid for e in cycle), evidence),
-            step,
-            tuple(edge.fact for edge in cycle),
-        )
+        tids, edges = tuple(edge.tid for edge in cycle), tuple(edge.fact for edge in cycle)
+        yield Finding(FindingKind.DEADLOCK, f"{'; '.join(parts)}{doubt}.", tids, evidence, step, edges)
 
 
 def _link(edge: Edge, graph: WaitGraph) -> str:
     owner, waits = graph.threads[edge.owner].label, phrasing.waiting(edge.wait)
-    if edge.wait.resource.kind == "join":
+    relation = edge.wait.kind.traits.relation
+    if relation is Relation.IS:
         return f"{waits}, which is {owner}"
-    if edge.wait.resource.kind in ("barrier", "worker-pool", "queue", "condvar"):
+    if relation is Relation.OWES:
         return f"{waits}, which needs {owner}"
-    return f"{waits}, which {owner} {'holds' if edge.wait.certainty == 'recorded' else 'seems to hold'}"
+    return f"{waits}, which {owner} {'holds' if edge.wait.certainty.is_proven else 'seems to hold'}"
 
 
-def _self_deadlocks(_case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _self_deadlocks(_case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for edge in graph.self_loops():
         thread = graph.threads[edge.tid]
-        holds = "holds" if edge.wait.certainty == "recorded" else "seems to hold"
+        holds = "holds" if edge.wait.certainty.is_proven else "seems to hold"
         text = f"{phrasing.who(thread)} waits for {phrasing.thing(edge.wait.resource)}, which it {holds} itself."
-        yield RankedFinding(
-            Finding("self-deadlock", text, (edge.tid,), edge.wait.evidence), phrasing.innermost(thread), (edge.fact,)
-        )
+        edges = (edge.fact,)
+        yield Finding(FindingKind.SELF_DEADLOCK, text, (edge.tid,), edge.wait.evidence, thread.innermost, edges)
 
 
-def _orphans(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _orphans(case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for thread in case.threads:
         wait = thread.wait
-        if wait is None or wait.handover or not any(owner.state == "gone" for owner in wait.owners):
+        if wait is None or wait.handover or not any(owner.gone for owner in wait.owners):
             continue
         text = f"{phrasing.who(thread)} {phrasing.waiting(wait)}{phrasing.owner_clause(wait, graph.threads)}"
         text += " (forked while it was held, or its owner ended without unlocking)."
-        yield RankedFinding(Finding("orphaned-lock", text, (thread.tid,), wait.evidence), phrasing.innermost(thread))
+        yield Finding(FindingKind.ORPHANED_LOCK, text, (thread.tid,), wait.evidence, thread.innermost)
 
 
-def _missing(case: Observations, _graph: WaitGraph) -> Iterator[RankedFinding]:
+def _missing(case: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     for thread in case.threads:
         if thread.wait is not None and thread.wait.missing:
             text = f"{phrasing.who(thread)} {phrasing.waiting(thread.wait)}, but {thread.wait.missing}."
-            yield RankedFinding(
-                Finding("missing-workers", text, (thread.tid,), thread.wait.evidence), phrasing.innermost(thread)
-            )
+            evidence = thread.wait.evidence
+            yield Finding(FindingKind.MISSING_WORKERS, text, (thread.tid,), evidence, thread.innermost)
 
 
-def _blocked(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _blocked(case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     alike: dict[object, list[Chain]] = {}
     for chain in blocked.blocked_chains(case.threads, graph, case.pid, case.complete):
         alike.setdefault(_likeness(chain, graph), []).append(chain)
@@ -216,7 +200,7 @@ def _blocked(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
             wait = "threads wait" if len(more) > 1 else "thread waits"
             text = f"{text[:-1]}; {len(more)} more {wait} in the same way."
             tids += [other.end for other in more]
-        yield RankedFinding(Finding("blocked", text, tuple(tids), evidence), step)
+        yield Finding(FindingKind.BLOCKED, text, tuple(tids), evidence, step)
 
 
 def _likeness(chain: Chain, graph: WaitGraph) -> object:
@@ -227,26 +211,27 @@ def _likeness(chain: Chain, graph: WaitGraph) -> object:
     resource = end.wait.resource
     step = end.dispatch[0]
     # Python's locks, timers and descriptors are one for each thread, and yet the threads are alike.
-    address = resource.address if resource.kind in ("mutex", "rwlock", "static-init", "once") else 0
+    address = resource.address if resource.kind.traits.told_apart_by_address else 0
     return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
 
 
-def _external(case: Observations, _graph: WaitGraph) -> Iterator[RankedFinding]:
+def _external(case: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     main = blocked.main_thread(case.threads, case.pid)
     if case.stopped and main is not None:
         text = f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {case.pid}."
-        yield RankedFinding(Finding("waiting-external", text, (main.tid,)), phrasing.innermost(main))
+        kind, step = FindingKind.WAITING_EXTERNAL, main.innermost
+        yield Finding(kind, text, (main.tid,), step=step, process_stopped=True)
     for thread in blocked.external_waiters(case.threads, case.pid):
         assert thread.wait is not None
         text = f"{phrasing.who(thread)} {phrasing.waiting(thread.wait)}."
-        finding = Finding("waiting-external", text, (thread.tid,), thread.wait.evidence)
-        yield RankedFinding(finding, phrasing.innermost(thread))
+        evidence = thread.wait.evidence
+        yield Finding(FindingKind.WAITING_EXTERNAL, text, (thread.tid,), evidence, thread.innermost)
 
 
-def _busy(case: Observations, graph: WaitGraph) -> Iterator[RankedFinding]:
+def _busy(case: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for thread in blocked.busy_threads(case.threads, graph, case.pid):
         step = thread.dispatch[0]
         kernel = f", kernel {step.kernel.function}" if step.kernel else ""
-        verb = "runs" if thread.state == "running" else "waits for threads that run,"
-        text = f"{thread.label} {verb}{phrasing.place(step)}{kernel}, stage {step.stage}."
-        yield RankedFinding(Finding("busy", text, (thread.tid,)), step)
+        verb = "runs" if thread.state is RunState.RUNNING else "waits for threads that run,"
+        text = f"{thread.label} {verb}{phrasing.place(step)}{kernel}, stage {step.stage.value}."
+        yield Finding(FindingKind.BUSY, text, (thread.tid,), step=step)

@@ -1,0 +1,15 @@
+"""Absent: what stands where something could not be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A value that could not be read, and why. False, so that ``value or default`` works on it."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
