@@ -20,7 +20,8 @@ from gdbext.unwind.stack import Stack
 from gdbext.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
-    from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.thread_state import ThreadState
     from gdbext.layouts.layout import Layout
     from gdbext.torch.registry.dispatch_table import Tables
     from gdbext.torch.registry.operators import Dispatcher, Operator
@@ -97,9 +98,7 @@ class Session:
         return (ErrorFact.of(found, "torch"),) if isinstance(found, GdbextError) else ()
 
     def _python_source(self, address: int) -> Any:
-        from gdbext.cpython.objects.functions import function_source
-
-        return function_source(self.python, address) if self.python is not None else None
+        return self.python.functions.source(address) if self.python is not None else None
 
     @cached_property
     def step_reader(self) -> DispatchStackReader:
@@ -190,10 +189,12 @@ class Session:
     @cached_property
     def python_names(self) -> dict[int, str]:
         """Kernel thread id → the name of its ``threading.Thread``; empty where they cannot be read."""
+        from gdbext.cpython.threads.thread_names import read_thread_names
+
         if self.python is None:
             return {}
         try:
-            names = self.python.thread_names()
+            names = read_thread_names(self.python)
         except GdbextError as error:
             self.note_error(error, "python thread names")
             return {}
@@ -291,17 +292,19 @@ class Session:
 
     def _python_frames(self, thread: Thread, stack: Stack) -> tuple[list[Frame], list[str]]:
         """The Python frames, innermost first, each at the level of the evaluation loop that runs it."""
-        from gdbext.cpython.threads.python_frames import match, thread_groups
+        from gdbext.cpython.threads.frame_reader import match
 
         states = self.thread_states.get(thread.tid, ())
         loops = self._evaluation_loops(stack) if states else []
+        if self.python is None or not loops:
+            return [], []
         notes = []
-        for state in states if loops else ():
-            problem = state.runtime.frames.stack(state).problem
+        for state in states:
+            problem = self.python.frames.stack(state).problem
             if problem:
                 notes.append(f"Python frames: {problem}")
         spans = [(stack.frames[level].sp, stack.frames[level].cfa) for level in loops]
-        groups = match(thread_groups(states), spans) if loops else []
+        groups = match(self.python.frames.groups(states), spans)
         found = [
             Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
             for level, group in zip(loops, groups)

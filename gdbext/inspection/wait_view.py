@@ -89,13 +89,14 @@ class PythonWaitView:
         """
         from gdbext.cpython.threads.slots import locals_of
 
-        if not any(frame.file.endswith(_LOADER_FILE) for frame in frames[:_LOADER_DEPTH]):
+        runtime = self._session.python
+        if runtime is None or not any(frame.file.endswith(_LOADER_FILE) for frame in frames[:_LOADER_DEPTH]):
             return ()
         for state in self._session.thread_states.get(tid, ()):
-            for frame in state.runtime.frames.stack(state).frames[:_LOADER_DEPTH]:
+            for frame in runtime.frames.stack(state).frames[:_LOADER_DEPTH]:
                 if frame.file.endswith(_LOADER_FILE):
                     try:
-                        found = _worker_pids(state.runtime, locals_of(state.runtime, frame).get("self", 0))
+                        found = _worker_pids(runtime, locals_of(runtime, frame).get("self", 0))
                     except GdbextError:
                         continue
                     if found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from itertools import islice
 
-from gdbext.cpython.objects.functions import function_source
 from gdbext.cpython.objects.objects import (
     FLAG_BYTES,
     FLAG_DICT,
@@ -73,7 +72,7 @@ def _named(info: TypeInfo, plain: str, text: str) -> str:
 
 
 def _callable(runtime: PythonRuntime, address: int, info: TypeInfo) -> str:
-    found = function_source(runtime, address)
+    found = runtime.functions.source(address)
     if found is None:
         return f"<{info.name} at {address:#x}>"
     return f"<{info.name} {found.qualname} at {found.place}>" if found.place else f"<{info.name} {found.qualname}>"

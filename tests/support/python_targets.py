@@ -16,7 +16,10 @@ import procfs
 import pytest
 from harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
 
-from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.abi.python_abi import Version
+from gdbext.cpython.threads.python_frame import FrameGroup
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -42,6 +45,15 @@ class View:
     symbolizer: Symbolizer
     runtime: PythonRuntime
     states: dict[int, list[ThreadState]] = field(default_factory=dict)
+
+    @property
+    def minor(self) -> Version:
+        """The minor version, as the tests compare it."""
+        return self.runtime.layout.abi.version
+
+    def groups(self, tid: int) -> list[FrameGroup]:
+        """The Python frames of a thread by evaluation loop, innermost first."""
+        return self.runtime.frames.groups(self.states[tid])
 
     def state(self, tid: int) -> ThreadState:
         """The thread state of a kernel thread."""

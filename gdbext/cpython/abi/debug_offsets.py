@@ -1,14 +1,13 @@
-"""The offsets that CPython 3.13 publishes about itself at the start of ``_PyRuntime``.
+"""The offsets that CPython publishes about itself at the start of ``_PyRuntime``, since 3.13.
 
 Layout: struct _Py_DebugOffsets, Include/internal/pycore_runtime.h of 3.13 ("only guaranteed to be stable between
 patch versions for a given minor version"): cookie[8], version, free_threaded, then groups of uint64_t, each
-starting with the size of the structure it describes. Another minor version has another list.
+starting with the size of the structure it describes. Every minor version has a list of its own, below.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from gdbext.errors import PythonUnsupported
 from gdbext.process.memory import Memory
@@ -17,7 +16,10 @@ _HEADER = 24  # cookie, version, free_threaded
 _MAX_OFFSET = 1 << 24  # PyInterpreterState, the largest, has 195 KB in 3.13.0
 _PLAIN = ""  # published, but not used by us
 
-_GROUPS_313: tuple[tuple[str, tuple[str, ...]], ...] = (
+Groups = tuple[tuple[str, tuple[str, ...]], ...]
+"""Structures and their fields under the names of our layouts, in the order of _Py_DebugOffsets."""
+
+GROUPS_3_13: Groups = (
     ("_PyRuntimeState", ("size", _PLAIN, "interpreters.head")),
     (
         "PyInterpreterState",
@@ -44,17 +46,14 @@ _GROUPS_313: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("PyBytesObject", ("size", _PLAIN, "ob_sval")),
     ("PyASCIIObject", ("size", "state", "length", _PLAIN)),
 )  # fmt: skip
-"""Structure and its fields under the names of our layouts, in the order of 3.13's _Py_DebugOffsets."""
 
 
-def read(memory: Memory, runtime: int, version: tuple[int, int]) -> dict[tuple[str, str], int]:
+def read(memory: Memory, runtime: int, groups: Groups) -> dict[tuple[str, str], int]:
     """(structure, field) to offset, as the target publishes them at ``runtime``.
 
-    Raises MemoryFault; PythonUnsupported for a minor version whose list is not known or an absurd offset.
+    Raises MemoryFault; PythonUnsupported for an absurd offset.
     """
-    if version != (3, 13):
-        raise PythonUnsupported("the _Py_DebugOffsets of CPython {}.{} are not known".format(*version))
-    names = list(_names())
+    names = [(struct_name, field) for struct_name, fields in groups for field in fields]
     raw = memory.read(runtime + _HEADER, 8 * len(names))
     offsets = {}
     for name, offset in zip(names, struct.unpack(f"<{len(names)}Q", raw)):
@@ -63,9 +62,3 @@ def read(memory: Memory, runtime: int, version: tuple[int, int]) -> dict[tuple[s
         if name[1] not in (_PLAIN, "size"):
             offsets[name] = offset
     return offsets
-
-
-def _names() -> Iterator[tuple[str, str]]:
-    for struct_name, fields in _GROUPS_313:
-        for field in fields:
-            yield struct_name, field

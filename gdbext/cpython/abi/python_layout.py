@@ -1,8 +1,8 @@
 """Offsets inside CPython's structures for one minor version, from generated tables and from the target itself.
 
 Three sources, the best last: ``unpublished.py`` (types that exist only in a .c file), the generated tables
-``layouts/data/cpython-3.X.json`` (made from the headers of that version), and for 3.13 and later the
-``_Py_DebugOffsets`` that the target publishes at the start of ``_PyRuntime`` (Include/internal/pycore_runtime.h).
+``layouts/data/cpython-3.X.json`` (made from the headers of that version), and the ``_Py_DebugOffsets`` of versions
+that publish them at the start of ``_PyRuntime``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gdbext import layouts
+from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.unpublished import UNPUBLISHED
-from gdbext.errors import LayoutError, PythonUnsupported
+from gdbext.errors import LayoutError
 from gdbext.layouts import store
 from gdbext.layouts.layout import Layout
-
-SUPPORTED = ((3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13))
-"""Minor versions with a table."""
 
 
 class PythonLayout:
@@ -26,10 +23,8 @@ class PythonLayout:
     Structures go by the names of their typedefs. A field of a nested struct is named by its path ("ceval.gil").
     """
 
-    def __init__(
-        self, version: tuple[int, int], table: Layout, overrides: Mapping[tuple[str, str], int] | None = None
-    ) -> None:
-        self.version = version
+    def __init__(self, abi: PythonAbi, table: Layout, overrides: Mapping[tuple[str, str], int] | None = None) -> None:
+        self.abi = abi
         self.table = table
         self._known: dict[tuple[str, str], int | None] = dict(overrides or {})
 
@@ -37,7 +32,7 @@ class PythonLayout:
         """Bytes from the start of ``struct`` to ``field``. Raises LayoutError naming what is missing."""
         found = self.find(struct, field)
         if found is None:
-            raise LayoutError(f"the layout of CPython {self.text} has no {struct}.{field}")
+            raise LayoutError(f"the layout of CPython {self.abi.text} has no {struct}.{field}")
         return found
 
     def find(self, struct: str, field: str) -> int | None:
@@ -64,28 +59,21 @@ class PythonLayout:
         """Offset of ``field`` inside the struct that ``member`` holds by value. Raises LayoutError."""
         return self.offset(struct, f"{member}.{field}") - self.offset(struct, member)
 
-    @property
-    def text(self) -> str:
-        """The minor version, "3.11"."""
-        return "{}.{}".format(*self.version)
-
     def with_overrides(self, overrides: Mapping[tuple[str, str], int]) -> PythonLayout:
         """The same layout where ``overrides`` (what the target says of itself) win over the tables."""
-        return PythonLayout(self.version, self.table, overrides)
+        return PythonLayout(self.abi, self.table, overrides)
 
 
-_cache: dict[tuple[int, int], PythonLayout] = {}
+_cache: dict[PythonAbi, PythonLayout] = {}
 
 
-def layout_for(version: tuple[int, int]) -> PythonLayout:
-    """The shipped layout of a minor version. Raises PythonUnsupported (unknown version), LayoutError (no table)."""
-    if version not in SUPPORTED:
-        raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
-    if version not in _cache:
-        _cache[version] = PythonLayout(version, store.load(table_path(version)))
-    return _cache[version]
+def layout_for(abi: PythonAbi) -> PythonLayout:
+    """The shipped layout of a version. Raises LayoutError where its table is missing."""
+    if abi not in _cache:
+        _cache[abi] = PythonLayout(abi, store.load(table_path(abi)))
+    return _cache[abi]
 
 
-def table_path(version: tuple[int, int]) -> Path:
+def table_path(abi: PythonAbi) -> Path:
     """The shipped table's file."""
-    return Path(layouts.__file__).parent / "data" / "cpython-{}.{}.json".format(*version)
+    return store.DATA / f"cpython-{abi.text}.json"

@@ -1,10 +1,11 @@
 """Code objects: names, file, lines. Read once each, then kept: the same code runs in many frames and threads.
 
-Layouts: Include/cpython/code.h (3.8-3.13).
+Layout: Include/cpython/code.h (Include/code.h of 3.8).
 """
 
 from __future__ import annotations
 
+from gdbext.cpython.abi.python_abi import CodeForm, LineTable
 from gdbext.cpython.objects import linetable
 from gdbext.cpython.objects.objects import Objects
 from gdbext.errors import BadData, GdbextError
@@ -14,16 +15,19 @@ _TABLE_LIMIT = 4 << 20
 _NAME_LIMIT = 1024
 _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
-_NEW_NAMES = (3, 11)
-_LINETABLE = (3, 10)
+_LINE_TABLE_FIELDS = {
+    LineTable.LINE_INCREMENTS: "co_lnotab",
+    LineTable.LINE_RANGES: "co_linetable",
+    LineTable.LOCATIONS: "co_linetable",
+}
 
 
 class Code:
     """One PyCodeObject.
 
-    ``name`` is co_qualname (3.11 and later) or co_name, ``file`` co_filename, ``first_line`` co_firstlineno,
-    ``bytecode`` the address of the first instruction (0 before 3.11, where co_code is a bytes object), and
-    ``first_traceable`` the number of code units before which a frame of it is not complete (3.11 and later).
+    ``name`` is co_qualname where the version has it, else co_name, ``file`` co_filename, ``first_line``
+    co_firstlineno, ``bytecode`` the address of the first instruction (0 where co_code is a bytes object), and
+    ``first_traceable`` the number of code units before which a frame of it is not complete.
     """
 
     __slots__ = ("_objects", "_ranges", "address", "bytecode", "file", "first_line", "first_traceable", "lines", "name")
@@ -40,12 +44,12 @@ class Code:
             at = layout.offset("PyCodeObject", field)
             return int.from_bytes(raw[at : at + size], "little")
 
-        new = layout.version >= _NEW_NAMES
+        inline = layout.abi.code_form is CodeForm.INLINE
         self.file = objects.text(word("co_filename"), _PATH_LIMIT)
-        self.name = objects.text(word("co_qualname" if new else "co_name"), _NAME_LIMIT)
+        self.name = objects.text(word(layout.abi.code_name), _NAME_LIMIT)
         self.first_line = word("co_firstlineno", 4)
-        self.bytecode = address + layout.offset("PyCodeObject", "co_code_adaptive") if new else 0
-        self.first_traceable = word("_co_firsttraceable", 4) if new else 0
+        self.bytecode = address + layout.offset("PyCodeObject", "co_code_adaptive") if inline else 0
+        self.first_traceable = word("_co_firsttraceable", 4) if inline else 0
 
     def line(self, offset: int) -> int | None:
         """The source line of the instruction at byte ``offset``; the first line for a frame that has not begun."""
@@ -60,9 +64,9 @@ class Code:
 
     def _read_ranges(self) -> list[linetable.Range]:
         layout = self._objects.layout
-        field = "co_linetable" if layout.version >= _LINETABLE else "co_lnotab"
-        table = self._objects.memory.u64(self.address + layout.offset("PyCodeObject", field))
-        return linetable.parse(layout.version, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
+        form = layout.abi.line_table
+        table = self._objects.memory.u64(self.address + layout.offset("PyCodeObject", _LINE_TABLE_FIELDS[form]))
+        return linetable.parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
 
     def opcode(self, offset: int) -> int | None:
         """The opcode at byte ``offset``, None where it cannot be read. As executed: specialised and instrumented."""
@@ -78,10 +82,8 @@ class Code:
     def local_names(self) -> list[str]:
         """Names of the fast locals in the order of their slots: locals, then cells and free variables."""
         objects, layout = self._objects, self._objects.layout
-        new = layout.version >= _NEW_NAMES
-        fields = ("co_localsplusnames",) if new else ("co_varnames", "co_cellvars", "co_freevars")
         names: list[str] = []
-        for field in fields:
+        for field in layout.abi.local_names:
             items = objects.memory.u64(self.address + layout.offset("PyCodeObject", field))
             if items:
                 names += [objects.text(name, _NAME_LIMIT) for name in objects.tuple_items(items, _LOCALS_LIMIT)]

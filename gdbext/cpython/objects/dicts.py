@@ -1,4 +1,4 @@
-"""Dicts and instance attributes: combined and split tables, managed dicts and inline values, 3.8 to 3.13.
+"""Dicts and instance attributes: combined and split tables, managed dicts and inline values.
 
 Layouts: Objects/dict-common.h (3.8-3.10), Include/internal/pycore_dict.h (3.11 and later),
 Include/internal/pycore_object.h (where a managed dict or the values of an instance are).
@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from itertools import islice
 
+from gdbext.cpython.abi.python_abi import DictKeysForm, InstanceDict
 from gdbext.cpython.objects.objects import FLAG_INLINE_VALUES, FLAG_MANAGED_DICT, ITEM_LIMIT, Objects, TypeInfo
 from gdbext.errors import BadData, GdbextError
 
@@ -17,7 +18,7 @@ _POINTER = 8  # bytes
 _MAX_LOG2 = 40  # more than 2**40 slots is no dict
 _KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
 _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
-_MANAGED_VALUES_311 = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
+_MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
 
 Item = tuple[int, int]
 """Addresses of a key and its value."""
@@ -30,7 +31,8 @@ class Dicts:
         self._objects = objects
         self._memory = objects.memory
         self._layout = objects.layout
-        self._new_keys = objects.layout.version >= (3, 11)
+        self._keys_form = objects.layout.abi.dict_keys
+        self._instance_dict = objects.layout.abi.instance_dict
 
     def items(self, address: int, limit: int = ITEM_LIMIT) -> Iterator[Item]:
         """(key, value) addresses of the dict at ``address``, at most ``limit``. Raises MemoryFault, BadData."""
@@ -76,7 +78,7 @@ class Dicts:
         """Where the entries start, and whether they carry a hash (PyDictKeyEntry)."""
         offset = self._layout.offset
         indices = keys + offset("PyDictKeysObject", "dk_indices")
-        if self._new_keys:
+        if self._keys_form is DictKeysForm.LOG2_SIZES:
             log2 = self._memory.u8(keys + offset("PyDictKeysObject", "dk_log2_index_bytes"))
             kind = self._memory.u8(keys + offset("PyDictKeysObject", "dk_kind"))
             if log2 > _MAX_LOG2:
@@ -99,7 +101,7 @@ class Dicts:
     def attributes(self, address: int) -> Iterator[Item]:
         """(name, value) of an instance's __dict__ without creating it. Raises MemoryFault, BadData."""
         info = self._objects.type_of(address)
-        if self._new_keys and info.flags & FLAG_MANAGED_DICT:
+        if self._instance_dict is not InstanceDict.DICT_OFFSET and info.flags & FLAG_MANAGED_DICT:
             return self._managed(address, info)
         if info.dict_offset <= 0:  # none, or counted from the end of a variable-sized object (a subclass of int)
             return iter(())
@@ -108,12 +110,11 @@ class Dicts:
 
     def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
         found = self._memory.u64(address + _MANAGED_DICT)
-        version = self._layout.version
-        if version == (3, 11):
-            values = self._memory.u64(address + _MANAGED_VALUES_311)
+        if self._instance_dict is InstanceDict.VALUES_POINTER:
+            values = self._memory.u64(address + _MANAGED_VALUES)
             if values:
                 return self._inline(info, values)
-        elif version == (3, 12):
+        elif self._instance_dict is InstanceDict.TAGGED_POINTER:
             if found & 1:  # PyDictOrValues: values are tagged by being one byte short
                 return self._inline(info, found + 1)
         elif not found and info.flags & FLAG_INLINE_VALUES:

@@ -1,4 +1,4 @@
-"""Bytecode offset to source line: the three formats of CPython 3.8 to 3.13.
+"""Bytecode offset to source line, in the three formats that CPython has had.
 
 - co_lnotab (3.8, 3.9): Objects/lnotab_notes.txt; pairs of (unsigned address increment, signed line increment).
 - co_linetable of 3.10 (PEP 626): Objects/lnotab_notes.txt; pairs of (unsigned length, signed line increment),
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Optional
+
+from gdbext.cpython.abi.python_abi import LineTable
 
 Range = tuple[int, int, Optional[int]]
 """First byte, end byte (exclusive), line."""
@@ -30,13 +32,14 @@ def line_at(ranges: list[Range], offset: int) -> int | None:
     return None
 
 
-def parse(version: tuple[int, int], table: bytes, first_line: int) -> list[Range]:
-    """All ranges of a code object's table, in the format of that minor version."""
-    if version >= (3, 11):
-        return list(_locations(table, first_line))
-    if version >= (3, 10):
-        return list(_linetable(table, first_line))
-    return list(_lnotab(table, first_line))
+def parse(form: LineTable, table: bytes, first_line: int) -> list[Range]:
+    """All ranges of a code object's table, which starts at line ``first_line``."""
+    readers = {
+        LineTable.LINE_INCREMENTS: _lnotab,
+        LineTable.LINE_RANGES: _linetable,
+        LineTable.LOCATIONS: _locations,
+    }
+    return list(readers[form](table, first_line))
 
 
 def _signed(byte: int) -> int:

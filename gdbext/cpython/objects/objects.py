@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from gdbext.cpython.abi.python_abi import IntegerForm
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.errors import BadData, GdbextError
 from gdbext.process.memory import Memory
@@ -22,7 +23,7 @@ DIGIT_LIMIT = 64
 NAME_LIMIT = 512
 """Longest tp_name."""
 
-# Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same from 3.8 to 3.13.
+# Py_TPFLAGS_*_SUBCLASS and others (Include/object.h), the same in every version that has them.
 FLAG_INLINE_VALUES = 1 << 2
 FLAG_MANAGED_DICT = 1 << 4
 FLAG_HEAP_TYPE = 1 << 9
@@ -153,13 +154,13 @@ class Objects:
 
     def _digits(self, address: int) -> tuple[int, int, int]:
         """Sign, number of digits and their address."""
-        tag = self.layout.find("PyLongObject", "long_value.lv_tag")
-        if tag is None:  # before 3.12: the sign of ob_size is that of the number
+        offset = self.layout.offset
+        if self.layout.abi.integers is IntegerForm.SIGNED_SIZE:
             size = self.memory.i64(address + self._ob_size)
-            return (-1 if size < 0 else 1), abs(size), address + self.layout.offset("PyLongObject", "ob_digit")
-        value = self.memory.u64(address + tag)
-        sign = (1, 0, -1)[min(value & 3, 2)]
-        return sign, value >> 3, address + self.layout.offset("PyLongObject", "long_value.ob_digit")
+            return (-1 if size < 0 else 1), abs(size), address + offset("PyLongObject", "ob_digit")
+        tag = self.memory.u64(address + offset("PyLongObject", "long_value.lv_tag"))
+        sign = (1, 0, -1)[min(tag & 3, 2)]
+        return sign, tag >> 3, address + offset("PyLongObject", "long_value.ob_digit")
 
     def tuple_items(self, address: int, limit: int = ITEM_LIMIT) -> tuple[int, ...]:
         """Addresses of a tuple's items. Raises MemoryFault, BadData when it is none or longer than ``limit``."""

@@ -1,17 +1,19 @@
 """The global interpreter lock: where it is, who holds it, and how to recognise who waits for it.
 
-struct _gil_runtime_state (Include/internal/pycore_gil.h, the same from 3.8 to 3.13) is at ``_PyRuntime.ceval.gil``
-up to 3.11; since 3.12 each interpreter points to the one it uses (``ceval.gil``), which is its own or the main
-interpreter's. The protocol is that of Python/ceval_gil.h (ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and
-``last_holder``; a waiter waits on ``cond`` for 5 ms at a time; with FORCE_SWITCHING one that drops the GIL on request
-waits on ``switch_cond`` until another thread has taken it.
+struct _gil_runtime_state (Include/internal/pycore_gil.h, the same from 3.8 to 3.13) is at ``_PyRuntime.ceval.gil``, or
+each interpreter points to the one it uses (``ceval.gil``), which is its own or the main interpreter's. The protocol is
+that of Python/ceval_gil.h (ceval_gil.c since 3.12): ``mutex`` protects ``locked`` and ``last_holder``; a waiter waits
+on ``cond`` for 5 ms at a time; with FORCE_SWITCHING one that drops the GIL on request waits on ``switch_cond`` until
+another thread has taken it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdbext.cpython.threads.runtime import Interpreter, PythonRuntime
+from gdbext.cpython.abi.python_abi import GilPlace
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_state import Interpreter
 from gdbext.errors import BadData
 
 _MAX_INTERVAL = 3_600_000_000
@@ -58,8 +60,7 @@ class GilState:
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
-    """All GILs, the main interpreter's first; runtime.gils() keeps them. Raises BadData where one cannot be what it
-    should be, MemoryFault."""
+    """All GILs, the main interpreter's first. Raises BadData where one cannot be what it should be, MemoryFault."""
     users: dict[int, list[Interpreter]] = {}
     for interpreter in sorted(runtime.interpreters(), key=lambda each: each.id):
         address = _gil_of(runtime, interpreter)
@@ -68,15 +69,10 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
     return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
 
 
-def gil_at(runtime: PythonRuntime, address: int) -> GilState | None:
-    """The GIL that a futex, condvar or mutex address belongs to, None for any other address."""
-    return next((gil for gil in runtime.gils() if gil.role_of(address)), None)
-
-
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
     """Address of the GIL an interpreter uses; 0 where it has none (start-up)."""
     layout = runtime.layout
-    if runtime.minor < (3, 12):
+    if layout.abi.gil is GilPlace.RUNTIME:
         return runtime.address + layout.offset("_PyRuntimeState", "ceval.gil")
     return runtime.memory.u64(interpreter.address + layout.offset("PyInterpreterState", "ceval.gil"))
 

@@ -1,8 +1,8 @@
 """Locks made by ``threading``: lock, RLock and SimpleQueue objects, and which of them a semaphore belongs to.
 
-A PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES), from 3.8 to 3.13.
-A thread that waits for it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of
-its first word and the number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h).
+A PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES). A thread that waits for
+it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of its first word and the
+number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h).
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gdbext.cpython.abi.python_abi import LockForm
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
-from gdbext.cpython.threads.python_frames import PythonFrame
-from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.threads.python_frame import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of, stack_slots
+from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _FRAMES = 3
 """Innermost Python frames whose objects are looked at."""
 _ATTRIBUTES = 64
 """Most attributes of one object that are looked at."""
-_LOCK_FIELDS = {
-    "_thread.lock": ("lockobject", "lock_lock", "Lock"),
-    "_thread.RLock": ("rlockobject", "rlock_lock", "RLock"),
-    "_queue.SimpleQueue": ("simplequeueobject", "lock", "SimpleQueue"),
-}
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,19 @@ def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
 
 
 def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
-    found = _LOCK_FIELDS.get(runtime.objects.type_of(address).name)
-    if found is None or (found[2] == "SimpleQueue" and runtime.minor >= (3, 13)):
+    found = runtime.layout.abi.lock_type(runtime.objects.type_of(address).name)
+    if found is None or found.form is not LockForm.SEMAPHORE:
         return None
-    struct, field, kind = found
     memory, offset = runtime.memory, runtime.layout.offset
-    semaphore = memory.u64(address + offset(struct, field))
+    semaphore = memory.u64(address + offset(found.struct, found.field))
     word = memory.u64(semaphore)
     locked, waiters = not word & 0xFFFFFFFF, word >> 32
-    if kind != "RLock":
-        return LockState(address, kind, semaphore, locked, waiters)
-    count = memory.u64(address + offset(struct, "rlock_count"))
-    owner = memory.u64(address + offset(struct, "rlock_owner")) if count else None
+    if found.kind != "RLock":
+        return LockState(address, found.kind, semaphore, locked, waiters)
+    count = memory.u64(address + offset(found.struct, "rlock_count"))
+    owner = memory.u64(address + offset(found.struct, "rlock_owner")) if count else None
     owner_tid = runtime.tid_of_ident(owner) if owner else None
-    return LockState(address, kind, semaphore, locked, waiters, owner, owner_tid, count)
+    return LockState(address, found.kind, semaphore, locked, waiters, owner, owner_tid, count)
 
 
 def find_lock(runtime: PythonRuntime, semaphore: int, candidates: Iterable[int]) -> LockState | None:

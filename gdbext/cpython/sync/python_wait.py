@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock
-from gdbext.cpython.threads.python_frames import PythonFrame
-from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
+from gdbext.cpython.threads.python_frame import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _DEPTH = 8

@@ -2,8 +2,8 @@
 
 While the body of a ``with`` runs, the bound ``__exit__`` of its lock lies on the frame's value stack. Words above the
 stack's top are left over from earlier calls, so only slots that are proven to be in use count: the interpreter must
-be able to unwind to the depth that the exception table (3.11 and later; InternalDocs/exception_handling.md,
-Objects/exception_handling_notes.txt) or the block stack (up to 3.10; PyTryBlock, cpython/frameobject.h) names for the
+be able to unwind to the depth that the exception table (Objects/exception_handling_notes.txt of 3.11,
+InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
 current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
 is not counted.
 """
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.sync.locks import LockState, read_lock
-from gdbext.cpython.threads.python_frames import PythonFrame
-from gdbext.cpython.threads.runtime import PythonRuntime, ThreadState
-from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.python_frame import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.slots import locals_of, value_stack
+from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _FRAMES = 200
@@ -58,9 +60,7 @@ def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
 
 def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     """``release`` is among the names that the function's code uses (co_names)."""
-    field = "co_varnames" if runtime.minor < (3, 11) else "co_exceptiontable"
-    # co_names stands right before that field in every version (Include/cpython/code.h, 3.8 to 3.13)
-    names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", field) - 8)
+    names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", "co_names"))
     return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
 
 
@@ -68,7 +68,7 @@ def _locks_of(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[LockState]
     depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
     if not depth:
         return
-    for slot in runtime.memory.words(_value_stack(runtime, frame), depth):
+    for slot in runtime.memory.words(value_stack(runtime, frame), depth):
         lock = _lock_of_exit(runtime, slot)
         if lock is not None:
             yield lock
@@ -87,27 +87,24 @@ def _lock_of_exit(runtime: PythonRuntime, address: int) -> LockState | None:
     return read_lock(runtime, owner) if owner else None
 
 
-def _value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    offset, memory = runtime.layout.offset, runtime.memory
-    if runtime.minor < (3, 11):
-        return memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
-    locals_ = memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
-    return frame.address + offset("_PyInterpreterFrame", "localsplus") + 8 * locals_
-
-
 def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """Slots of the value stack that are certainly in use."""
-    if runtime.minor < (3, 11):
-        return _depth_by_blocks(runtime, frame)
-    offset, memory = runtime.layout.offset, runtime.memory
-    field = "prev_instr" if runtime.minor < (3, 13) else "instr_ptr"
-    at = memory.u64(frame.address + offset("_PyInterpreterFrame", field)) - runtime.codes.get(frame.code).bytecode
+    form = runtime.layout.abi.frames
+    if isinstance(form, FrameObjects):
+        return _depth_by_block_stack(runtime, frame)
+    return _depth_by_exception_table(runtime, frame, form)
+
+
+def _depth_by_exception_table(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> int:
+    memory, offset = runtime.memory, runtime.layout.offset
+    instruction = memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+    at = instruction - runtime.codes.get(frame.code).bytecode
     table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
     depths = [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
     return max(depths, default=0)
 
 
-def _depth_by_blocks(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
     offset, memory = runtime.layout.offset, runtime.memory
     count = memory.i32(frame.address + offset("PyFrameObject", "f_iblock"))
     if not 0 < count <= _BLOCKS:

@@ -1,86 +1,58 @@
 """One CPython in the target: its version, its interpreters and their thread states.
 
 Structures: _PyRuntimeState (pycore_runtime.h), PyInterpreterState (pycore_interp.h), PyThreadState
-(cpython/pystate.h). The layout is proven on the live structures before anything is said (``probe``).
+(cpython/pystate.h). The layout is proven on the live structures before anything is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import debug_offsets
-from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
-from gdbext.cpython.abi.version import (
+from gdbext.cpython.abi.find_runtime import (
     RuntimeLocation,
     VersionEvidence,
     evidence,
     find_old_python,
     find_runtimes,
-    version_text,
 )
+from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
+from gdbext.cpython.abi.versions import version_text
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.objects.dicts import Dicts
+from gdbext.cpython.objects.functions import FunctionReader
 from gdbext.cpython.objects.objects import Objects
+from gdbext.cpython.threads.frame_reader import FrameReader
+from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import Thread
 
-if TYPE_CHECKING:
-    from gdbext.cpython.sync.gil import GilState
-    from gdbext.cpython.threads.python_frames import FrameReader
-
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
 """Most interpreters and thread states that are walked."""
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
-
-    address: int
-    id: int
-
-
-@dataclass(frozen=True)
-class ThreadState:
-    """One PyThreadState.
-
-    ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
-    process itself sees it (3.11 and later; its own PID namespace, and stale in a forked child of some versions).
-    """
-
-    address: int
-    interpreter: Interpreter
-    ident: int
-    native_id: int | None
-    runtime: PythonRuntime = field(repr=False, compare=False)
-
-
 class PythonRuntime:
-    """A running CPython. ``version`` is like "3.11.7", ``minor`` like (3, 11), ``address`` that of _PyRuntime."""
+    """A running CPython. ``version`` is like "3.11.7", ``address`` that of _PyRuntime."""
 
-    def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout, symbolizer: Symbolizer) -> None:
+    def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout) -> None:
         self.memory = memory
         self.module: Module = location.module
         self.address = location.address
         self.layout = layout
-        self.minor = layout.version
-        self.symbolizer = symbolizer
-        self.version = layout.text
+        self.version = layout.abi.text
         self.objects = Objects(memory, layout)
         self.dicts = Dicts(self.objects)
         self.codes = CodeCache(self.objects)
+        self.functions = FunctionReader(self.objects, self.dicts, self.codes)
+        self.frames = FrameReader(memory, layout, self.codes)
         self._states: list[ThreadState] | None = None
         self._known_tids: set[int] | None = None
         self._tids_by_ident: dict[int, int] | None = None
-        self._gils: list[GilState] | None = None
-        self._names: dict[int, str] | None = None
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
@@ -112,32 +84,31 @@ class PythonRuntime:
         """The runtime there, in the first version that fits. Raises PythonUnsupported when none does."""
         found = evidence(memory, location, symbolizer)
         problems = []
-        for minor in found.candidates:
+        for abi in found.candidates:
             try:
-                return cls._probed(memory, location, minor, found, symbolizer)
+                return cls._probed(memory, location, abi, found)
             except (BadData, MemoryFault) as error:
-                problems.append("{}.{}: {}".format(*minor, error))
+                problems.append(f"{abi.text}: {error}")
         raise PythonUnsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
         )
 
     @classmethod
     def _probed(
-        cls, memory: Memory, location: RuntimeLocation, minor: tuple[int, int], found: VersionEvidence,
-        symbolizer: Symbolizer,
-    ) -> PythonRuntime:  # fmt: skip
-        """A runtime of version ``minor``, proven. Raises BadData or MemoryFault where it does not hold."""
-        layout = layout_for(minor)
-        if minor >= (3, 13):
-            layout = layout.with_overrides(debug_offsets.read(memory, location.address, minor))
-        runtime = cls(memory, location, layout, symbolizer)
+        cls, memory: Memory, location: RuntimeLocation, abi: PythonAbi, found: VersionEvidence
+    ) -> PythonRuntime:
+        """A runtime of the version ``abi``, proven. Raises BadData or MemoryFault where it does not hold."""
+        layout = layout_for(abi)
+        if abi.debug_offsets:
+            layout = layout.with_overrides(debug_offsets.read(memory, location.address, abi.debug_offsets))
+        runtime = cls(memory, location, layout)
         states = runtime.thread_states()
         hexversion = found.hexversion or runtime.sys_hexversion()
         if hexversion is None:
-            if states and found.source == "nothing":
+            if states and not found.source:
                 raise BadData("nothing tells its version")
             return runtime
-        if (hexversion >> 24, hexversion >> 16 & 0xFF) != minor:
+        if not abi.is_of(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")
         runtime.version = version_text(hexversion)
         return runtime
@@ -167,8 +138,7 @@ class PythonRuntime:
 
     def _states_of(self, interpreter: Interpreter) -> list[ThreadState]:
         layout, memory = self.layout, self.memory
-        head = "threads.head" if self.minor >= (3, 11) else "tstate_head"
-        address = memory.u64(interpreter.address + layout.offset("PyInterpreterState", head))
+        address = memory.u64(interpreter.address + layout.offset("PyInterpreterState", layout.abi.first_thread))
         ident_at = layout.offset("PyThreadState", "thread_id")
         native_at = layout.find("PyThreadState", "native_thread_id")
         back_at, next_at = layout.offset("PyThreadState", "interp"), layout.offset("PyThreadState", "next")
@@ -181,7 +151,7 @@ class PythonRuntime:
             if memory.u64(address + back_at) != interpreter.address:
                 raise BadData(f"thread state at {address:#x} does not belong to interpreter {interpreter.id}")
             native = memory.u64(address + native_at) if native_at is not None else 0
-            found.append(ThreadState(address, interpreter, memory.u64(address + ident_at), native or None, self))
+            found.append(ThreadState(address, interpreter, memory.u64(address + ident_at), native or None))
             address = memory.u64(address + next_at)
         return found
 
@@ -196,34 +166,6 @@ class PythonRuntime:
             except (BadData, MemoryFault):
                 continue
         return None
-
-    def forget(self) -> None:
-        """Drop what changes when the target runs on: thread states, GILs, names. Code objects and types stay."""
-        self._states = self._known_tids = self._tids_by_ident = self._gils = self._names = None
-        self.frames.forget()
-
-    @cached_property
-    def frames(self) -> FrameReader:
-        """The reader of Python frames."""
-        from gdbext.cpython.threads.python_frames import FrameReader
-
-        return FrameReader(self)
-
-    def gils(self) -> list[GilState]:
-        """All GILs, the main interpreter's first. Raises BadData, MemoryFault."""
-        if self._gils is None:
-            from gdbext.cpython.sync.gil import read_gils
-
-            self._gils = read_gils(self)
-        return self._gils
-
-    def thread_names(self) -> dict[int, str]:
-        """Thread ident to the name that ``threading`` knows it by; without the threads it does not know."""
-        if self._names is None:
-            from gdbext.cpython.threads.thread_names import read_thread_names
-
-            self._names = read_thread_names(self)
-        return self._names
 
     def threads_by_tid(self) -> dict[int, list[ThreadState]]:
         """Kernel thread id (as the target's threads have it) to its thread states, one for each interpreter."""

@@ -6,7 +6,8 @@ the value stack of at most co_stacksize slots.
 
 from __future__ import annotations
 
-from gdbext.cpython.threads.python_frames import PythonFrame
+from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
@@ -28,20 +29,23 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
     """All non-zero words of the value stack, also above its top: what is used and what is left over cannot be told
     apart while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
+    size = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_stacksize"))
+    words = runtime.memory.words(value_stack(runtime, frame), min(size, _STACK_LIMIT))
+    return tuple(word for word in words if word)
+
+
+def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the first slot of the value stack. Raises MemoryFault."""
     memory, offset = runtime.memory, runtime.layout.offset
-    size = memory.u32(frame.code + offset("PyCodeObject", "co_stacksize"))
-    if runtime.minor >= (3, 11):
-        used = memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
-        start = _slots_of(runtime, frame) + 8 * used
-    else:
-        start = memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
-    return tuple(word for word in memory.words(start, min(size, _STACK_LIMIT)) if word)
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
+    return _slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
 
 
 def _slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    if runtime.minor >= (3, 11):
-        return frame.address + runtime.layout.offset("_PyInterpreterFrame", "localsplus")
-    return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")
+    return frame.address + runtime.layout.offset("_PyInterpreterFrame", "localsplus")
 
 
 def _open_cell(runtime: PythonRuntime, address: int) -> int:

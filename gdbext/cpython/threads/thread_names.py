@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gdbext.cpython.threads.runtime import Interpreter, PythonRuntime
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_state import Interpreter
 from gdbext.errors import BadData, GdbextError, MemoryFault
 
 NAME_LIMIT = 256
@@ -40,11 +41,10 @@ def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str,
 
     Raises BadData, MemoryFault.
     """
-    field = "imports.modules" if runtime.minor >= (3, 12) else "modules"
-    memory = runtime.memory
-    modules = memory.u64(interpreter.address + runtime.layout.offset("PyInterpreterState", field))
+    memory, layout = runtime.memory, runtime.layout
+    modules = memory.u64(interpreter.address + layout.offset("PyInterpreterState", layout.abi.modules))
     found = runtime.dicts.get(modules, module) if modules else None
     if found is None:
         return None
-    namespace = memory.u64(found + runtime.layout.offset("PyModuleObject", "md_dict"))
+    namespace = memory.u64(found + layout.offset("PyModuleObject", "md_dict"))
     return runtime.dicts.get(namespace, name) if namespace else None

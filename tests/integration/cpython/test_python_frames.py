@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 from python_targets import PYTHONS, PythonInferior, View
 
-from gdbext.cpython.threads import python_frames
+from gdbext.cpython.objects.code import CodeCache
+from gdbext.cpython.threads.frame_reader import FrameReader, match
 from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.thread_names import read_thread_names
 
 
 @pytest.fixture(scope="module", params=PYTHONS)
@@ -41,7 +43,7 @@ def test_every_thread_has_its_state(view: View) -> None:
 
 def test_thread_names(view: View) -> None:
     expected = {thread["ident"]: thread["name"] for thread in view.truth["threads"]}
-    assert view.runtime.thread_names() == expected
+    assert read_thread_names(view.runtime) == expected
 
 
 def test_stacks_are_those_of_the_interpreter(view: View) -> None:
@@ -49,21 +51,21 @@ def test_stacks_are_those_of_the_interpreter(view: View) -> None:
         stack = view.runtime.frames.stack(view.state(thread["tid"]))
         found = [[frame.function, frame.file, frame.line] for frame in stack.frames]
         assert found == thread["stack"], thread["name"]
-        if not (view.runtime.minor == (3, 9) and throws(thread)):
+        if not (view.minor == (3, 9) and throws(thread)):
             assert stack.problem is None, thread["name"]
 
 
 def test_each_evaluation_loop_has_its_frames(view: View) -> None:
     for thread in view.truth["threads"]:
-        if view.runtime.minor == (3, 9) and throws(thread):
+        if view.minor == (3, 9) and throws(thread):
             continue  # test_generator_that_passes_throw_on
-        groups = python_frames.groups(view.state(thread["tid"]))
+        groups = view.groups(thread["tid"])
         loops = view.loops(thread["tid"])
         assert len(groups) == len(loops), thread["name"]
         assert all(groups), thread["name"]
-        assert python_frames.match(groups, loops) == groups, thread["name"]
+        assert match(groups, loops) == groups, thread["name"]
         assert [frame for group in groups for frame in group if frame.is_entry] == [group[-1] for group in groups]
-        if view.runtime.minor >= (3, 10):
+        if view.minor >= (3, 10):
             for group, (low, high) in zip(groups, loops):
                 assert group.anchor is not None
                 assert low <= group.anchor < high
@@ -73,16 +75,16 @@ def test_generator_that_passes_throw_on(view: View) -> None:
     """The frame that throw() goes through has no loop of its own: it stands next to the one that it calls."""
     thread = next(filter(throws, view.truth["threads"]))
     loops = view.loops(thread["tid"])
-    matched = python_frames.match(python_frames.groups(view.state(thread["tid"])), loops)
+    matched = match(view.groups(thread["tid"]), loops)
     assert len(matched) == len(loops)
     names = [[frame.function for frame in group] if group else None for group in matched]
     assert names[0][0] == "block"  # type: ignore[index]
     inner = next(index for index, group in enumerate(names) if group and "cancelled_inner" in group)
-    if view.runtime.minor == (3, 9):
+    if view.minor == (3, 9):
         assert names[inner] == ["cancelled_inner", "cancelled_middle"]
         assert names[inner + 1 :] == [None] * (len(loops) - inner - 1)
         assert view.runtime.frames.stack(view.state(thread["tid"])).problem is not None
-    elif view.runtime.minor >= (3, 10):
+    elif view.minor >= (3, 10):
         group = names[inner]
         assert group is not None
         assert group[-1] == "cancelled_inner"
@@ -97,7 +99,7 @@ def test_generator_that_passes_throw_on(view: View) -> None:
 def test_native_stack_between_the_frames(view: View) -> None:
     """What is called through C is between the right loops: the callback that ctypes calls."""
     thread = next(each for each in view.truth["threads"] if each["name"].startswith("through_ctypes"))
-    matched = iter(python_frames.match(python_frames.groups(view.state(thread["tid"])), view.loops(thread["tid"])))
+    matched = iter(match(view.groups(thread["tid"]), view.loops(thread["tid"])))
     merged: list[str] = []
     for frame in view.native(thread["tid"]):
         if view.is_loop(frame):
@@ -127,7 +129,7 @@ def test_damaged_frames_end_the_walk(view: View) -> None:
     """A chain of frames that leads nowhere, or in a circle, costs the rest of that stack only."""
     state = view.state(view.truth["threads"][1]["tid"])
     whole = view.runtime.frames.stack(state)
-    minor = view.runtime.minor
+    minor = view.minor
     struct_name, field = ("PyFrameObject", "f_back") if minor < (3, 11) else ("_PyInterpreterFrame", "previous")
     at = whole.frames[2].address + view.runtime.layout.offset(struct_name, field)
     read_u64, read = view.memory.u64, view.memory.read
@@ -135,16 +137,19 @@ def test_damaged_frames_end_the_walk(view: View) -> None:
         for value in (0xDEAD0000, 8, whole.frames[0].address):
             patched = value.to_bytes(8, "little")
             Patched.apply(view, at, patched)
-            view.runtime.frames.forget()
-            broken = view.runtime.frames.stack(state)
+            broken = fresh_frames(view).stack(state)
             assert broken.problem
             assert broken.frames[:2] == whole.frames[:2]
             assert len(broken.frames) <= len(whole.frames)
     finally:
         Patched.undo(view)
-        view.runtime.frames.forget()
     assert (view.memory.u64, view.memory.read) == (read_u64, read)
-    assert view.runtime.frames.stack(state) == whole
+    assert fresh_frames(view).stack(state) == whole
+
+
+def fresh_frames(view: View) -> FrameReader:
+    """A reader that has read nothing yet."""
+    return FrameReader(view.memory, view.runtime.layout, CodeCache(view.runtime.objects))
 
 
 class Patched:
@@ -169,10 +174,9 @@ def test_fast_enough(view: View) -> None:
     """A 300-frame stack and all others of this program, from scratch, in well under a tenth of a second."""
     with_cold_caches = []
     for _ in range(3):
-        view.runtime.frames.forget()
-        view.runtime.codes._known.clear()
         began = time.perf_counter()
+        frames = fresh_frames(view)
         for states in view.states.values():
-            view.runtime.frames.stack(states[0])
+            frames.stack(states[0])
         with_cold_caches.append(time.perf_counter() - began)
     assert min(with_cold_caches) < 0.1

@@ -13,8 +13,10 @@ import pytest
 import pythons
 from python_targets import PYTHONS, PythonInferior, view_of
 
-from gdbext.cpython.threads import python_frames
+from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.threads.frame_reader import match
 from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_names import read_thread_names
 from gdbext.errors import PythonUnsupported
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
@@ -37,21 +39,21 @@ def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
         tid = view.truth["tid"]
         states = view.states[tid]
         assert sorted(state.interpreter.id for state in states) == [0, view.truth["number"]]
-        groups = python_frames.thread_groups(states)
+        groups = view.groups(tid)
         loops = view.loops(tid)
         assert len(groups) == len(loops)
-        assert python_frames.match(groups, loops) == groups
+        assert match(groups, loops) == groups
         names = [frame.function.rpartition(".")[2] for group in groups for frame in group]
         assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
 
 
 def test_each_interpreter_has_its_gil(inferior: PythonInferior) -> None:
     with inferior.look("live") as view:
-        gils = view.runtime.gils()
+        gils = read_gils(view.runtime)
         assert gils[0].interpreter == 0
         users = sorted(number for gil in gils for number in gil.interpreters)
         assert users == [0, view.truth["number"]]
-        assert len(gils) == (1 if view.runtime.minor < (3, 12) else 2)
+        assert len(gils) == (1 if view.minor < (3, 12) else 2)
         assert not any(gil.locked for gil in gils)
 
 
@@ -61,10 +63,10 @@ def test_forked_child(inferior: PythonInferior) -> None:
     with ProcTarget(child) as target:
         view = view_of(inferior.python, "live", inferior.truth, target)
         assert list(view.states) == [child]
-        groups = python_frames.groups(view.state(child))
+        groups = view.groups(child)
         assert groups[0][0].function == "fork_here"
-        assert view.runtime.thread_names()[view.state(child).ident] == "forker"
-        assert python_frames.match(groups, view.loops(child)) == groups
+        assert read_thread_names(view.runtime)[view.state(child).ident] == "forker"
+        assert match(groups, view.loops(child)) == groups
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])
@@ -103,7 +105,7 @@ def detect(pid: int) -> PythonRuntime | None:
         if runtime is not None:
             for state in runtime.thread_states():
                 runtime.frames.stack(state)
-            runtime.thread_names()
+            read_thread_names(runtime)
         return runtime
 
 

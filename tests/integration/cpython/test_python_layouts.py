@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import pythons
 
-from gdbext.cpython.abi import debug_offsets, unpublished
-from gdbext.cpython.abi.python_layout import SUPPORTED, layout_for
+from gdbext import cpython
+from gdbext.cpython.abi import unpublished
+from gdbext.cpython.abi.python_abi import InterpreterFrames, LockForm, PythonAbi
+from gdbext.cpython.abi.python_layout import layout_for
+from gdbext.cpython.abi.versions import SUPPORTED
 
-SOURCES = Path(debug_offsets.__file__).parent
+SOURCES = Path(cpython.__file__).parent
 ASK = """
 import gdb, json, sys
 pairs = json.load(open(sys.argv[1] if len(sys.argv) > 1 else PAIRS))
@@ -43,16 +46,20 @@ print("FOUND" + json.dumps(found))
 """
 
 
-def used() -> set[tuple[str, str]]:
-    """(structure, field) as they are written in the sources, and those of the two tables."""
+def used(abi: PythonAbi) -> set[tuple[str, str]]:
+    """(structure, field) as they are written in the sources, and those of the tables of a version."""
     pairs: set[tuple[str, str]] = set()
-    for source in SOURCES.glob("*.py"):
+    for source in SOURCES.rglob("*.py"):
         pairs.update(re.findall(r'(?:offset|find|put)\(\s*"(\w+)",\s*"([\w.]+)"', source.read_text()))
         pairs.update((name, "") for name in re.findall(r'size\("(\w+)"\)', source.read_text()))
     for name, (_, fields) in unpublished.UNPUBLISHED.items():
         pairs |= {(name, field) for field in fields} | {(name, "")}
-    for name, published in debug_offsets._GROUPS_313:
+    for name, published in abi.debug_offsets:
         pairs |= {(name, field) for field in published if field not in ("", "size")}
+    pairs |= {("PyInterpreterState", abi.first_thread), ("PyInterpreterState", abi.modules)}
+    pairs |= {("PyCodeObject", name) for name in (abi.code_name, *abi.local_names)}
+    if isinstance(abi.frames, InterpreterFrames):
+        pairs |= {("_PyInterpreterFrame", name) for name in (abi.frames.code, abi.frames.instruction)}
     return pairs
 
 
@@ -68,18 +75,18 @@ def dwarf_offsets(library: Path, pairs: set[tuple[str, str]], folder: Path) -> d
     return {(struct, field): offset for struct, field, offset in json.loads(answer[len("FOUND") :])}
 
 
-@pytest.mark.parametrize("minor", SUPPORTED)
-def test_offsets_are_those_of_the_compiler(minor: tuple[int, int], tmp_path: Path) -> None:
-    text = "{}.{}".format(*minor)
+@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+def test_offsets_are_those_of_the_compiler(abi: PythonAbi, tmp_path: Path) -> None:
+    text = abi.text
     libraries = [found for each in pythons.prefixes(text) for found in each.glob(f"lib/libpython{text}.so.1.0")]
     if not libraries:
         pythons.lacking(f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
-    pairs = used()
+    pairs = used(abi)
     assert len(pairs) > 80
     truth = dwarf_offsets(libraries[-1], pairs, tmp_path)
     if len(truth) < 60:
         pytest.skip(f"{libraries[-1]} has no debug information")
-    layout = layout_for(minor)
+    layout = layout_for(abi)
     for (struct, field), offset in truth.items():
         ours = layout.find(struct, field) if field else layout.size(struct)
         assert ours == offset, (struct, field)
@@ -91,14 +98,16 @@ def test_offsets_are_those_of_the_compiler(minor: tuple[int, int], tmp_path: Pat
 def test_simplequeue_is_that_of_the_extension(tmp_path: Path) -> None:
     """_queue is a shared library of its own; up to 3.12 it waits on a lock."""
     checked = 0
-    for minor in SUPPORTED[:-1]:
-        text = "{}.{}".format(*minor)
-        pattern = f"lib/python{text}/lib-dynload/_queue.*.so"
-        for library in (found for each in pythons.prefixes(text) for found in each.glob(pattern)):
+    for abi in SUPPORTED:
+        lock = abi.lock_type("_queue.SimpleQueue")
+        if lock is None or lock.form is not LockForm.SEMAPHORE:
+            continue
+        pattern = f"lib/python{abi.text}/lib-dynload/_queue.*.so"
+        for library in (found for each in pythons.prefixes(abi.text) for found in each.glob(pattern)):
             fields = unpublished.UNPUBLISHED["simplequeueobject"][1]
             truth = dwarf_offsets(library, {("simplequeueobject", field) for field in fields}, tmp_path)
             for (struct, field), offset in truth.items():
-                assert layout_for(minor).find(struct, field) == offset
+                assert layout_for(abi).find(struct, field) == offset
                 checked += 1
     if not checked:
         pytest.skip("no _queue with debug information here")

@@ -11,8 +11,8 @@ from describe_object import describe
 from harness import wait_until
 from python_targets import PYTHONS, PythonInferior, View
 
-from gdbext.cpython.objects.functions import function_source
-from gdbext.cpython.sync import gil, locks
+from gdbext.cpython.sync import locks
+from gdbext.cpython.sync.gil import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
 
 
@@ -46,7 +46,7 @@ def futex_of(view: View, tid: int) -> int:
 
 
 def test_nobody_holds_the_gil(view: View) -> None:
-    (found,) = view.runtime.gils()
+    (found,) = read_gils(view.runtime)
     assert not found.locked
     assert found.holder_tid is None
     assert found.last_holder in {states[0].address for states in view.states.values()}
@@ -58,18 +58,17 @@ def test_gil_holder_and_waiter(holder: PythonInferior, kind: str) -> None:
     call = Path(f"/proc/{holder.process.pid}/task/{holder.truth['wants_gil']}/syscall")
     wait_until(lambda: call.read_text().split()[0] in ("202", "219"), "it waits for the GIL (futex, restarted or not)")
     with holder.look(kind) as view:
-        (found,) = view.runtime.gils()
+        (found,) = read_gils(view.runtime)
         assert found.locked
         assert found.holder_tid == view.target.pid
         assert view.state(view.target.pid).address == found.holder
         waited = futex_of(view, view.truth["wants_gil"])
         assert found.role_of(waited) in ("cond", "mutex")
-        assert gil.gil_at(view.runtime, waited) == found
         assert view.state(view.truth["wants_gil"]).interpreter.id in found.interpreters
 
 
 def test_gil_ranges(view: View) -> None:
-    (found,) = view.runtime.gils()
+    (found,) = read_gils(view.runtime)
     sizes = [
         end - start
         for start, end in (found.cond_range, found.mutex_range, found.switch_cond_range, found.switch_mutex_range)
@@ -77,14 +76,14 @@ def test_gil_ranges(view: View) -> None:
     assert sizes == [48, 40, 48, 40]  # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
     assert found.role_of(found.cond_range[0]) == "cond"
     assert found.role_of(found.switch_mutex_range[1]) is None
-    assert gil.gil_at(view.runtime, found.address - 8) is None
-    assert gil.gil_at(view.runtime, view.truth["lock"]) is None
+    assert found.role_of(found.address - 8) is None
+    assert found.role_of(view.truth["lock"]) is None
 
 
 def test_waits(view: View) -> None:
     for name, expected in view.truth["waits"].items():
         state = view.state(expected["tid"])
-        if name == "wait_for_simplequeue" and view.runtime.minor >= (3, 13):
+        if name == "wait_for_simplequeue" and view.minor >= (3, 13):
             continue  # waits in a parking lot, see test_simplequeue_of_313
         found = python_wait(view.runtime, state, futex_of(view, expected["tid"]))
         assert found is not None, name
@@ -104,7 +103,7 @@ def test_waits_by_frames_alone(view: View) -> None:
 
 
 def test_simplequeue_of_313(view: View) -> None:
-    if view.runtime.minor < (3, 13):
+    if view.minor < (3, 13):
         pytest.skip("waits on a semaphore before 3.13")
     expected = view.truth["waits"]["wait_for_simplequeue"]
     state = view.state(expected["tid"])
@@ -191,7 +190,7 @@ def test_functions(view: View) -> None:
     objects = view.truth["objects"]
 
     def source(name: str) -> tuple[str, str, int | None, tuple[str, ...]]:
-        found = function_source(view.runtime, objects[name]["address"])
+        found = view.runtime.functions.source(objects[name]["address"])
         assert found is not None
         return found.kind, found.qualname, found.line, found.wrappers
 
@@ -206,11 +205,11 @@ def test_functions(view: View) -> None:
     assert source("late")[:2] == ("instance", "Late.__call__")
     assert source("plain") == ("object", "Plain", None, ())
     assert source("class") == ("class", "Plain", None, ())
-    found = function_source(view.runtime, objects["function"]["address"])
+    found = view.runtime.functions.source(objects["function"]["address"])
     assert found is not None
     assert found.file is not None
     assert found.file.endswith("python_locks.py")
-    assert function_source(view.runtime, 0xDEADBEEF0) is None
+    assert view.runtime.functions.source(0xDEADBEEF0) is None
 
 
 def test_attributes(view: View) -> None:

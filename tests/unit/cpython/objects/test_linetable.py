@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from harness import HarnessError, interpreter
 
+from gdbext.cpython.abi.python_abi import LineTable
+from gdbext.cpython.abi.versions import abi_of
 from gdbext.cpython.objects import linetable
 
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
@@ -45,7 +47,7 @@ def test_every_instruction_has_the_interpreter_s_line(name: str) -> None:
     codes = json.loads(output)
     assert len(codes) > 500
     for first_line, table, size, expected in codes:
-        ranges = linetable.parse((3, minor), bytes.fromhex(table), first_line)
+        ranges = linetable.parse(abi_of((3, minor)).line_table, bytes.fromhex(table), first_line)
         ours = [linetable.line_at(ranges, offset) for offset in range(0, size, 2)]
         assert ours == (theirs_of_starts(expected, size) if minor < 10 else theirs_of_ranges(expected, size))
 
@@ -75,12 +77,12 @@ def test_an_instruction_outside_every_range_has_no_line() -> None:
 def test_location_without_a_line() -> None:
     """Code 15 (no location) of length 1, then code 10 (same line, one code unit)."""
     table = bytes([0x80 | 15 << 3, 0x80 | 11 << 3, 0, 0])
-    assert linetable.parse((3, 11), table, 5) == [(0, 2, None), (2, 4, 6)]
+    assert linetable.parse(LineTable.LOCATIONS, table, 5) == [(0, 2, None), (2, 4, 6)]
 
 
-@pytest.mark.parametrize("version", [(3, 8), (3, 10), (3, 11)])
+@pytest.mark.parametrize("form", LineTable)
 @pytest.mark.parametrize("table", [b"", b"\xf0", b"\xff" * 50, b"\x00" * 50, bytes(range(256))])
-def test_garbage_ends(version: tuple[int, int], table: bytes) -> None:
-    ranges = linetable.parse(version, table, 1)
+def test_garbage_ends(form: LineTable, table: bytes) -> None:
+    ranges = linetable.parse(form, table, 1)
     assert len(ranges) <= 257
     assert all(start < end for start, end, _ in ranges)

@@ -1,4 +1,4 @@
-"""Which CPython this is: where its ``_PyRuntime`` is and which versions it can be, without debug information."""
+"""Finds CPython in a process: where its ``_PyRuntime`` is and which versions it can be, without debug information."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gdbext.cpython.abi.python_layout import SUPPORTED
+from gdbext.cpython.abi.python_abi import Published, PythonAbi
+from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion, version_text
 from gdbext.errors import PythonUnsupported
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
@@ -18,8 +19,6 @@ RUNTIME = "_PyRuntime"
 _COOKIE = b"xdebugpy"  # _Py_Debug_Cookie, Include/internal/pycore_runtime.h of 3.13
 _PYTHON_NAME = re.compile(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
 _VERSION_IN_PATH = re.compile(r"python(\d)\.(\d+)")
-_RELEASE_LEVELS = {0xA: "a", 0xB: "b", 0xC: "rc"}
-_OLDEST_DEBUG_OFFSETS = (3, 13)
 _STRING_TABLE_LIMIT = 1 << 20
 """A .dynstr larger than this is a compute library's, not an interpreter's."""
 
@@ -33,10 +32,10 @@ class RuntimeLocation(NamedTuple):
 
 class VersionEvidence(NamedTuple):
     """What is known before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
-    ``candidates`` the minor versions to try, ``source`` where that comes from."""
+    ``candidates`` the versions to try, the likeliest first, ``source`` where that comes from ("" for nowhere)."""
 
     hexversion: int | None
-    candidates: tuple[tuple[int, int], ...]
+    candidates: tuple[PythonAbi, ...]
     source: str
 
 
@@ -89,42 +88,27 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
     header = memory.try_read(location.address, 24)
     if header is not None and header.startswith(_COOKIE):
         version, free_threaded = int.from_bytes(header[8:16], "little"), int.from_bytes(header[16:24], "little")
-        if free_threaded:
-            raise PythonUnsupported(f"this is a free-threaded CPython {version_text(version)} (no GIL)")
-        return VersionEvidence(version, (_supported(version),), "_Py_DebugOffsets")
-    version_at = _address_in(location.module, "Py_Version", symbolizer)  # Include/pylifecycle.h, since 3.11
+        return VersionEvidence(version, (abi_of_hexversion(version, bool(free_threaded)),), "_Py_DebugOffsets")
+    version_at = _address_in(location.module, "Py_Version", symbolizer)
     if version_at is not None:
         version = memory.u32(version_at)
-        minor = _supported(version)
-        if minor >= _OLDEST_DEBUG_OFFSETS:
+        abi = abi_of_hexversion(version)
+        if abi.published is Published.DEBUG_OFFSETS:
             raise PythonUnsupported(f"CPython {version_text(version)} without its _Py_DebugOffsets")
-        return VersionEvidence(version, (minor,), "Py_Version")
+        return VersionEvidence(version, (abi,), "Py_Version")
     return _from_path(location.module)
 
 
 def _from_path(module: Module) -> VersionEvidence:
-    """Before 3.11 nothing is exported; the path gives the order in which the layouts are tried."""
-    old = tuple(minor for minor in SUPPORTED if minor < (3, 11))
+    """Of a version that publishes nothing, the path gives the order in which the layouts are tried."""
+    silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
     if found is None:
-        return VersionEvidence(None, old, "nothing")
-    minor = int(found.group(1)), int(found.group(2))
-    if minor < old[0]:
-        raise PythonUnsupported("CPython {}.{} is not supported".format(*minor))
-    if minor not in old:  # a link or a renamed file: 3.11 and later would have Py_Version
-        return VersionEvidence(None, old, "nothing")
-    return VersionEvidence(None, (minor, *(other for other in old if other != minor)), module.path)
-
-
-def _supported(hexversion: int) -> tuple[int, int]:
-    minor = hexversion >> 24, hexversion >> 16 & 0xFF
-    if minor not in SUPPORTED:
-        raise PythonUnsupported(f"CPython {version_text(hexversion)} is not supported")
-    return minor
-
-
-def version_text(hexversion: int) -> str:
-    """PY_VERSION_HEX as text: 0x030b07f0 is "3.11.7", 0x030d00c2 is "3.13.0rc2" (Include/patchlevel.h)."""
-    text = f"{hexversion >> 24 & 0xFF}.{hexversion >> 16 & 0xFF}.{hexversion >> 8 & 0xFF}"
-    level = _RELEASE_LEVELS.get(hexversion >> 4 & 0xF)
-    return f"{text}{level}{hexversion & 0xF}" if level else text
+        return VersionEvidence(None, silent, "")
+    version = int(found.group(1)), int(found.group(2))
+    if version < silent[0].version:
+        raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
+    named = tuple(abi for abi in silent if abi.version == version)
+    if not named:  # a link or a renamed file: the versions that publish theirs would have done so
+        return VersionEvidence(None, silent, "")
+    return VersionEvidence(None, (*named, *(abi for abi in silent if abi not in named)), module.path)

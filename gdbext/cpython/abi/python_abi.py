@@ -1,0 +1,173 @@
+"""What can differ between versions of CPython, as one record: the kinds of its structures and the names of members.
+
+Whoever reads CPython's memory asks the record of the process's version for a kind or a name and never compares
+version numbers. The records themselves are in ``versions.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+Version = tuple[int, int]
+"""A minor version: (3, 11)."""
+
+
+def minor_of(hexversion: int) -> Version:
+    """The minor version of PY_VERSION_HEX: 0x030b07f0 is (3, 11)."""
+    return hexversion >> 24 & 0xFF, hexversion >> 16 & 0xFF
+
+
+class Published(Enum):
+    """What a runtime publishes about its own version, where debug information is missing."""
+
+    NOTHING = "nothing"
+    VERSION_SYMBOL = "the exported Py_Version (Include/pylifecycle.h)"
+    DEBUG_OFFSETS = "_Py_DebugOffsets at the start of _PyRuntime (pycore_runtime.h, pycore_debug_offsets.h)"
+
+
+class LineTable(Enum):
+    """The encoding of a code object's map from bytecode to source lines; see objects/linetable.py."""
+
+    LINE_INCREMENTS = "co_lnotab, Objects/lnotab_notes.txt of 3.9"
+    LINE_RANGES = "co_linetable of PEP 626, Objects/lnotab_notes.txt of 3.10"
+    LOCATIONS = "co_linetable of PEP 657, Objects/locations.md of 3.11"
+
+
+class CodeForm(Enum):
+    """Where a code object keeps its instructions."""
+
+    BYTES_OBJECT = "co_code is a bytes object"
+    INLINE = "co_code_adaptive is the end of the code object"
+
+
+class DictKeysForm(Enum):
+    """The header of PyDictKeysObject."""
+
+    SLOT_COUNT = "dk_size slots; every entry has a hash (Objects/dict-common.h)"
+    LOG2_SIZES = "dk_log2_index_bytes and dk_kind; entries of str keys have no hash (pycore_dict.h)"
+
+
+class InstanceDict(Enum):
+    """Where the attributes of an instance are whose type manages its dict (pycore_object.h)."""
+
+    DICT_OFFSET = "tp_dictoffset of the type, for every type"
+    VALUES_POINTER = "a pointer to the values beside the one to the dict"
+    TAGGED_POINTER = "one pointer; its lowest bit says that it leads to values (PyDictOrValues)"
+    INLINE_VALUES = "the values are part of the object"
+
+
+class IntegerForm(Enum):
+    """How an int keeps its sign and its number of digits."""
+
+    SIGNED_SIZE = "the sign of ob_size (longintrepr.h)"
+    TAG = "lv_tag: sign in the low bits, count above (cpython/longintrepr.h)"
+
+
+class GilPlace(Enum):
+    """Who owns a global interpreter lock."""
+
+    RUNTIME = "_PyRuntime.ceval.gil, one for all interpreters"
+    INTERPRETER = "each PyInterpreterState points to the one it uses"
+
+
+class LockForm(Enum):
+    """What a lock object of the ``_thread`` and ``_queue`` modules sleeps on."""
+
+    SEMAPHORE = "a PyThread_type_lock: pointer to a sem_t (Python/thread_pthread.h, USE_SEMAPHORES)"
+    PARKING_LOT = "a PyMutex, whose waiters sleep on semaphores of their own (Python/parking_lot.c)"
+
+
+@dataclass(frozen=True)
+class LockType:
+    """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``struct`` and ``field`` name the member
+    that is slept on. A type of another size than ``struct`` has another form than stated here."""
+
+    type_name: str
+    kind: str
+    struct: str
+    field: str
+    form: LockForm = LockForm.SEMAPHORE
+
+
+@dataclass(frozen=True)
+class FrameObjects:
+    """The frames of a thread are a chain of PyFrameObject, one for each native evaluation loop (frameobject.h); the
+    enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
+
+    ``lasti_unit`` is the number of bytes that f_lasti counts in, ``yield_from`` the opcode of YIELD_FROM
+    (Include/opcode.h): a generator that is suspended in ``yield from`` stands on the instruction before it.
+    """
+
+    lasti_unit: int
+    yield_from: int = 72
+
+
+class LoopAnchor(Enum):
+    """What each native evaluation loop keeps in its stack frame, so that its Python frames can be told apart."""
+
+    C_FRAME = "a _PyCFrame, which points to the innermost frame of the loop (cpython/pystate.h of 3.11)"
+    ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"
+
+
+@dataclass(frozen=True)
+class InterpreterFrames:
+    """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
+    the enclosing blocks are in co_exceptiontable of the code.
+
+    ``code`` and ``instruction`` name members of the frame. ``generator_owner`` and ``entry_owner`` are values of its
+    ``owner`` (enum _frameowner): frames of generators, and frames that run no Python code (None where there are none).
+    ``tag_bits`` are the low bits of a reference in a frame that are no part of its address.
+    """
+
+    anchor: LoopAnchor
+    code: str
+    instruction: str
+    generator_owner: int = 1
+    entry_owner: int | None = None
+    tag_bits: int = 0
+
+
+@dataclass(frozen=True)
+class PythonAbi:
+    """One version of CPython.
+
+    ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the
+    fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
+    ``debug_offsets`` lists the members of _Py_DebugOffsets as (structure, fields), in their order.
+    ``evaluation_functions`` are the native functions that run Python code; the compiler may add a suffix such as
+    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own. ``tested``: the tests have run
+    against this version itself, not only against its published sources.
+    """
+
+    version: Version
+    published: Published
+    frames: FrameObjects | InterpreterFrames
+    line_table: LineTable
+    code_form: CodeForm
+    code_name: str
+    local_names: tuple[str, ...]
+    dict_keys: DictKeysForm
+    instance_dict: InstanceDict
+    integers: IntegerForm
+    gil: GilPlace
+    first_thread: str
+    modules: str
+    lock_types: tuple[LockType, ...]
+    debug_offsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    evaluation_functions: tuple[str, ...] = ("_PyEval_EvalFrameDefault",)
+    free_threaded: bool = False
+    tested: bool = True
+
+    @property
+    def text(self) -> str:
+        """The version as people write it: "3.11"; "3.13t" for a free-threaded build."""
+        return "{}.{}{}".format(*self.version, "t" if self.free_threaded else "")
+
+    def is_of(self, hexversion: int) -> bool:
+        """Whether a sys.hexversion is of this minor version."""
+        return minor_of(hexversion) == self.version
+
+    def lock_type(self, type_name: str) -> LockType | None:
+        """The kind of lock that a type of that name is, None for any other type."""
+        return next((each for each in self.lock_types if each.type_name == type_name), None)

@@ -1,0 +1,123 @@
+"""The versions of CPython that can be read, one row each: a later row says only what changed.
+
+A new version is a row here, its list of debug offsets in ``debug_offsets.py`` and a table in layouts/data; see
+"How to add a CPython version" in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gdbext.cpython.abi.debug_offsets import GROUPS_3_13
+from gdbext.cpython.abi.python_abi import (
+    CodeForm,
+    DictKeysForm,
+    FrameObjects,
+    GilPlace,
+    InstanceDict,
+    IntegerForm,
+    InterpreterFrames,
+    LineTable,
+    LockForm,
+    LockType,
+    LoopAnchor,
+    Published,
+    PythonAbi,
+    Version,
+    minor_of,
+)
+from gdbext.errors import PythonUnsupported
+
+_LOCK = LockType("_thread.lock", "Lock", "lockobject", "lock_lock")
+_RLOCK = LockType("_thread.RLock", "RLock", "rlockobject", "rlock_lock")
+_SIMPLE_QUEUE = LockType("_queue.SimpleQueue", "SimpleQueue", "simplequeueobject", "lock")
+
+_3_8 = PythonAbi(
+    version=(3, 8),
+    published=Published.NOTHING,
+    frames=FrameObjects(lasti_unit=1),
+    line_table=LineTable.LINE_INCREMENTS,
+    code_form=CodeForm.BYTES_OBJECT,
+    code_name="co_name",
+    local_names=("co_varnames", "co_cellvars", "co_freevars"),
+    dict_keys=DictKeysForm.SLOT_COUNT,
+    instance_dict=InstanceDict.DICT_OFFSET,
+    integers=IntegerForm.SIGNED_SIZE,
+    gil=GilPlace.RUNTIME,
+    first_thread="tstate_head",
+    modules="modules",
+    lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
+)
+_3_9 = replace(_3_8, version=(3, 9))
+_3_10 = replace(
+    _3_9,
+    version=(3, 10),
+    frames=FrameObjects(lasti_unit=2),
+    line_table=LineTable.LINE_RANGES,
+)
+_3_11 = replace(
+    _3_10,
+    version=(3, 11),
+    published=Published.VERSION_SYMBOL,
+    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr"),
+    line_table=LineTable.LOCATIONS,
+    code_form=CodeForm.INLINE,
+    code_name="co_qualname",
+    local_names=("co_localsplusnames",),
+    dict_keys=DictKeysForm.LOG2_SIZES,
+    instance_dict=InstanceDict.VALUES_POINTER,
+    first_thread="threads.head",
+)
+_3_12 = replace(
+    _3_11,
+    version=(3, 12),
+    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", entry_owner=3),
+    instance_dict=InstanceDict.TAGGED_POINTER,
+    integers=IntegerForm.TAG,
+    gil=GilPlace.INTERPRETER,
+    modules="imports.modules",
+)
+_3_13 = replace(
+    _3_12,
+    version=(3, 13),
+    published=Published.DEBUG_OFFSETS,
+    debug_offsets=GROUPS_3_13,
+    frames=InterpreterFrames(LoopAnchor.ENTRY_FRAME, code="f_executable", instruction="instr_ptr", entry_owner=3),
+    instance_dict=InstanceDict.INLINE_VALUES,
+    lock_types=(_LOCK, _RLOCK, replace(_SIMPLE_QUEUE, form=LockForm.PARKING_LOT)),
+)
+
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13)
+"""All rows, oldest first."""
+
+
+def abi_of(version: Version, free_threaded: bool = False) -> PythonAbi:
+    """The row of a minor version. Raises PythonUnsupported."""
+    found = _find(version, free_threaded)
+    if found is None:
+        raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
+    return found
+
+
+def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:
+    """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
+    found = _find(minor_of(hexversion), free_threaded)
+    if found is None and free_threaded:
+        raise PythonUnsupported(f"this is a free-threaded CPython {version_text(hexversion)} (no GIL)")
+    if found is None:
+        raise PythonUnsupported(f"CPython {version_text(hexversion)} is not supported")
+    return found
+
+
+def _find(version: Version, free_threaded: bool) -> PythonAbi | None:
+    return next((row for row in SUPPORTED if (row.version, row.free_threaded) == (version, free_threaded)), None)
+
+
+_RELEASE_LEVELS = {0xA: "a", 0xB: "b", 0xC: "rc"}
+
+
+def version_text(hexversion: int) -> str:
+    """PY_VERSION_HEX as text: 0x030b07f0 is "3.11.7", 0x030d00c2 is "3.13.0rc2" (Include/patchlevel.h)."""
+    text = f"{hexversion >> 24 & 0xFF}.{hexversion >> 16 & 0xFF}.{hexversion >> 8 & 0xFF}"
+    level = _RELEASE_LEVELS.get(hexversion >> 4 & 0xF)
+    return f"{text}{level}{hexversion & 0xF}" if level else text

@@ -1,0 +1,97 @@
+"""Python frames of a thread, and which native frame of the evaluation loop runs which of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.abi.python_layout import PythonLayout
+from gdbext.cpython.objects.code import CodeCache
+from gdbext.cpython.threads.frame_objects import FrameObjectReader
+from gdbext.cpython.threads.interpreter_frames import InterpreterFrameReader
+from gdbext.cpython.threads.python_frame import FRAME_LIMIT, FrameGroup, IncompleteGroup, PythonStack
+from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.errors import BadData, MemoryFault
+from gdbext.process.memory import Memory
+
+
+class FrameReader:
+    """Reads the Python frames of one runtime's threads; each thread's once, for as long as the target stands still."""
+
+    def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache) -> None:
+        self._reader = _reader_for(memory, layout, codes)
+        self._stacks: dict[int, PythonStack] = {}
+
+    def stack(self, state: ThreadState) -> PythonStack:
+        """All Python frames of a thread. What could not be read ends the walk with a problem."""
+        known = self._stacks.get(state.address)
+        if known is None:
+            known = self._stacks[state.address] = self._read_stack(state)
+        return known
+
+    def groups(self, states: Sequence[ThreadState]) -> list[FrameGroup]:
+        """The groups of one native thread, innermost first; it has several thread states with subinterpreters.
+
+        The i-th group belongs to the i-th innermost evaluation loop, as long as the innermost loop is not being entered
+        or left right now; ``match`` is exact then, too. Without anchors the states are taken in the given order,
+        newest interpreter first.
+        """
+        found = [group for state in states for group in self.stack(state).groups]
+        if len(states) > 1 and all(group.anchor is not None for group in found):
+            found.sort(key=lambda group: group.anchor or 0)
+        return found
+
+    def _read_stack(self, state: ThreadState) -> PythonStack:
+        groups: list[FrameGroup] = []
+        problem = None
+        try:
+            count = 0
+            for group in self._reader.groups(state):
+                groups.append(group)
+                count += len(group)
+                if count >= FRAME_LIMIT:
+                    problem = f"truncated at {count} frames"
+                    break
+        except IncompleteGroup as error:
+            groups.append(error.group)
+            problem = error.problem
+        except (BadData, MemoryFault) as error:
+            problem = str(error)
+        if groups and problem is not None:
+            groups[-1].cut = True
+        elif groups and groups[-1].cut:
+            problem = "the callers of a generator are not linked while throw() passes through it (CPython 3.9)"
+        return PythonStack(tuple(groups), problem)
+
+
+def _reader_for(memory: Memory, layout: PythonLayout, codes: CodeCache) -> FrameObjectReader | InterpreterFrameReader:
+    form = layout.abi.frames
+    if isinstance(form, FrameObjects):
+        return FrameObjectReader(memory, layout, codes, form)
+    return InterpreterFrameReader(memory, layout, codes, form)
+
+
+def match(found: Sequence[FrameGroup], loops: Sequence[tuple[int, int]]) -> list[FrameGroup | None]:
+    """The group of each native evaluation loop; None for a loop that has no Python frame (yet).
+
+    ``loops`` are the native frames of the evaluation loop, innermost first, as (sp, cfa). Groups with an anchor
+    are matched by address. Without anchors the outermost ones belong together, unless the outermost
+    groups are missing; an innermost loop without a group is one that is being entered or left.
+    """
+    anchored = sorted((group.anchor, position) for position, group in enumerate(found) if group.anchor is not None)
+    if anchored:
+        return [_inside(loop, anchored, found) for loop in loops]
+    padding: list[FrameGroup | None] = [None] * max(len(loops) - len(found), 0)
+    if found and found[-1].cut:
+        return [*found, *padding][: len(loops)]
+    return [*padding, *found[-len(loops) :]] if loops else []
+
+
+def _inside(
+    loop: tuple[int, int], anchored: Sequence[tuple[int, int]], found: Sequence[FrameGroup]
+) -> FrameGroup | None:
+    """The group whose anchor lies in the loop's frame; a search, since stacks can have 25,000 loops."""
+    sp, cfa = loop
+    at = bisect_left(anchored, (sp, 0))
+    return found[anchored[at][1]] if at < len(anchored) and anchored[at][0] < cfa else None

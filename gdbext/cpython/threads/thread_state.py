@@ -1,0 +1,28 @@
+"""Interpreters and thread states as they are listed in memory: PyInterpreterState and PyThreadState."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
+
+    address: int
+    id: int
+
+
+@dataclass(frozen=True)
+class ThreadState:
+    """One PyThreadState.
+
+    ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
+    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None where the
+    version does not keep it.
+    """
+
+    address: int
+    interpreter: Interpreter
+    ident: int
+    native_id: int | None
