@@ -40,5 +40,5 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     if args.dot:
         from gdbext.render.dot import write
 
-        report = replace(report, extra={"dot": write(args.dot, found.threads)})
+        report = replace(report, sections=(write(args.dot, found.threads),))
     return report

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.inspection import Inspection
     from gdbext.inspection.session import Session
+    from gdbext.model.section import Section
 
 NAME = "dispatch-diagnose"
 
@@ -28,7 +29,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
 
     if args.samples is not None:
         return _sampled(session, args)
-    return _report(session, args, inspect_threads(session), {})
+    return _report(session, args, inspect_threads(session), ())
 
 
 def _sampled(session: Session, args: argparse.Namespace) -> Report:
@@ -37,12 +38,12 @@ def _sampled(session: Session, args: argparse.Namespace) -> Report:
 
     last, sampled = sample(session, args.samples, args.interval)
     try:
-        return _report(last, args, sampled.inspection, sampled.extra)
+        return _report(last, args, sampled.inspection, (sampled.section,))
     finally:
         last.target.close()
 
 
-def _report(session: Session, args: argparse.Namespace, found: Inspection, extra: dict[str, Any]) -> Report:
+def _report(session: Session, args: argparse.Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
     from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict
@@ -55,6 +56,6 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, extra
         verdict=replace(verdict, advice=told),
         findings=found.judgement.findings,
         errors=(*session.torch_errors(), *session.errors()),
-        extra=extra,
+        sections=sections,
         why=args.why,
     )

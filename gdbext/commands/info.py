@@ -19,13 +19,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Collects the facts; everything here is allowed to be unknown."""
-    from gdbext.inspection.target_info import inventory
+    from gdbext.inspection.target_info import read_target_info
 
+    info = read_target_info(session)
     return Report(
         command=NAME,
         target=session.target_facts(),
         view="info",
         errors=(*session.torch_errors(), *session.errors()),
-        extra={"info": inventory(session)},
+        sections=(info,),
         why=args.why,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdbext.commands.options import NUMBER, TENSOR, number
 from gdbext.errors import UsageError
+from gdbext.model.keyset_section import KeySetSection
 from gdbext.model.report import Report
 
 if TYPE_CHECKING:
@@ -33,16 +34,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Decodes the value. Raises UsageError for what is no keyset, NotTorch, LayoutError."""
-    from gdbext.torch.values.keyset import KeyNames
-
-    keys = KeyNames(session.layout)
+    keys = session.dispatch_keys
     bits = _bits(session, keys, " ".join(args.value))
     return Report(
         command=NAME,
         target=session.target_facts(),
         view="keyset",
         errors=session.errors(),
-        extra={"keyset": _document(keys, bits)},
+        sections=(_section(keys, bits),),
         why=args.why,
     )
 
@@ -51,10 +50,7 @@ def _bits(session: Session, keys: KeyNames, text: str) -> int:
     word = text.strip()
     tensor = TENSOR.fullmatch(word)
     if tensor:
-        from gdbext.torch.state.tensor import TensorReader
-
-        reader = TensorReader(session.memory, session.layout, session.symbolizer, keys)
-        return reader.key_set(number(tensor.group(1)))
+        return session.tensors.key_set(number(tensor.group(1)))
     pointed = _POINTED.fullmatch(word)
     if pointed:
         return session.memory.u64(number(pointed.group(1)))
@@ -76,16 +72,16 @@ def _register(session: Session, star: str, name: str, sign: str | None, offset: 
     return session.memory.u64(value & (1 << 64) - 1) if star else value & (1 << 64) - 1
 
 
-def _document(keys: KeyNames, bits: int) -> dict[str, Any]:
+def _section(keys: KeyNames, bits: int) -> KeySetSection:
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
-    return {
-        "bits": f"{bits:#x}",
-        "keys": list(keys.decode(bits)),
-        "text": keys.text(bits),
-        "functionalities": list(functionalities),
-        "backends": list(backends),
-        "key": None if stray else keys.highest_key(bits),
-        "table_index": None if stray else keys.table_index(bits),
-        "stray_bits": f"{stray:#x}" if stray else None,
-    }
+    return KeySetSection(
+        bits=bits,
+        keys=keys.decode(bits),
+        text=keys.text(bits),
+        functionalities=functionalities,
+        backends=backends,
+        key=None if stray else keys.highest_key(bits),
+        table_index=None if stray else keys.table_index(bits),
+        stray_bits=stray,
+    )

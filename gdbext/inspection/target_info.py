@@ -1,15 +1,17 @@
-"""What ``dispatch-info`` tells: the parts of the process that matter here, and how each was identified."""
+"""Collects what ``dispatch-info`` reports: the parts of the process that matter here, and how each was identified."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.process.modules import Module
+    from gdbext.process.modules import Module, ModuleTable
 
 LIBRARIES = (
     "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch_cuda.so", "libgomp", "libiomp5", "libc.so.6"
@@ -24,54 +26,50 @@ _LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
 
 
-def inventory(session: Session) -> dict[str, Any]:
-    """Everything as plain JSON values; unknown things are None."""
-    return {
-        "threads": len(session.target.threads()),
-        "torch": _torch(session),
-        "python": _python(session),
-        "libc": _libc(session),
-        "modules": [_module(module) for module in session.modules.modules if _listed(module)],
-        "environment": environment(session),
-    }
+def read_target_info(session: Session) -> TargetInfo:
+    """Everything; what cannot be read is None, and is among the session's errors."""
+    return TargetInfo(
+        threads=len(session.target.threads()),
+        torch=_torch(session),
+        python=_python(session),
+        libc=_libc(session.modules),
+        modules=tuple(_module(module) for module in session.modules.modules if _listed(module)),
+        environment=environment(session.target.environ()),
+    )
 
 
-def _torch(session: Session) -> dict[str, Any] | None:
+def _torch(session: Session) -> TorchInfo | None:
     if not session.has_torch:
         return None
     facts = session.target_facts()
-    layout: dict[str, Any] | None = None
+    layout = None
     if facts.layout_id is not None:
-        layout = {
-            "id": facts.layout_id,
-            "match": facts.layout_match,
-            "made_from": dict(session.layout.provenance),
-        }
-    operators = None
-    if not session.torch_errors():
-        try:
-            operators = len(session.dispatcher.entries)
-        except GdbextError as error:
-            session.note_error(error, "operators")
-    return {"version": facts.torch_version, "layout": layout, "operators": operators}
+        layout = LayoutInfo(facts.layout_id, facts.layout_match, dict(session.layout.provenance))
+    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session))
 
 
-def _python(session: Session) -> dict[str, Any] | None:
+def _operators(session: Session) -> int | None:
+    """How many operators are registered."""
+    if session.torch_errors():
+        return None
+    try:
+        return len(session.dispatcher.entries)
+    except GdbextError as error:
+        session.note_error(error, "operators")
+        return None
+
+
+def _python(session: Session) -> PythonInfo | None:
     python = session.python
     if python is None:
         return None
-    return {
-        "version": python.version,
-        "module": python.module.path,
-        "thread_states": sum(len(states) for states in session.thread_states.values()),
-    }
+    states = sum(len(states) for states in session.thread_states.values())
+    return PythonInfo(python.version, python.module.path, states)
 
 
-def _libc(session: Session) -> dict[str, Any] | None:
-    module = session.modules.named("libc.so.6")
-    if module is None:
-        return None
-    return {"path": module.path, "version": _libc_version(module)}
+def _libc(modules: ModuleTable) -> LibcInfo | None:
+    module = modules.named("libc.so.6")
+    return LibcInfo(module.path, _libc_version(module)) if module is not None else None
 
 
 def _libc_version(module: Module) -> str | None:
@@ -99,20 +97,14 @@ def _versioned(name: str) -> str:
     return f"{name}." if ".so" in name else name
 
 
-def _module(module: Module) -> dict[str, Any]:
-    return {
-        "path": module.path,
-        "status": module.status,
-        "problem": module.problem or None,
-        "build_id": module.build_id,
-        "base": f"{module.base:#x}",
-    }
+def _module(module: Module) -> ModuleInfo:
+    return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, module.base)
 
 
-def environment(session: Session) -> dict[str, str]:
-    """Environment variables that change what torch, OpenMP, NCCL or Python do, as the process was started with."""
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that change what torch, OpenMP, NCCL or Python do, sorted; secrets are hidden."""
     return {
         name: "(hidden)" if _SECRET.search(name) else value
-        for name, value in sorted(session.target.environ().items())
+        for name, value in sorted(variables.items())
         if _VARIABLES.match(name)
     }

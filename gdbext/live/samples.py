@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
+from gdbext.model.samples_section import SamplesSection, ThreadProgress
 from gdbext.targets.base import Target
 from gdbext.verdict import progress
 
@@ -23,10 +23,10 @@ MAX_INTERVAL = 3600.0
 
 @dataclass(frozen=True)
 class Sampled:
-    """The last look, revised by all, and the progress of each thread as JSON values."""
+    """The last sample, revised by all, and the progress of each thread."""
 
     inspection: Inspection
-    extra: dict[str, Any]
+    section: SamplesSection
 
 
 def sample(session: Session, count: int, interval: float) -> tuple[Session, Sampled]:
@@ -59,9 +59,8 @@ def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
             judgement, findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
         )
     judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
-    threads = [{"tid": each.tid, "progress": each.kind} for each in found]
-    extra = {"samples": {"count": len(looks), "seconds": round(elapsed, 3), "threads": threads}}
-    return Sampled(replace(last, judgement=judgement), extra)
+    threads = tuple(ThreadProgress(each.tid, each.kind) for each in found)
+    return Sampled(replace(last, judgement=judgement), SamplesSection(len(looks), round(elapsed, 3), threads))
 
 
 def _resumer(target: Target) -> Callable[[float], Target]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from gdbext.errors import GdbextError
 from gdbext.model.finding import Finding
+from gdbext.model.section import Section
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 
 SCHEMA = "gdbext/1"
+SectionType = TypeVar("SectionType", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,7 @@ class ErrorFact:
 class Report:
     """The answer to one command.
 
-    ``view`` names the text view (a module of gdbext.render.views). ``extra`` holds the command's own top-level
-    JSON members ("operators", "lookup", …) as plain JSON values; their text view reads them, too.
+    ``view`` names the text view (a module of gdbext.render.text.views).
     """
 
     command: str
@@ -57,6 +58,19 @@ class Report:
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     errors: tuple[ErrorFact, ...] = ()
+    sections: tuple[Section, ...] = ()
+    """What this command alone reports."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     why: bool = False
     """The user asked for the evidence."""
+
+    def section(self, kind: type[SectionType]) -> SectionType:
+        """The section of that type. Raises LookupError where there is none."""
+        found = self.find_section(kind)
+        if found is None:
+            raise LookupError(f"the report of {self.command} has no {kind.name}")
+        return found
+
+    def find_section(self, kind: type[SectionType]) -> SectionType | None:
+        """The section of that type, None where there is none."""
+        return next((section for section in self.sections if isinstance(section, kind)), None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from gdbext.errors import UsageError
+from gdbext.model.dot_section import DotSection
 from gdbext.model.thread import ThreadReport
 from gdbext.model.wait import Resource
 from gdbext.render.text.style import escape
@@ -29,7 +29,7 @@ def graph(threads: Sequence[ThreadReport]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(path: str, threads: Sequence[ThreadReport]) -> dict[str, Any]:
+def write(path: str, threads: Sequence[ThreadReport]) -> DotSection:
     """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
     try:
         # not gdb's own encoding, which may be ASCII (LANG=C); names may hold anything
@@ -38,7 +38,7 @@ def write(path: str, threads: Sequence[ThreadReport]) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", help="name another --dot FILE") from error
     picture = _draw(path)
-    return {"files": [path, picture] if picture else [path], "svg": picture}
+    return DotSection((path, picture) if picture else (path,), picture)
 
 
 def _draw(path: str) -> str | None:

@@ -12,6 +12,7 @@ from gdbext.model.report import SCHEMA, Report, TargetFacts
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.model.wait import Resource, Wait
+from gdbext.render.json.sections import members
 
 _WAIT_CERTAINTY = {
     Certainty.EXACT: "recorded",
@@ -40,6 +41,7 @@ def document(report: Report) -> dict[str, Any]:
             for f in report.findings
         ],
         "errors": [{"what": e.what, "where": e.where, "help": e.help, "why": e.why} for e in report.errors],
+        **members(report.sections, report.why),
         **report.extra,
     }
 

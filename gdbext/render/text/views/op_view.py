@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from gdbext.model.operator_section import (
+    OperatorRegistration,
+    OperatorReport,
+    OperatorSection,
+    TableChoice,
+    TableEntry,
+)
+from gdbext.model.registered_kernel import RegisteredKernel
 from gdbext.model.report import Report
 from gdbext.render.text.style import Style, escape
 
@@ -14,7 +21,7 @@ _FULL = 6
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """Each operator, a blank line between them, then what contradicts itself."""
-    operators = report.extra["operators"]
+    operators = report.section(OperatorSection).operators
     full = len(operators) <= _FULL
     for position, operator in enumerate(operators):
         if position and full:
@@ -28,75 +35,71 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
 
 
-def _line(operator: Mapping[str, Any]) -> Iterator[str]:
-    yield escape(operator["schema"] or f"{qualified(operator)} (no schema)")
+def _line(operator: OperatorReport) -> Iterator[str]:
+    yield escape(operator.schema or f"{operator.qualified} (no schema)")
 
 
-def qualified(operator: Mapping[str, Any]) -> str:
-    """``aten::mm.out``."""
-    return f"{operator['op']}.{operator['overload']}" if operator["overload"] else str(operator["op"])
-
-
-def _operator(operator: Mapping[str, Any], style: Style, why: bool) -> Iterator[str]:
-    yield style(escape(qualified(operator)), "bold") + (f"  OperatorDef at {operator['address']}" if why else "")
-    yield f"  schema  {escape(operator['schema'] or '(none)')}"
-    if operator["debug"]:
-        yield f"          {escape(operator['debug'])}"
-    if operator["registrations"] is None:
+def _operator(operator: OperatorReport, style: Style, why: bool) -> Iterator[str]:
+    yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
+    yield f"  schema  {escape(operator.schema or '(none)')}"
+    if operator.debug:
+        yield f"          {escape(operator.debug)}"
+    if operator.registrations is None:
         yield style("  registrations cannot be read", "yellow")
     else:
-        yield f"  {len(operator['registrations'])} registrations"
-        for registration in operator["registrations"]:
+        yield f"  {len(operator.registrations)} registrations"
+        for registration in operator.registrations:
             yield from _registration(registration, style)
     yield "  dispatch table"
-    for keys, entry in grouped(operator["table"]):
-        yield from _entries(keys, entry, style)
+    for keys, choice in grouped(operator.table):
+        yield from _entries(keys, choice, style)
 
 
-def _registration(registration: Mapping[str, Any], style: Style) -> Iterator[str]:
-    marks = (" [alias]" if registration["alias"] else "") + ("" if registration["active"] else " (overridden)")
-    line = f"    {registration['key']}{marks}: {function(registration)}  [{abilities(registration)}]"
-    yield line if registration["active"] else style(line, "dim")
-    yield style(f"        {escape(registration['debug'])}", "dim")
+def _registration(registration: OperatorRegistration, style: Style) -> Iterator[str]:
+    qualifiers = (" [alias]" if registration.is_alias else "") + ("" if registration.active else " (overridden)")
+    kernel = registration.kernel
+    line = f"    {registration.key}{qualifiers}: {function(kernel)}  [{abilities(kernel)}]"
+    yield line if registration.active else style(line, "dim")
+    yield style(f"        {escape(registration.debug)}", "dim")
 
 
-def grouped(table: list[Mapping[str, Any]]) -> list[tuple[list[str], Mapping[str, Any]]]:
+def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
     """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
-    groups: dict[tuple[Any, ...], tuple[list[str], Mapping[str, Any]]] = {}
-    for entry in table:
-        same = (entry["function"], entry["reason"], entry["path"], entry["debug"], entry["valid"], "expected" in entry)
-        groups.setdefault(same, ([], entry))[0].append(entry["key"])
+    groups: dict[object, tuple[list[str], TableChoice]] = {}
+    for key, _slot, choice in table:
+        kernel, contradicted = choice.kernel, choice.expected is not None
+        same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
+        groups.setdefault(same, ([], choice))[0].append(key)
     return list(groups.values())
 
 
-def _entries(keys: list[str], entry: Mapping[str, Any], style: Style) -> Iterator[str]:
-    step = f"{entry['path']} {entry['reason']}" if entry["reason"] else "as it stands"
-    if not entry["valid"]:
+def _entries(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
+    step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
+    if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")
         return
-    yield f"    {', '.join(keys)}: {function(entry)}  [{abilities(entry)}] ({step})"
-    if entry["debug"]:
-        yield style(f"        {escape(entry['debug'])}", "dim")
-    if "expected" in entry:
-        expected = entry["expected"]
-        yield style(f"        the registrations lead to {function(expected)}", "red")
+    yield f"    {', '.join(keys)}: {function(choice.kernel)}  [{abilities(choice.kernel)}] ({step})"
+    if choice.debug:
+        yield style(f"        {escape(choice.debug)}", "dim")
+    if choice.expected is not None:
+        yield style(f"        the registrations lead to {function(choice.expected)}", "red")
 
 
-def function(kernel: Mapping[str, Any]) -> str:
+def function(kernel: RegisteredKernel) -> str:
     """The kernel's function, with its place when it is a Python one."""
-    python = kernel.get("python")
-    name = escape(kernel["function"] or "no kernel")
+    name = escape(kernel.function or "no kernel")
+    python = kernel.python
     if python is None:
         return name
-    place = f" ({python['file']}:{python['line']})" if python["file"] else ""
+    place = f" ({python.file}:{python.line})" if python.file else ""
     return f"Python {name}{escape(place)}"
 
 
-def abilities(kernel: Mapping[str, Any]) -> str:
+def abilities(kernel: RegisteredKernel) -> str:
     """``boxed unboxed``, ``fallthrough``, ``missing``."""
-    if not kernel["valid"]:
+    if not kernel.valid:
         return "missing"
-    if kernel["fallthrough"]:
+    if kernel.fallthrough:
         return "fallthrough"
-    words = ("boxed", "unboxed", "sym_unboxed")
-    return " ".join(word.replace("sym_unboxed", "unboxed with SymInts") for word in words if kernel[word])
+    ways = {"boxed": kernel.boxed, "unboxed": kernel.unboxed, "unboxed with SymInts": kernel.sym_unboxed}
+    return " ".join(way for way, exists in ways.items() if exists)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gdbext.model.dot_section import DotSection
 from gdbext.model.finding import Finding
 from gdbext.model.report import Report
 from gdbext.model.thread import RunState, ThreadReport
@@ -24,10 +25,10 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield from finding_lines(finding, style, report.why)
     yield ""
     yield from threads_lines(report.threads, style, report.why)
-    dot = report.extra.get("dot")
-    if dot:
+    dot = report.find_section(DotSection)
+    if dot is not None:
         yield ""
-        yield f"The wait-for graph is in {escape(', '.join(dot['files']))}."
+        yield f"The wait-for graph is in {escape(', '.join(dot.files))}."
 
 
 def verdict_lines(verdict: Verdict, style: Style) -> Iterator[str]:

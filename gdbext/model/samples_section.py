@@ -1,0 +1,26 @@
+"""What several samples of a process show together, as ``dispatch-diagnose --samples`` reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gdbext.model.section import Section
+
+
+@dataclass(frozen=True)
+class ThreadProgress:
+    """What one thread did between the samples: "moved", "spinning", "stuck", "new" or "ended" (verdict.progress)."""
+
+    tid: int
+    progress: str
+
+
+@dataclass(frozen=True)
+class SamplesSection(Section):
+    """How many samples were taken, over how many seconds, and the progress of each thread."""
+
+    name: ClassVar[str] = "samples"
+    count: int
+    seconds: float
+    threads: tuple[ThreadProgress, ...]

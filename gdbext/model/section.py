@@ -1,0 +1,12 @@
+"""Section: what one command adds to its report, beside threads, findings and errors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Section:
+    """Base of all sections, which are frozen dataclasses of plain values and of the model's own types."""
+
+    name: ClassVar[str]
+    """What the section is called: its member of the JSON document ("operators", "lookup", …)."""

@@ -1,0 +1,38 @@
+"""Values of the model as JSON values; the names of a dataclass' fields are the members of its object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from gdbext.model.dispatch_frame import DispatchKeySet
+
+
+def plain(value: Any) -> Any:
+    """A value of the model as JSON: dataclasses become objects, enumerations their values, tuples arrays.
+
+    An integer stays a number: addresses and bits, which reports write in hexadecimal, need a renderer of their own.
+    """
+    if isinstance(value, DispatchKeySet):
+        return keyset(value)
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(each) for each in value]
+    return value
+
+
+def keyset(value: DispatchKeySet) -> dict[str, Any]:
+    """A KEYSET of the contract: its bits and its keys as PyTorch prints them."""
+    return {"bits": f"{value.bits:#x}", "keys": list(value.keys)}
+
+
+def optional_keyset(value: DispatchKeySet | None) -> dict[str, Any] | None:
+    """A KEYSET, or null."""
+    return None if value is None else keyset(value)
