@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from stat import S_ISREG
-from typing import NamedTuple, Union
+from typing import NamedTuple, Protocol
 
 from gdbext.errors import SymbolFileError
 
@@ -38,8 +38,19 @@ _MAX_SECTIONS = 65536
 _MAX_NOTES = 256
 _MAX_DYNAMIC = 4096
 
-Data = Union[mmap.mmap, bytes]
-"""What an image is made of: a mapped file, or bytes that were read from the target."""
+
+class Data(Protocol):
+    """What an image is made of: a mapped file, bytes that were read from the target, or what a recording has of a file.
+
+    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+    def find(self, needle: bytes, start: int, end: int, /) -> int:
+        """As bytes.find."""
 
 
 class Segment(NamedTuple):
@@ -88,7 +99,7 @@ def parse_header(data: Data | memoryview) -> Header:
     if len(data) < EHDR.size or bytes(data[:6]) != _IDENT:
         raise SymbolFileError("not a 64-bit little-endian ELF file")
     _, kind, machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = (
-        EHDR.unpack_from(data, 0)
+        EHDR.unpack(data[: EHDR.size])
     )
     if machine != EM_X86_64:
         raise SymbolFileError(f"ELF file of another machine (e_machine {machine})")
@@ -102,9 +113,13 @@ def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
         raise SymbolFileError(f"program headers lie outside the file ({header.phnum} at {header.phoff:#x})")
     segments = []
     for index in range(header.phnum):
-        kind, flags, offset, vaddr, _, filesz, memsz, _ = PHDR.unpack_from(data, header.phoff + index * size)
+        kind, flags, offset, vaddr, _, filesz, memsz, _ = _unpack_at(PHDR, data, header.phoff + index * size)
         segments.append(Segment(kind, flags, offset, vaddr, filesz, memsz))
     return tuple(segments)
+
+
+def _unpack_at(layout: struct.Struct, data: Data, offset: int) -> tuple[int, ...]:
+    return layout.unpack(data[offset : offset + layout.size])
 
 
 def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
@@ -229,7 +244,7 @@ class ElfImage:
             return []
         if header.shoff + header.shnum * size > self.size:
             return []
-        raw = [_SHDR.unpack_from(self.data, header.shoff + index * size) for index in range(header.shnum)]
+        raw = [_unpack_at(_SHDR, self.data, header.shoff + index * size) for index in range(header.shnum)]
         names = raw[header.shstrndx]
         strings = self.contents(names[4], min(names[5], 1 << 24))
         found = []

@@ -12,11 +12,11 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Union
+from typing import Protocol
 from zlib import crc32
 
 from gdbext.cache import cache_folder, may_fill
@@ -40,8 +40,18 @@ _EFFORT = 64
 """Hashing all names may read the string table this many times over; more is a file made to exhaust us."""
 
 Built = tuple["array[int]", "array[int]"]
-Arrays = Union[Built, tuple["memoryview[int]", "memoryview[int]"]]
-"""Two arrays of unsigned numbers, in our memory or in a mapped cache file."""
+
+
+class Numbers(Protocol):
+    """Unsigned numbers by position: in our memory, in a mapped cache file, or in a recording."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> int: ...
+
+
+Arrays = tuple[Numbers, Numbers]
+Builder = Callable[[Sequence[SymbolTable]], Built]
 
 
 def build_addresses(tables: Sequence[SymbolTable]) -> Built:
@@ -119,6 +129,20 @@ class SymbolCache:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = Path(cache_folder()) if folder is None else folder
+
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:
+        """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
+
+        ``key`` names the file's arrays in the folder; None: it is too small for that, or nothing identifies it.
+        """
+        name = f"{key}.{kind}"
+        arrays = self.load(name) if key else None
+        if arrays is not None:
+            return arrays
+        built = build(tables)
+        if key:
+            self.store(name, built)
+        return built
 
     def load(self, name: str) -> Arrays | None:
         """The arrays stored under ``name``; None when there are none or the file is damaged."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf import SHF_EXECINSTR, SHT_SYMTAB, ElfImage
 from gdbext.formats.symbol_cache import (
     WORTH_CACHING,
     Arrays,
-    Built,
+    Builder,
     SymbolCache,
     build_addresses,
     build_names,
@@ -139,16 +139,8 @@ class SymbolIndex:
             self._addresses = self._load("addresses", build_addresses)
         return self._addresses
 
-    def _load(self, kind: str, build: Callable[[Sequence[SymbolTable]], Built]) -> Arrays:
-        """The cached arrays; built and stored where there are none."""
-        name = f"{self._key}.{kind}"
-        arrays = self._cache.load(name) if self._key else None
-        if arrays is not None:
-            return arrays
-        built = build(self.tables)
-        if self._key:
-            self._cache.store(name, built)
-        return built
+    def _load(self, kind: str, build: Builder) -> Arrays:
+        return self._cache.arrays(self.tables, kind, self._key, build)
 
     def _group(self, position: int, vaddr: int) -> list[Symbol] | None:
         """The symbols from ``position`` on that start at ``vaddr``, each name once."""

@@ -80,7 +80,8 @@ class SymbolTable:
 
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
         """st_name, st_info, st_other, st_shndx, st_value, st_size of one entry (0 ≤ number < count)."""
-        entry: tuple[int, int, int, int, int, int] = _SYM.unpack_from(self.data, self.offset + SYMBOL_SIZE * number)
+        at = self.offset + SYMBOL_SIZE * number
+        entry: tuple[int, int, int, int, int, int] = _SYM.unpack(self.data[at : at + SYMBOL_SIZE])
         return entry
 
     def value(self, number: int) -> int:
