@@ -49,7 +49,7 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     """Looks at every thread. One that cannot be read costs itself and is named in the session's errors."""
     pid = session.target.pid
     python = PythonWaitView(session)
-    surroundings = None if session.target.is_core else ProcFs(pid)
+    surroundings = None if session.target.is_core else ProcFs(pid, session.target.files)
     process = ProcessSnapshot(
         session.memory, session.symbolizer, session.modules, pid,
         frozenset(thread.tid for thread in session.target.threads()),

@@ -7,24 +7,22 @@ from pathlib import Path
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf import ElfImage
+from gdbext.targets.host_files import HostFiles
 
 _LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
+_DIST_INFO = re.compile(r"torch-.*\.dist-info")
 _LIMIT = 1 << 16
 
 
-def torch_version(torch: Path) -> tuple[str, str]:
+def torch_version(torch: Path, files: HostFiles) -> tuple[str, str]:
     """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found.
 
     torch/version.py is parsed as text; a folder without one is asked for its dist-info.
     """
-    try:
-        with (torch / "version.py").open(errors="replace") as stream:
-            found = dict(_LINE.findall(stream.read(_LIMIT)))
-    except OSError:
-        found = {}
+    found = dict(_LINE.findall(files.text(str(torch / "version.py"), _LIMIT)))
     version = found.get("__version__", "")
     if not version:
-        names = sorted(p.name for p in torch.parent.glob("torch-*.dist-info"))
+        names = sorted(filter(_DIST_INFO.fullmatch, files.names(str(torch.parent))))
         version = names[0][len("torch-") : -len(".dist-info")] if names else ""
     return version, found.get("git_version", "")
 

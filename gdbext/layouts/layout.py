@@ -35,6 +35,12 @@ class Layout:
         """The version that the layout was measured on, such as "2.13.0+cpu"."""
         return str(self.provenance["version"])
 
+    def text(self) -> str:
+        """The document as JSON, for a recording."""
+        import json
+
+        return json.dumps(self._document)
+
     def has_struct(self, name: str) -> bool:
         """Whether ``struct(name)`` will find something."""
         return name in self._document["structs"]

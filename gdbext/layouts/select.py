@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gdbext.process.memory import Memory
     from gdbext.process.modules import Module, ModuleTable
     from gdbext.process.symbols import Symbolizer
+    from gdbext.targets.host_files import HostFiles
 
+_KEPT = "torch layout"
 NO_GENERATION = "GDBEXT_GENERATE"
 """Environment variable: 0 forbids to run a compiler when no shipped layout fits."""
 
@@ -41,14 +43,22 @@ def torch_layout(
         raise NotTorch("no PyTorch is loaded in this process")
     if file is not None:
         return _named(Path(file), module, modules, memory, symbolizer)
-    exact = store.by_build_id(module.build_id, folder)
-    if exact is not None:
-        return exact
+    exact = store.by_build_id(module.build_id, folder) or _kept(module, modules.files)
+    found = exact or _fitting(module, modules, memory, symbolizer, folder)
+    if found.match == "generated":
+        modules.files.keep(_KEPT, found.text)
+    return found
+
+
+def _fitting(
+    module: Module, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, folder: Path
+) -> Layout:
+    """A layout that was not measured on this very build, or is measured now. Raises LayoutError."""
     version = torch_version(modules)
     refused: list[str] = []
     candidates = store.by_version(version, folder)
     same = [path for path, each in candidates if store.release(each) == store.release(version)]
-    found = _probed(same, modules, memory, symbolizer, refused) or _generated(module, refused)
+    found = _probed(same, modules, memory, symbolizer, refused) or _generated(module, modules.files, refused)
     if found is None:
         found = _probed([p for p, _ in candidates if p not in same], modules, memory, symbolizer, refused)
     if found is None:
@@ -57,6 +67,13 @@ def torch_layout(
             + "; ".join(refused or ["none of this minor version is shipped"])
         )
     return found
+
+
+def _kept(module: Module, files: HostFiles) -> Layout | None:
+    """The layout that was generated on the machine of a recording."""
+    text = files.kept(_KEPT)
+    layout = store.parse(text, "the recording", "generated") if text else None
+    return layout if layout is not None and layout.build_ids.get(store.TORCH_LIBRARY) == module.build_id else None
 
 
 def torch_version(modules: ModuleTable) -> str:
@@ -69,7 +86,7 @@ def torch_version(modules: ModuleTable) -> str:
     if module is None:
         return ""
     folder = _package(module)
-    version = identity.torch_version(folder)[0] if folder is not None else ""
+    version = identity.torch_version(folder, modules.files)[0] if folder is not None else ""
     return version or _version_of_name(module.name)
 
 
@@ -84,7 +101,7 @@ def _package(module: Module) -> Path | None:
     if module.image is None or module.status != "ok":
         return None
     path = Path(module.image.path)
-    return path.parent.parent if path.is_absolute() and path.exists() else None
+    return path.parent.parent if path.is_absolute() else None
 
 
 def _named(file: Path, module: Module, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer) -> Layout:
@@ -123,13 +140,13 @@ def _why_not(layout: Layout, modules: ModuleTable, memory: Memory, symbolizer: S
     return reason
 
 
-def _generated(module: Module, refused: list[str]) -> Layout | None:
+def _generated(module: Module, files: HostFiles, refused: list[str]) -> Layout | None:
     """A layout measured now on the headers beside the library, kept in the cache under the library's build-id."""
     if os.environ.get(NO_GENERATION) == "0":
         refused.append(f"generating one is forbidden ({NO_GENERATION}=0)")
         return None
     package = _package(module)
-    if package is None:
+    if package is None or not files.are_here or not package.is_dir():
         refused.append(f"none can be generated: the file {module.path} is not the one in memory or not here")
         return None
     if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container

@@ -26,6 +26,18 @@ def load(path: Path, match: str = "exact", full: bool = False) -> Layout:
     return Layout(document, match)
 
 
+def parse(text: str, where: str, match: str) -> Layout:
+    """The layout in a JSON text, every structure of it validated. Raises LayoutError."""
+    import json
+
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the layout in {where} is not JSON: {error}") from error
+    validate.check_all(document, where)
+    return Layout(document, match)
+
+
 def read_document(path: Path) -> Any:
     """The JSON in a file. Raises LayoutError."""
     import json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.errors import SymbolFileError
+from gdbext.errors import MemoryFault, SymbolFileError
 from gdbext.formats.elf import (
     EHDR,
     PF_W,
@@ -108,10 +108,17 @@ class FileIdentity:
             size = min(PAGE_SIZE, segment.filesz)
             step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
             for position in range(0, segment.filesz - size + 1, step):
-                found = self._memory.try_read(bias + segment.vaddr + position, size)
+                found = self._sample(bias + segment.vaddr + position, size)
                 if found is not None and found != image.read(segment.vaddr + position, size):
                     return f"its contents differ at {segment.vaddr + position:#x}"
         return None
+
+    def _sample(self, address: int, size: int) -> bytes | None:
+        """Past the page cache: nobody wants these pages again."""
+        try:
+            return self._memory.target.sample(address, size)
+        except MemoryFault:
+            return None
 
 
 def _page(value: int) -> int:

@@ -93,6 +93,8 @@ class Memory:
 
     def _fetch_run(self, number: int) -> bool:
         """Fetch the aligned run of pages around ``number``; False when part of it is not readable."""
+        if not self.target.reads_ahead:
+            return False
         first = number - number % _RUN_PAGES
         if any(neighbour in self._bad for neighbour in range(first, first + _RUN_PAGES)):
             return False

@@ -13,6 +13,7 @@ from gdbext.process.file_identity import FileIdentity
 from gdbext.process.memory import PAGE_SIZE, Memory
 from gdbext.process.memory_image import MemoryImage
 from gdbext.targets.base import MemoryMapping, Target
+from gdbext.targets.host_files import FoundFile
 
 AT_SYSINFO_EHDR = 33
 """Where the vdso's ELF header is (getauxval(3), <elf.h>)."""
@@ -108,25 +109,30 @@ class Module:
         return address - self.base
 
     def _resolve(self) -> None:
-        """Open the first candidate that is the file in memory."""
-        self._status = "deleted" if self._deleted else "missing"
+        """Find the file; where there is none, use what is mapped of it."""
+        found = self._target.files.module_file(self.start, self._search)
+        self._status, self._problem, self._image = found
+        if self._image is None:
+            self._image = self._loaded_image()
+            if self._image is not None:
+                self._problem += "; using what is mapped of it: exported names only"
+
+    def _search(self) -> FoundFile:
+        """The first candidate that is the file in memory."""
+        status, problem = "deleted" if self._deleted else "missing", ""
         for path in self._candidates():
             try:
                 image = ElfImage.open(path)
             except SymbolFileError as error:
-                self._problem = self._problem or error.what
+                problem = problem or error.what
                 continue
             contradiction = self._mapped.contradiction(image)
             if contradiction is None:
-                self._image = image
-                self._status = "deleted" if self._deleted else "ok"
-                self._problem = f"{self.path} was deleted; using {path}" if self._deleted else ""
-                return
-            self._status = "replaced"
-            self._problem = f"{path} is not the file in memory: {contradiction}"
-        self._image = self._loaded_image()
-        if self._image is not None:
-            self._problem += "; using what is mapped of it: exported names only"
+                if self._deleted:
+                    return FoundFile("deleted", f"{self.path} was deleted; using {path}", image)
+                return FoundFile("ok", "", image)
+            status, problem = "replaced", f"{path} is not the file in memory: {contradiction}"
+        return FoundFile(status, problem, None)
 
     def _loaded_image(self) -> MemoryImage | None:
         """What can be used without the file: exported names and unwind tables, where memory holds them.
@@ -177,6 +183,7 @@ class ModuleTable:
     """All modules of the target, by address and by name. Nothing is opened before it is needed."""
 
     def __init__(self, target: Target, memory: Memory) -> None:
+        self.files = target.files
         self._maps = sorted(target.maps(), key=lambda mapping: mapping.start)
         self._map_starts = [mapping.start for mapping in self._maps]
         self.modules: list[Module] = []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+from gdbext.targets.host_files import HostFiles
 
 GENERAL_REGISTERS = (
     "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
@@ -73,6 +76,13 @@ class Target(ABC):
     """"gdb", "lldb" or "none"."""
     pid: int
     architecture: str = "x86_64"
+    reads_ahead = True
+    """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
+
+    @cached_property
+    def files(self) -> HostFiles:
+        """How files and facts of the system are read for this target."""
+        return HostFiles()
 
     @property
     def is_core(self) -> bool:
@@ -82,6 +92,10 @@ class Target(ABC):
     @abstractmethod
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
+
+    def sample(self, address: int, size: int) -> bytes:
+        """As ``read``, of what is compared with a file and then forgotten."""
+        return self.read(address, size)
 
     @abstractmethod
     def threads(self) -> Sequence[Thread]:

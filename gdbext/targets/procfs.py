@@ -8,20 +8,24 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from gdbext.targets.host_files import HostFiles
+
 _MAX_CHILDREN = 4096
 _MAX_DESCRIPTORS = 4096
 _MAX_THREADS = 32
 """Threads of a child that are looked at."""
 _PIPE_CALLS = {"0": "waits to read from", "1": "waits to write to"}
 """Numbers of read and write on x86-64."""
+_HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,16}$")
 _STATES = {"T": "stopped", "t": "traced", "Z": "ended, not waited for", "D": "in uninterruptible sleep"}
 
 
 class ProcFs:
     """Reads /proc/PID of a process on this machine; everything unknown is empty, nothing raises."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, files: HostFiles) -> None:
         self._pid = pid
+        self._files = files
         self._links: dict[tuple[int, int], str] = {}
 
     def descriptor(self, fd: int) -> str:
@@ -43,76 +47,54 @@ class ProcFs:
         """The clock's time; ours is the process's as long as it is in no time namespace of its own."""
         if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) or self._has_own_time:
             return None
-        return time.clock_gettime(number)
+        return self._files.clock(number)
 
     def processor_seconds(self, tid: int) -> float | None:
         """Processor time that a thread has used: utime and stime of /proc/PID/task/TID/stat."""
-        fields = _text(f"/proc/{self._pid}/task/{tid}/stat").rpartition(")")[2].split()
-        if len(fields) < 13:
+        fields = self._files.text(f"/proc/{self._pid}/task/{tid}/stat").rpartition(")")[2].split()
+        if len(fields) < 13 or not (fields[11].isdecimal() and fields[12].isdecimal()):
             return None
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @cached_property
     def _has_own_time(self) -> bool:
-        return _link_text(f"/proc/{self._pid}/ns/time") != _link_text("/proc/self/ns/time")
+        return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
 
     @cached_property
     def _children(self) -> dict[int, str]:
         found: dict[int, str] = {}
-        for tid in _names(f"/proc/{self._pid}/task"):
-            for word in _text(f"/proc/{self._pid}/task/{tid}/children").split()[:_MAX_CHILDREN]:
-                pid = int(word)
-                found[pid] = ", ".join(filter(None, (_description(pid), self._waits_for_us(pid))))
+        for tid in self._files.names(f"/proc/{self._pid}/task"):
+            words = self._files.text(f"/proc/{self._pid}/task/{tid}/children").split()
+            for pid in map(int, filter(str.isdecimal, words[:_MAX_CHILDREN])):
+                found[pid] = ", ".join(filter(None, (self._describe(pid), self._waits_for_us(pid))))
         return found
 
     def _waits_for_us(self, pid: int) -> str:
         """``waits to write to pipe:[77], which this process has open, too``: who waits for that child may have to act
         itself. proc_pid_syscall(5): the number of the system call, then its arguments."""
         mine = self._links_of(self._pid)
-        for tid in _names(f"/proc/{pid}/task")[:_MAX_THREADS]:
-            words = _text(f"/proc/{pid}/task/{tid}/syscall").split()
-            doing = _PIPE_CALLS.get(words[0]) if len(words) > 1 else None
+        for tid in self._files.names(f"/proc/{pid}/task")[:_MAX_THREADS]:
+            words = self._files.text(f"/proc/{pid}/task/{tid}/syscall").split()
+            doing = _PIPE_CALLS.get(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
             pipe = self._link(pid, int(words[1], 16)) if doing is not None else ""
             if pipe.startswith("pipe:") and pipe in mine:
                 return f"{doing} {pipe}, which this process has open, too"
         return ""
 
     def _links_of(self, pid: int) -> set[str]:
-        return {self._link(pid, int(fd)) for fd in _names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS] if fd.isdigit()}
+        names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]
+        return {self._link(pid, int(fd)) for fd in names if fd.isdecimal()}
 
     def _link(self, pid: int, fd: int) -> str:
         key = (pid, fd)
         if key not in self._links:
-            self._links[key] = _link_text(f"/proc/{pid}/fd/{fd}")
+            self._links[key] = self._files.link(f"/proc/{pid}/fd/{fd}")
         return self._links[key]
 
-
-def _description(pid: int) -> str:
-    """``python, stopped`` from /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
-    match = re.match(r"\d+ \((.*)\) (\S)", _text(f"/proc/{pid}/stat"), re.DOTALL)
-    if match is None:
-        return ""
-    state = _STATES.get(match.group(2))
-    return f"{match.group(1)}, {state}" if state else match.group(1)
-
-
-def _link_text(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115 - pathlib takes 10 ms to import
-    except OSError:
-        return ""
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - as above
-    except OSError:
-        return []
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+    def _describe(self, pid: int) -> str:
+        """``python, stopped`` from /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
+        match = re.match(r"\d+ \((.*)\) (\S)", self._files.text(f"/proc/{pid}/stat"), re.DOTALL)
+        if match is None:
+            return ""
+        state = _STATES.get(match.group(2))
+        return f"{match.group(1)}, {state}" if state else match.group(1)

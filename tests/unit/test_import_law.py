@@ -17,6 +17,7 @@ ORDER = (
     ("model",),
     ("formats",),
     ("arch",),
+    ("targets.host_files",),
     ("targets.base",),
     ("targets",),
     ("process",),

@@ -18,6 +18,7 @@ from typing import Any
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
 from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, torch_types
+from gdbext.targets.host_files import HostFiles
 
 PRODUCER = "gdbext gen_layouts 1"
 SCHEMA = "gdbext-layout/1"
@@ -53,7 +54,7 @@ def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
         )
     dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
     command = cxx or compiler.find_compiler(_CXX)
-    version, git = torch_version(torch)
+    version, git = torch_version(torch, HostFiles())
     cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so")
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         folder = Path(name)
