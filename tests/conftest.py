@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from harness import Inferior, Pool
+from markers import pytest_runtest_setup  # noqa: F401 - a hook
 from ways import WAYS, Look
 
 

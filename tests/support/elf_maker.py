@@ -28,14 +28,14 @@ class Entry(NamedTuple):
 
 def _table(entries: list[Entry]) -> tuple[bytes, bytes, int]:
     """Elf64_Sym, strings, sh_info; local symbols first as the gABI demands."""
-    strings = b"\0"
+    strings = bytearray(1)
     ordered = sorted(entries, key=lambda entry: entry.binding != 0)
-    table = bytes(24)
+    table = bytearray(24)
     for entry in ordered:
         info = entry.binding << 4 | entry.type
         table += struct.pack("<IBBHQQ", len(strings), info, 0, entry.section, entry.value, entry.size)
         strings += entry.name.encode() + b"\0"
-    return table, strings, 1 + sum(entry.binding == 0 for entry in ordered)
+    return bytes(table), bytes(strings), 1 + sum(entry.binding == 0 for entry in ordered)
 
 
 def make_elf(

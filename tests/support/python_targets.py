@@ -14,6 +14,7 @@ from typing import Any
 
 import procfs
 import pytest
+import pythons
 from harness import INFERIORS, HarnessError, interpreter, take_core, wait_until
 
 from gdbext.cpython.abi.python_abi import Version
@@ -28,7 +29,7 @@ from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
 from gdbext.unwind.unwinder import NativeFrame, Unwinder
 
-PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian")
+PYTHONS = (*pythons.SUPPORTED, "debian")
 """Minor versions from pyenv (with symbols), and Debian's stripped one."""
 
 

@@ -21,6 +21,10 @@ def _roots() -> Iterator[Path]:
         yield Path(sys.base_prefix).parent
 
 
+SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+"""The versions whose processes gdbext reads."""
+
+
 @cache
 def prefixes(version: str) -> tuple[Path, ...]:
     """Installed CPythons "3.9" (any micro version), each once, by their prefix."""
@@ -38,17 +42,10 @@ def executable(version: str) -> str | None:
 
 def need(version: str) -> str:
     """That Python; the test is skipped on a machine without it, and fails on the project's own (CI=true)."""
+    import machine
+
     found = executable(version)
     if found is None:
-        lacking(f"no Python {version} on this machine (pyenv install {version})")
+        machine.lacking(f"no Python {version} on this machine (pyenv install {version})")
     assert found is not None
     return found
-
-
-def lacking(reason: str) -> None:
-    """Ends a test that this machine cannot run: skipped for a user, failed in CI, where everything must be there."""
-    import pytest  # scripts/bench uses the harness without it
-
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)

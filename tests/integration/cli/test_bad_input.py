@@ -17,6 +17,8 @@ import pytest
 from core_maker import Core, Load
 from harness import DISPATCH, ROOT, Inferior, Outcome, run, wait_until
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 DEBUGGERS = ["gdb", "none"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 NEEDS_TORCH = (["dispatch-op", "mm"], ["dispatch-lookup", "mm", "CPU"], ["dispatch-tls"], ["dispatch-keyset", "CPU"])

@@ -20,6 +20,8 @@ import pythons
 from harness import DISPATCH, Outcome, run, wait_until
 from plain_program import Plain, running
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 DEBUGGERS = ["gdb", "none"]
 
 

@@ -13,6 +13,8 @@ from gdbext.cpython.threads.frame_reader import FrameReader, match
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import read_thread_names
 
+pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
+
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:

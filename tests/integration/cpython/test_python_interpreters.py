@@ -23,6 +23,8 @@ from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
+
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:

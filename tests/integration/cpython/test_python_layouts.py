@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import machine
 import pytest
 import pythons
 
@@ -15,6 +16,8 @@ from gdbext.cpython.abi import unpublished
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LockForm, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
+
+pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
 SOURCES = Path(cpython.__file__).parent
 ASK = """
@@ -80,7 +83,7 @@ def test_offsets_are_those_of_the_compiler(abi: PythonAbi, tmp_path: Path) -> No
     text = abi.text
     libraries = [found for each in pythons.prefixes(text) for found in each.glob(f"lib/libpython{text}.so.1.0")]
     if not libraries:
-        pythons.lacking(f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
+        machine.lacking(f"no shared CPython {text} on this machine (pyenv install {text}, --enable-shared)")
     pairs = used(abi)
     assert len(pairs) > 80
     truth = dwarf_offsets(libraries[-1], pairs, tmp_path)

@@ -15,6 +15,8 @@ from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.gil import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
 
+pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
+
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:

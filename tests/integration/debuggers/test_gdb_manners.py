@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from harness import ROOT, Inferior, Pool, run, wait_until
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 SOURCE = f"source {ROOT}/gdbext/init.py"
 QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
 COMMANDS = (

@@ -11,6 +11,8 @@ import pytest
 from harness import ROOT, Outcome, run
 from plain_program import Plain, running
 
+pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
+
 INIT = ROOT / "gdbext" / "init.py"
 NAMES = "python import json; print('NAMES', json.dumps(sorted(globals())), __doc__)"
 QUIET = ["-iex", "set debuginfod enabled off", "-iex", "set width 0"]

@@ -27,6 +27,8 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 _SPEC = importlib.util.find_spec("torch")
 TORCH = Path(_SPEC.origin).parent if _SPEC is not None and _SPEC.origin else Path("/nonexistent")
 SHIPPED = store.DATA / "torch-2.13.0+cpu-cxx11.json"

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from harness import DISPATCH, INFERIORS, ROOT, Outcome, run
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 SCRIPT = INFERIORS / "traced_calls.py"
 LATE = INFERIORS / "late_operators.py"
 

@@ -14,6 +14,8 @@ import native_build
 import pytest
 from harness import DISPATCH, INFERIORS, Outcome, run
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 SCRIPT = INFERIORS / "traced_calls.py"
 TRACED = ("aten::linear", "aten::matmul", "aten::mm.default", "aten::t", "aten::transpose.int", "aten::add_.Tensor")
 UNOBSERVED = {"aten::size", "aten::is_leaf", "aten::output_nr", "aten::_version", "aten::is_complex"}

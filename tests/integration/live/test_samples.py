@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 ARGS = ("dispatch-diagnose", "--samples", "3", "--interval", "0.2")
 
 

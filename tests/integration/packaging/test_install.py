@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from harness import ROOT, Outcome, run
 
+pytestmark = pytest.mark.gdb
+
 INSTALL = ROOT / "install.sh"
 SOURCE = f"source {ROOT}/gdbext/init.py"
 MINE = b"set print pretty on\n# a comment of mine\n"

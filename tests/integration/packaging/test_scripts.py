@@ -24,7 +24,8 @@ def test_help(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
 
 
-@pytest.mark.parametrize("debugger", ["gdb", "none"])
+@pytest.mark.torch
+@pytest.mark.parametrize("debugger", [pytest.param("gdb", marks=pytest.mark.gdb), "none"])
 def test_the_demo_explains_its_hang_and_ends_it(debugger: str) -> None:
     outcome = run([ROOT / "scripts/demo", "--debugger", debugger])
     assert outcome.status == 0, outcome
@@ -35,6 +36,8 @@ def test_the_demo_explains_its_hang_and_ends_it(debugger: str) -> None:
     assert not procfs.alive(int(hung[1]))
 
 
+@pytest.mark.torch
+@pytest.mark.gdb
 def test_the_bench_measures_everybody() -> None:
     outcome = run([ROOT / "scripts/bench", "--runs", "1", "--json", "live"])
     assert outcome.status == 0, outcome
@@ -45,5 +48,7 @@ def test_the_bench_measures_everybody() -> None:
     assert all(tool["peak_mb"] > 1 for tool in scene["tools"])
 
 
+@pytest.mark.torch
+@pytest.mark.gdb
 def test_the_bench_refuses_an_unknown_scene() -> None:
     assert run([ROOT / "scripts/bench", "nonsense"]).status == 2

@@ -21,6 +21,8 @@ from gdbext.inspection.session import Session
 from gdbext.process.memory import Memory
 from gdbext.targets.core_target import CoreTarget
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 RUNS = int(os.environ.get("GDBEXT_TEST_GARBAGE", "40"))
 SECONDS = 10.0
 """Longer than any command may take on a damaged process, on a slow and busy machine (0.1 s here)."""

@@ -9,6 +9,8 @@ import procfs
 import pytest
 from harness import started, wait_until
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 CYCLES = ("priority-inheritance", "call-once-cross", "static-and-mutex", "loader-callback")
 
 

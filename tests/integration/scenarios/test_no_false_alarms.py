@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 KINDS = ("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers")
 LOOKS = 10
 """Looks at each kind; with ten kinds a hundred."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 
 @dataclass(frozen=True)
 class Scenario:

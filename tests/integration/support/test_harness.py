@@ -15,6 +15,8 @@ import procfs
 import pytest
 from harness import HarnessError, Inferior, Pool
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 STATELESS = "python-frames"
 
 

@@ -20,6 +20,8 @@ from plain_program import Plain, running
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = pytest.mark.compiler
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:

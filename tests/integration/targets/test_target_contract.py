@@ -16,6 +16,8 @@ from gdbext.targets.base import GENERAL_REGISTERS
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
+
 WAYS = ["gdb-live", "gdb-core", "gdb-kernel", "none-live", "none-core", "none-kernel"]
 THREADS = 3
 PATTERN = bytes((i * 7 + i // 256) & 0xFF for i in range(3 * 4096))

@@ -9,6 +9,8 @@ import pytest
 from harness import Inferior
 from ways import Look
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 Start = Callable[..., Inferior]
 
 

@@ -9,6 +9,8 @@ import pytest
 from harness import Inferior, started
 from ways import Look
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 UNPROVEN = {"zero-tensor", "python-dispatcher"}
 """A tail call took the keyset's place, or it was computed on the spot: then it is unknown, never wrong."""
 KEYS = {

@@ -12,6 +12,8 @@ from gdbext.errors import BadData, MemoryFault
 from gdbext.inspection.session import Session
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 GetInferior = Callable[..., Inferior]
 
 

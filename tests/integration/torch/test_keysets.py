@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from harness import PATIENCE, ROOT, start, wait_until
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 PROBE = ROOT / "tests" / "support" / "keyset_probe.py"
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from harness import PATIENCE, ROOT, Inferior, start, wait_until
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 VARIABLE_TYPE_SIN = "_ZN5torch8autograd12VariableType12_GLOBAL__N_13sinEN3c1014DispatchKeySetERKN2at6TensorE"
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 SIN_CALL = "_ZN2at4_ops3sin4callERKNS_6TensorE"

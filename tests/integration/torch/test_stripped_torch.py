@@ -12,6 +12,8 @@ import pytest
 import torch_copies
 from harness import Inferior, start
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 STAGES = [("redispatch", "aten::mm"), ("call", "aten::mm"), ("call", "aten::matmul"), ("call", "aten::linear")]
 
 

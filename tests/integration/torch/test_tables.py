@@ -23,6 +23,8 @@ from gdbext.targets.proc_target import ProcTarget
 from gdbext.torch.registry.dispatch_table import Cell, Registration
 from gdbext.torch.registry.operators import Operator
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 GetInferior = Callable[..., Inferior]
 VARIANTS = [(), ("registered",)]
 

@@ -12,6 +12,8 @@ import pytest
 import torch_copies
 from harness import DISPATCH, Inferior, run, start
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
 DEBUGGERS = ["gdb", "none"]
 
 

@@ -22,6 +22,8 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.targets.proc_target import ProcTarget
 from gdbext.unwind.unwinder import Unwinder
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 PROGRAMS = INFERIORS / "native" / "unwind"
 
 PYTHON = """

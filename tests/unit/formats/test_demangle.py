@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +12,6 @@ from hypothesis import strategies as st
 
 from gdbext.formats import demangle as module
 from gdbext.formats.demangle import demangle
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_table import STT_FUNC
 
 
 @pytest.mark.parametrize(
@@ -45,38 +41,6 @@ def test_known_names(name: str, text: str) -> None:
 
 def test_a_name_that_is_no_text_stays() -> None:
     assert demangle("_Z" + chr(0xD800)) == "_Z" + chr(0xD800)
-
-
-def libtorch_names() -> list[str]:
-    import importlib.util
-
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("no torch here")
-    image = ElfImage.open(str(Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_cpu.so"))
-    from gdbext.formats.symbol_index import SymbolIndex
-
-    table = SymbolIndex(image).tables[0]
-    generator = random.Random(6)
-    numbers = generator.sample(range(table.count), 12000)
-    return [symbol.name for symbol in map(table.symbol, numbers) if symbol is not None and symbol.type == STT_FUNC]
-
-
-def test_equal_to_cxxfilt_on_libtorch() -> None:
-    if shutil.which("c++filt") is None:
-        pytest.skip("no binutils here")
-    found = libtorch_names()
-    assert len(found) > 4000
-    assert sum(".cold" in name or ".isra" in name or ".constprop" in name for name in found) > 20
-    done = subprocess.run(["c++filt", "-i"], input="\n".join(found), capture_output=True, text=True, check=True)
-    different = [
-        (name, wanted, demangle(name))
-        for name, wanted in zip(found, done.stdout.split("\n"))
-        if demangle(name) not in (wanted, name)  # an older libstdc++ leaves the newest constructs as they are
-    ]
-    assert different == []
-    given_up = [name for name, wanted in zip(found, done.stdout.split("\n")) if demangle(name) == name != wanted]
-    assert len(given_up) * 1000 < len(found)
 
 
 @settings(max_examples=500, deadline=None)

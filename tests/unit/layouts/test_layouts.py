@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import struct
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -102,9 +101,11 @@ def _without(*path: str) -> dict[str, Any]:
 
 
 def _with(value: object, *path: Any) -> dict[str, Any]:
-    changed = copy.deepcopy(DOCUMENT)
-    place = changed
+    """The document with one value replaced; what is not on the way to it is shared with the original."""
+    changed = copy.copy(DOCUMENT)
+    place: Any = changed
     for step in path[:-1]:
+        place[step] = copy.copy(place[step])
         place = place[step]
     place[path[-1]] = value
     return changed
@@ -224,12 +225,6 @@ def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest
     assert store.by_build_id(build_id) is None, "damaged"
     assert store.by_build_id("../../etc/passwd") is None
     assert store.by_build_id(None) is None
-
-
-def test_build_id_is_readelf_s() -> None:
-    shown = subprocess.run(["readelf", "-n", "/bin/ls"], capture_output=True, text=True, check=True).stdout
-    expected = shown.partition("Build ID: ")[2].split()[0]
-    assert identity.build_id_of_file(Path("/bin/ls")) == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"])

@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from machine import own_libc
 from unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
 
 from gdbext.formats.elf import ElfImage
 from gdbext.process.symbols import SymbolIndex
 
-LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
+LIBC = own_libc()
 BASE = 0x7F00_0000_0000
 CODE = 0x7E00_0000_0000
 TOP = STACK + 0x8000

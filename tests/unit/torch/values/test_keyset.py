@@ -1,31 +1,20 @@
-"""Keysets against the PyTorch that is installed here: every key, every table slot, ten thousand random sets."""
+"""Keysets as people write them, and back; what cannot be a keyset is refused."""
 
 from __future__ import annotations
 
 import random
 import timeit
-from pathlib import Path
 
 import pytest
-import torch
 
 from gdbext.errors import BadData, UsageError
 from gdbext.layouts import store
 from gdbext.torch.values.keyset import KeyNames
 
-ORACLE = torch._C.DispatchKeySet
-ORACLE_RUNTIME = set(str(torch._C._dispatch_keyset_full())[len("DispatchKeySet(") : -1].split(", "))
-"""The names of all runtime keys, from the text of the full set."""
-_LAYOUTS = sorted(store.DATA.glob(f"torch-{torch.__version__}-*.json"))
-
-
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
-    assert _LAYOUTS, f"no layout for torch {torch.__version__} in {store.DATA}"
-    return KeyNames(store.load(Path(_LAYOUTS[0])))
+    return KeyNames(store.load(store.DATA / "torch-2.13.0+cpu-cxx11.json"))
 
 
 def random_bits(keys: KeyNames, count: int) -> list[int]:
@@ -43,55 +32,6 @@ def random_bits(keys: KeyNames, count: int) -> list[int]:
     return found
 
 
-def oracle_name(key: torch._C.DispatchKey) -> str:
-    return torch._C._dispatch_key_name(key)
-
-
-def test_every_single_key_has_the_bits_and_the_text_of_pytorch(keys: KeyNames) -> None:
-    for slot in keys.slots:
-        theirs = ORACLE(torch._C.DispatchKey(slot.value))
-        assert slot.bits == theirs.raw_repr(), slot
-        assert keys.text(slot.bits) == str(theirs), slot
-        assert keys.bits_of(slot.name) == slot.bits
-
-
-def test_functionalities_alone_have_pytorchs_bits(keys: KeyNames) -> None:
-    for value in range(1, keys.num_functionalities):
-        theirs = ORACLE(torch._C.DispatchKey(value))
-        assert keys.bits_of(keys.key_names[value]) == theirs.raw_repr()
-        assert keys.text(theirs.raw_repr()) == str(theirs)
-
-
-def test_the_table_has_one_slot_for_each_runtime_key(keys: KeyNames) -> None:
-    assert keys.num_slots == len({slot.name for slot in keys.slots})
-    assert keys.slots[0].name == "Undefined"
-    for index, slot in enumerate(keys.slots):
-        assert keys.table_index(slot.bits) == index
-        assert keys.key_of_index(index) == slot.name
-        assert keys.index_of_key(slot.name) == index
-        assert keys.highest_key(slot.bits) == slot.name
-    with pytest.raises(BadData):
-        keys.key_of_index(keys.num_slots)
-    with pytest.raises(BadData):
-        keys.key_of_index(-1)
-
-
-def test_full_set_is_pytorchs(keys: KeyNames) -> None:
-    full = torch._C._dispatch_keyset_full()
-    assert keys.known_bits == full.raw_repr()
-    assert keys.text(keys.known_bits) == str(full)
-
-
-def test_ten_thousand_random_sets(keys: KeyNames) -> None:
-    for bits in random_bits(keys, 10_000):
-        theirs = ORACLE.from_raw_repr(bits)
-        assert keys.text(bits) == str(theirs)
-        highest = oracle_name(theirs.highestPriorityTypeId())
-        assert keys.highest_key(bits) == highest
-        if highest in ORACLE_RUNTIME:
-            assert keys.key_of_index(keys.table_index(bits)) == highest
-
-
 def test_text_can_be_parsed_back(keys: KeyNames) -> None:
     for bits in random_bits(keys, 500):
         names = keys.decode(bits)
@@ -99,31 +39,6 @@ def test_text_can_be_parsed_back(keys: KeyNames) -> None:
         assert keys.decode(parsed) == names
         assert keys.parse(f"{bits:#x}") == bits
         assert keys.parse(str(bits)) == bits
-
-
-def test_set_arithmetic_is_pytorchs(keys: KeyNames) -> None:
-    pairs = random_bits(keys, 400)
-    for one, other in zip(pairs[::2], pairs[1::2]):
-        theirs = (ORACLE.from_raw_repr(one) - ORACLE.from_raw_repr(other)).raw_repr()
-        assert keys.minus(one, other) == theirs
-
-
-def test_full_after_is_pytorchs(keys: KeyNames) -> None:
-    for slot in keys.slots[1:]:
-        theirs = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey(slot.value))
-        assert keys.full_after(slot.name) == theirs.raw_repr(), slot.name
-
-
-def test_real_tensors(keys: KeyNames) -> None:
-    tensors = [
-        torch.empty(2), torch.empty(2, requires_grad=True), torch.empty(2, device="meta", requires_grad=True),
-        torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr(), torch.zeros(2, dtype=torch.complex64).conj(),
-        torch.nested.nested_tensor([torch.ones(1)]),
-    ]  # fmt: skip
-    for tensor in tensors:
-        theirs = torch._C._dispatch_keys(tensor)
-        assert keys.text(theirs.raw_repr()) == str(theirs)
-        assert keys.highest_key(theirs.raw_repr()) == oracle_name(theirs.highestPriorityTypeId())
 
 
 def test_a_functionality_without_backend_reads_the_first_backends_slot(keys: KeyNames) -> None:

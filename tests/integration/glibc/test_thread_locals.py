@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from machine import own_libc
 from unwind_fakes import FakeTarget
 
 from gdbext.formats.elf import ElfImage
@@ -14,9 +15,11 @@ from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUnknown, ThreadL
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 
-LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
+LIBC = own_libc()
 LIBC_BASE, BASE = 0x7F00_0000_0000, 0x7E00_0000_0000
 TCB, DTV, BLOCK = 0x7D00_0000_1000, 0x7D00_0000_2000, 0x7D00_0000_3000
+
+pytestmark = pytest.mark.compiler
 
 HIDDEN = """static __thread int a = 5; __thread int exported;
 int *f(void) { return &a; } int *g(void) { return &exported; }"""

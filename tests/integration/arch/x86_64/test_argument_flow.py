@@ -12,6 +12,8 @@ import pytest
 from gdbext.arch.x86_64.argument_flow import Location, argument_source, jump_targets
 from gdbext.arch.x86_64.decode import Instruction, instructions
 
+pytestmark = pytest.mark.compiler
+
 
 @pytest.fixture
 def assemble(tmp_path: Path) -> Callable[[str], list[Instruction]]:
@@ -165,6 +167,7 @@ open("OUT", "w").write(json.dumps(stops))
 """
 
 
+@pytest.mark.gdb
 @pytest.mark.parametrize("options", ["-O1", "-O2", "-O3", "-Os", "-O2 -fno-omit-frame-pointer"])
 def test_against_a_running_program(tmp_path: Path, options: str) -> None:
     """Whatever is found must be the value that gdb sees in the register at the callee's entry."""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gdbext.arch.x86_64.argument_flow import Location, argument_source
 from gdbext.arch.x86_64.decode import instructions
+
+pytestmark = pytest.mark.compiler
 
 
 def assemble(tmp_path: Path, source: str) -> bytes:
@@ -118,13 +118,3 @@ def test_a_mask_may_come_from_memory_or_the_instruction(tmp_path: Path) -> None:
 )
 def test_what_is_unsure_is_no_place(tmp_path: Path, source: str) -> None:
     assert source_of(tmp_path, "rdx", source) is None
-
-
-@given(st.binary(max_size=64))
-def test_garbage_only_ends_the_decoding(code: bytes) -> None:
-    position = 0x1000
-    for found in instructions(code, 0x1000):
-        assert found.address == position
-        assert 1 <= found.length <= 15 or found.length <= len(code)
-        position = found.end
-    assert position <= 0x1000 + len(code)

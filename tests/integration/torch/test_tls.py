@@ -16,6 +16,8 @@ from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.proc_target import ProcTarget
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
 SYMBOL = "_ZN3c104impl26raw_local_dispatch_key_setE"
 
 PROGRAM = r"""

@@ -13,7 +13,7 @@ from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of, abi_of_hexversion
 from gdbext.errors import PythonUnsupported
 
-PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
+PACKAGE = Path(__file__).resolve().parents[4] / "gdbext"
 ALLOWED = ("cpython/abi/", "formats/", "layouts/")
 """Where versions may be compared: the rows themselves; formats and layouts have version numbers of their own."""
 VERSION_NAMES = {"version", "minor", "hexversion", "version_info", "py_version"}

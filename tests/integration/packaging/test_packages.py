@@ -9,6 +9,8 @@ import pytest
 import pythons
 from harness import ROOT, Outcome, run
 
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.pythons("3.8", "3.9", "3.13")]
+
 PYTHONS = ("3.9", "3.13")
 
 

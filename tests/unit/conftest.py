@@ -1,0 +1,24 @@
+"""Unit tests need nothing but Python and pytest: here is no torch, no debugger and no compiler."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ABSENT = ("torch", "elftools", "gdb", "lldb")
+"""What may be installed, and a unit test may not use."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_but_python(monkeypatch: pytest.MonkeyPatch, _no_programs: Path) -> None:
+    """No program is found by name, and none of these modules, even where another test has loaded it."""
+    monkeypatch.setenv("PATH", str(_no_programs))
+    for name in ABSENT:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture(scope="session")
+def _no_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("no-programs")
