@@ -40,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """The steps of the chosen threads. A thread that cannot be read costs that thread."""
+    from gdbext.inspection.source_lines import source_lines
+
     threads = []
     errors = list(session.torch_errors())
     for thread in chosen_threads(session, args, NAME):
@@ -56,4 +58,5 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         threads=tuple(threads),
         errors=tuple(errors),
         why=args.why,
+        sources={} if args.json else source_lines(session.target, threads),
     )

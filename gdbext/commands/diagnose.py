@@ -44,10 +44,12 @@ def _sampled(session: Session, args: argparse.Namespace) -> Report:
 
 
 def _report(session: Session, args: argparse.Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
+    from gdbext.inspection.source_lines import source_lines
     from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict
     told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
+    involved = [thread for thread in found.threads if thread.tid in verdict.finding.threads]
     return Report(
         command=NAME,
         target=session.target_facts(),
@@ -58,4 +60,5 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
         errors=(*session.torch_errors(), *session.errors()),
         sections=sections,
         why=args.why,
+        sources={} if args.json else source_lines(session.target, involved),
     )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from gdbext.errors import GdbextError
 from gdbext.model.finding import Finding
 from gdbext.model.section import Section
+from gdbext.model.source_line import SourceLines
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 
@@ -63,6 +64,8 @@ class Report:
     extra: Mapping[str, Any] = field(default_factory=dict)
     why: bool = False
     """The user asked for the evidence."""
+    sources: SourceLines = field(default_factory=dict)
+    """Source lines of the Python frames, for text; a JSON document names file and line only."""
 
     def section(self, kind: type[SectionType]) -> SectionType:
         """The section of that type. Raises LookupError where there is none."""

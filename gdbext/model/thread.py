@@ -64,4 +64,9 @@ class ThreadReport:
     @property
     def user_line(self) -> str:
         """The innermost Python line outside of Python's library and site-packages, "" where there is none."""
-        return next((f.place for f in self.python if "/lib/python" not in f.file and f.file[:1] != "<"), "")
+        return self.user_frame.place if self.user_frame is not None else ""
+
+    @property
+    def user_frame(self) -> Frame | None:
+        """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
+        return next((f for f in self.python if "/lib/python" not in f.file and f.file[:1] != "<"), None)

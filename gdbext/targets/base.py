@@ -121,5 +121,12 @@ class Target(ABC):
         """The target's initial environment, empty if unknown."""
         return {}
 
+    def files_known_at(self) -> float | None:
+        """Seconds since the epoch: a file that changed later may not be what the process has loaded.
+
+        The start of a live process, the time at which a core was written; None if unknown.
+        """
+        return None
+
     def close(self) -> None:
         """Let the target go on as before (live without debugger); idempotent."""

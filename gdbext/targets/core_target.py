@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -89,6 +90,13 @@ class CoreTarget(Target):
     def auxv(self) -> Mapping[int, int]:
         """The NT_AUXV note."""
         return self._auxv
+
+    def files_known_at(self) -> float | None:
+        """When the core was written."""
+        try:
+            return os.stat(self.path).st_mtime  # noqa: PTH116
+        except OSError:
+            return None
 
     def local_path(self, path: str) -> str:
         """The path below the sysroot that was given."""

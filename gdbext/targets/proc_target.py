@@ -18,6 +18,7 @@ from typing import Any
 from gdbext.errors import MemoryFault, NotPermitted, TargetError, TargetGone
 from gdbext.targets import linux, proc_checks, ptrace
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
+from gdbext.targets.procfs import started_at
 
 STOP_SECONDS = 1.0
 """How long to wait for threads to stop. Only a thread in an uninterruptible wait in the kernel takes longer."""
@@ -144,6 +145,10 @@ class ProcTarget(Target):
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ: as it was at the start of the program."""
         return linux.parse_environ(self._proc_file("environ"))
+
+    def files_known_at(self) -> float | None:
+        """When the process started."""
+        return started_at(self.pid)
 
     def local_path(self, path: str) -> str:
         """The path itself, or below /proc/PID/root where the process sees other files (a container, a chroot)."""

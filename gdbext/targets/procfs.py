@@ -19,6 +19,21 @@ _PIPE_CALLS = {"0": "waits to read from", "1": "waits to write to"}
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,16}$")
 _STATES = {"T": "stopped", "t": "traced", "Z": "ended, not waited for", "D": "in uninterruptible sleep"}
 
+_START_TIME = 22
+"""The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
+
+
+def started_at(pid: int) -> float | None:
+    """When a process of this machine started, in seconds since the epoch; None where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b") ")[2].split()
+        ticks = int(fields[_START_TIME - 3])  # the text after the name begins with field 3
+    except (OSError, ValueError, IndexError):
+        return None
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
 
 class ProcFs:
     """Reads /proc/PID of a process on this machine; everything unknown is empty, nothing raises."""

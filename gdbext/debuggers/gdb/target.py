@@ -15,6 +15,7 @@ from gdbext.formats.elf_core import is_core
 from gdbext.targets import linux
 from gdbext.targets.base import GENERAL_REGISTERS, MemoryMapping, Signal, Target, Thread
 from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.procfs import started_at
 
 REGISTERS = (*GENERAL_REGISTERS, "eflags", "orig_rax", "fs_base", "gs_base")
 """gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
@@ -151,6 +152,10 @@ class GdbTarget(Target):
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ of a local process, else empty."""
         return linux.parse_environ(self._proc_file("environ")) if self.is_native else {}
+
+    def files_known_at(self) -> float | None:
+        """When the process started, on this machine."""
+        return started_at(self.pid) if self.is_native else None
 
     def local_path(self, path: str) -> str:
         """The file as the process itself sees it (/proc/PID/root); of a remote one, below gdb's sysroot."""

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame, FrameKind
 from gdbext.model.report import Report
+from gdbext.model.source_line import NO_SOURCES, SourceLines
 from gdbext.model.thread import ThreadReport
 from gdbext.render.text.fold import fold
+from gdbext.render.text.highlight import python_source
 from gdbext.render.text.style import Style, escape
 
+_SOURCE = "        "
+"""Indent of a line of source: below the function's name."""
 _PASS = "     "
 """Indent below a frame's first line: the width of "#1234"."""
 
@@ -20,15 +24,17 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for position, thread in enumerate(report.threads):
         if position:
             yield ""
-        yield from thread_lines(thread, style, report.why)
+        yield from thread_lines(thread, style, report.why, report.sources)
     if not report.threads:
         yield "No thread to show."
 
 
-def thread_lines(thread: ThreadReport, style: Style, why: bool = False) -> Iterator[str]:
+def thread_lines(
+    thread: ThreadReport, style: Style, why: bool = False, sources: SourceLines = NO_SOURCES
+) -> Iterator[str]:
     """One thread: a headline, then its blocks, repeated blocks folded."""
     yield style(headline(thread), "bold")
-    blocks = _blocks(thread, style, why)
+    blocks = _blocks(thread, style, why, sources)
     if thread.dispatch_doubt:
         what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
         yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
@@ -37,6 +43,14 @@ def thread_lines(thread: ThreadReport, style: Style, why: bool = False) -> Itera
     yield from folded_lines(blocks, style)
     for note in thread.notes:
         yield style(f"{_PASS} note: {escape(note)}", "yellow")
+
+
+def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
+    """The line of source that a Python frame is at, with a warning where the file is another one by now."""
+    source = sources.get((frame.file, frame.line or 0))
+    if source is not None:
+        doubt = style(f"  [{source.changed}]", "yellow") if source.changed else ""
+        yield f"{_SOURCE}{python_source(source.text, style)}{doubt}"
 
 
 def headline(thread: ThreadReport) -> str:
@@ -71,11 +85,11 @@ def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
             yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
 
 
-def _blocks(thread: ThreadReport, style: Style, why: bool) -> list[Block]:
+def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
     frames = thread.frames or thread.python
     blocks: list[tuple[int, int, Block]] = []
     for order, frame in enumerate(frames):
-        blocks.append((frame.level, order, _frame_block(frame, style)))
+        blocks.append((frame.level, order, _frame_block(frame, style, sources)))
     for step in thread.dispatch:
         # A step stands above the frame that opens it, so that innermost-first order holds for both.
         blocks.append((step.level, -1, _step_block(step, style, why)))
@@ -118,11 +132,11 @@ def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
         yield f"       {escape(kernel.registered_at)}{path}"
 
 
-def _frame_block(frame: Frame, style: Style) -> Block:
+def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
     function = escape(frame.function)
     if frame.kind is FrameKind.PYTHON:
         text = f'py    {function}  File "{escape(frame.file)}", line {frame.line if frame.line else "?"}'
-        return text, (style(text, "cyan"),)
+        return text, (style(text, "cyan"), *source_text(frame, style, sources))
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""
     pc = f"{frame.pc:#018x} " if frame.pc is not None else ""

@@ -16,7 +16,7 @@ from gdbext.verdict import phrasing
 _MAX_OTHERS = 12
 _MAX_PATHS = 2
 _MAX_FINDINGS = 5
-_MAX_PATH_LINES = 40
+_MAX_PATH_LINES = 48
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -31,7 +31,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield ""
         yield from _cycle_lines(verdict.finding.cycle, known, style)
     yield from _evidence(report, involved, style)
-    yield from _paths(involved, style, report.why)
+    yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
     yield from _other_threads(report.threads, involved, style)
     if verdict.advice:
@@ -71,12 +71,12 @@ def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) ->
             yield f"  {escape(text)}"
 
 
-def _paths(involved: Sequence[ThreadReport], style: Style, why: bool) -> Iterator[str]:
+def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
     """The dispatcher's path of the threads that the verdict is about, and their Python lines."""
     inside = [thread for thread in involved if thread.dispatch]
     for thread in inside[:_MAX_PATHS]:
         yield ""
-        lines = list(thread_lines(thread, style, why))
+        lines = list(thread_lines(thread, style, report.why, report.sources))
         yield from lines[:_MAX_PATH_LINES]
         if len(lines) > _MAX_PATH_LINES:
             yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
@@ -84,7 +84,7 @@ def _paths(involved: Sequence[ThreadReport], style: Style, why: bool) -> Iterato
         if not thread.dispatch and thread.python_line:
             yield ""
             yield style(headline(thread), "bold")
-            yield from (f"      {line}" for line in python_lines(thread))
+            yield from (f"      {line}" for line in python_lines(thread, style, report.sources))
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:

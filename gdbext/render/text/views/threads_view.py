@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from gdbext.model.dot_section import DotSection
 from gdbext.model.finding import Finding
 from gdbext.model.report import Report
+from gdbext.model.source_line import NO_SOURCES, SourceLines
 from gdbext.model.thread import RunState, ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.render.text.style import Style, escape
-from gdbext.render.text.views.bt_view import headline, thread_lines
+from gdbext.render.text.views.bt_view import headline, source_text, thread_lines
 from gdbext.verdict import phrasing
 
 _MAX_NAMES = 6
@@ -81,7 +82,7 @@ def _group_lines(
     yield style(_title(group), "bold") + f": {escape(state_text(first, threads))}"
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
-    yield from (f"    {line}" for line in python_lines(first))
+    yield from (f"    {line}" for line in python_lines(first, style))
     if first.holds:
         yield f"    holds {escape(phrasing.listed([phrasing.thing(held) for held in first.holds], 8))}"
     if first.wait is not None and why:
@@ -93,12 +94,15 @@ def _group_lines(
         yield from list(thread_lines(first, style, why))[1:]
 
 
-def python_lines(thread: ThreadReport) -> Iterator[str]:
-    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one."""
-    if thread.python_line:
-        yield f"at {escape(thread.python_line)}"
-    if thread.user_line and thread.user_line != thread.python_line:
-        yield f"from {escape(thread.user_line)}"
+def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
+    """``at FILE:LINE (FUNCTION)``, and the user's own line where that is another one; each with its source."""
+    innermost, own = thread.python[0] if thread.python else None, thread.user_frame
+    if innermost is not None:
+        yield f"at {escape(innermost.place)}"
+        yield from source_text(innermost, style, sources)
+    if own is not None and own is not innermost:
+        yield f"from {escape(own.place)}"
+        yield from source_text(own, style, sources)
 
 
 def _title(group: Sequence[ThreadReport]) -> str:

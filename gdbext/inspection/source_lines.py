@@ -1,0 +1,85 @@
+"""Lines of Python source: read from the files that the process itself sees, as far as they are still the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gdbext.model.source_line import SourceLine, SourceLines
+
+if TYPE_CHECKING:
+    from gdbext.model.thread import ThreadReport
+    from gdbext.targets.base import Target
+
+MAX_FILE = 8 << 20
+"""Bytes of the largest file that is read: generated code may be long, source is not."""
+MAX_FILES = 200
+MAX_LINE = 300
+"""Characters of a line that are kept."""
+_NEVER_WAIT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+"""PEP 263's declaration of a source file's encoding, on one of the first two lines."""
+
+
+def source_lines(target: Target, threads: Iterable[ThreadReport]) -> SourceLines:
+    """The source of every Python frame of the threads; frames whose file cannot be read have none."""
+    reader = SourceReader(target)
+    wanted = {(frame.file, frame.line) for thread in threads for frame in thread.python if frame.line}
+    found = ((place, reader.line(*place)) for place in sorted(wanted))
+    return {place: line for place, line in found if line is not None}
+
+
+class SourceReader:
+    """Reads each file once. Never waits: what is no regular file is left alone."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._files: dict[str, tuple[list[bytes], str]] = {}
+
+    def line(self, file: str, number: int) -> SourceLine | None:
+        """The line as the process's own file has it now, None where there is none."""
+        if not file.startswith("/"):  # "<string>", or relative to a folder that may have changed since
+            return None
+        if file not in self._files and len(self._files) < MAX_FILES:
+            self._files[file] = self._read(file)
+        lines, changed = self._files.get(file, ([], ""))
+        if not 0 < number <= len(lines):
+            return None
+        text = lines[number - 1].decode(_encoding(lines), "replace").strip()[:MAX_LINE]
+        return SourceLine(text, changed) if text else None
+
+    def _read(self, file: str) -> tuple[list[bytes], str]:
+        try:
+            descriptor = os.open(self._target.local_path(file), _NEVER_WAIT)
+        except (OSError, ValueError):
+            return [], ""
+        with open(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
+                return [], ""
+            return stream.read(MAX_FILE).split(b"\n"), self._changed(status.st_mtime)
+
+    def _changed(self, modified: float) -> str:
+        known = self._target.files_known_at()
+        if known is None or modified <= known:
+            return ""
+        event = "the core was written" if self._target.is_core else "the process started"
+        return f"the file changed after {event}"
+
+
+def _encoding(lines: list[bytes]) -> str:
+    """Python's own rule (PEP 263); UTF-8 where nothing, or nonsense, is declared."""
+    for line in lines[:2]:
+        found = _CODING.match(line)
+        if found is not None:
+            name = found.group(1).decode("ascii", "replace")
+            try:
+                "".encode(name)
+            except LookupError:
+                return "utf-8"
+            return name
+    return "utf-8"
+
