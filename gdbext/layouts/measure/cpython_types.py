@@ -7,7 +7,7 @@ compiled with the rest, and checked in the tests against the debug information o
 
 from __future__ import annotations
 
-from gdbext.layouts.measure.compiler import Wants
+from gdbext.layouts.measure.wants import Wants
 
 _HEADERS = (
     "frameobject.h", "internal/pycore_runtime.h", "internal/pycore_interp.h", "internal/pycore_pystate.h",
@@ -137,4 +137,4 @@ CONSTANTS = {
 def wants() -> Wants:
     """The table, with one guarded #include for each header."""
     includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in _HEADERS)
-    return Wants(f"#include <Python.h>\n{includes}\n{_DECLARATIONS}", STRUCTS, ENUMS, CONSTANTS)
+    return Wants(f"#include <Python.h>\n{includes}\n{_DECLARATIONS}", STRUCTS, ENUMS, CONSTANTS, cplusplus=False)

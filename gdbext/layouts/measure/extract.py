@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from gdbext.layouts.measure import dwarf
-from gdbext.layouts.measure.dwarf import Die, Unit
+from gdbext.layouts.measure.debug_types import CLASSES, CompileUnit, Die, name_of, strip, type_of, value_of
 
-_CLASSES = (dwarf.TAG_STRUCTURE, dwarf.TAG_CLASS, dwarf.TAG_UNION)
-_QUALIFIERS = (dwarf.TAG_TYPEDEF, dwarf.TAG_CONST, dwarf.TAG_VOLATILE)
-_POINTERS = {dwarf.TAG_POINTER: "*", dwarf.TAG_REFERENCE: "&", dwarf.TAG_RVALUE_REFERENCE: "&&"}
+_POINTERS = {"DW_TAG_pointer_type": "*", "DW_TAG_reference_type": "&", "DW_TAG_rvalue_reference_type": "&&"}
+_ARRAY = "DW_TAG_array_type"
+_FUNCTION = "DW_TAG_subroutine_type"
+_BASE = "DW_TAG_inheritance"
 _OPEN_NAMESPACES = ("std::", "ska::", "__gnu_cxx::")
 _FOLLOWED_TEMPLATES = ("std::optional<", "std::variant<")
 _DEFAULT_ARGUMENTS = ("std::allocator<", "std::char_traits<", "std::default_delete<", "std::hash<",
@@ -31,7 +31,7 @@ class StructReader:
     "bit_offset" (from the start of the class, in bits) and "bit_size".
     """
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: CompileUnit) -> None:
         self._unit = unit
         self._names: dict[int, str] = {}
 
@@ -47,60 +47,52 @@ class StructReader:
 
     def enum(self, die: Die) -> dict[str, int]:
         """Enumerator name to value, in order of declaration."""
-        return {child.name: int(child.get(dwarf.AT_CONST_VALUE)) for child in die.children()
-                if child.tag == dwarf.TAG_ENUMERATOR}  # fmt: skip
+        return {name_of(child): int(value_of(child, "DW_AT_const_value")) for child in die.iter_children()
+                if child.tag == "DW_TAG_enumerator"}  # fmt: skip
 
     def nested(self, die: Die) -> Iterator[Die]:
         """Classes that ``die`` and its bases hold by value and that deserve a struct of their own."""
         for member in self._members(die):
-            kind = self.strip(member.type())
-            while kind is not None and kind.tag == dwarf.TAG_ARRAY:
-                kind = self.strip(kind.type())
-            if kind is None or kind.tag not in _CLASSES:
+            kind = strip(type_of(member))
+            while kind is not None and kind.tag == _ARRAY:
+                kind = strip(type_of(kind))
+            if kind is None or kind.tag not in CLASSES:
                 continue
             name = self.type_name(kind)
-            if member.tag == dwarf.TAG_INHERITANCE or not kind.name:
+            if member.tag == _BASE or not name_of(kind):
                 yield from self.nested(kind)
             elif not name.startswith(_OPEN_NAMESPACES) or name.startswith(_FOLLOWED_TEMPLATES):
                 yield kind
             elif name.startswith("std::array<"):
                 yield from self.nested(kind)
 
-    def strip(self, die: Die | None) -> Die | None:
-        """The type behind typedefs, const and volatile."""
-        for _ in range(64):
-            if die is None or die.tag not in _QUALIFIERS:
-                return die
-            die = die.type()
-        return die
-
     def size(self, die: Die | None) -> int:
         """sizeof, in bytes."""
-        die = self.strip(die)
-        if die is None or die.tag == dwarf.TAG_SUBROUTINE_TYPE:
+        die = strip(die)
+        if die is None or die.tag == _FUNCTION:
             return 0
-        size = die.get(dwarf.AT_BYTE_SIZE)
+        size = value_of(die, "DW_AT_byte_size")
         if size is not None:
             return int(size)
-        if die.tag == dwarf.TAG_ARRAY:
-            return self.size(die.type()) * self._elements(die)
+        if die.tag == _ARRAY:
+            return self.size(type_of(die)) * self._elements(die)
         return 8 if die.tag in _POINTERS else 0
 
     @staticmethod
     def _elements(die: Die) -> int:
         total = 1
-        for child in die.children():
-            if child.tag == dwarf.TAG_SUBRANGE:
-                count = child.get(dwarf.AT_COUNT)
+        for child in die.iter_children():
+            if child.tag == "DW_TAG_subrange_type":
+                count = value_of(child, "DW_AT_count")
                 if count is None:
-                    bound = child.get(dwarf.AT_UPPER_BOUND)
+                    bound = value_of(child, "DW_AT_upper_bound")
                     count = bound + 1 if isinstance(bound, int) else 0
                 total *= count if isinstance(count, int) else 0
         return total
 
     def type_name(self, die: Die | None) -> str:
         """The type as C++ writes it, default template arguments left out."""
-        die = self.strip(die)
+        die = strip(die)
         if die is None:
             return "void"
         name = self._names.get(die.offset)
@@ -110,22 +102,22 @@ class StructReader:
 
     def _make_name(self, die: Die) -> str:
         if die.tag in _POINTERS:
-            return self.type_name(die.type()) + _POINTERS[die.tag]
-        if die.tag == dwarf.TAG_ARRAY:
-            return f"{self.type_name(die.type())}[{self._elements(die)}]"
-        if die.tag == dwarf.TAG_SUBROUTINE_TYPE:
-            return f"{self.type_name(die.type())}()"
-        if die.tag == dwarf.TAG_BASE_TYPE:
-            return die.name
+            return self.type_name(type_of(die)) + _POINTERS[die.tag]
+        if die.tag == _ARRAY:
+            return f"{self.type_name(type_of(die))}[{self._elements(die)}]"
+        if die.tag == _FUNCTION:
+            return f"{self.type_name(type_of(die))}()"
+        if die.tag == "DW_TAG_base_type":
+            return name_of(die)
         return shorten(self._unit.qualified_name(die))
 
     @staticmethod
     def _members(die: Die) -> Iterator[Die]:
-        for child in die.children():
-            if child.get(dwarf.AT_DECLARATION):
+        for child in die.iter_children():
+            if value_of(child, "DW_AT_declaration"):
                 continue
-            if child.tag == dwarf.TAG_MEMBER or (
-                child.tag == dwarf.TAG_INHERITANCE and not child.get(dwarf.AT_VIRTUALITY)
+            if child.tag == "DW_TAG_member" or (
+                child.tag == _BASE and not value_of(child, "DW_AT_virtuality")
             ):
                 yield child
 
@@ -136,12 +128,12 @@ class StructReader:
             return
         later = []
         for member in self._members(die):
-            kind = self.strip(member.type())
+            kind = strip(type_of(member))
             offset = at + self._location(member)
-            if member.tag == dwarf.TAG_INHERITANCE:
+            if member.tag == _BASE:
                 if kind is not None:
                     later.append((kind, offset))
-            elif not member.name and kind is not None:
+            elif not name_of(member) and kind is not None:
                 yield from self._fields(kind, offset, prefix, opened, depth + 1, base)
             else:
                 yield from self._member(member, kind, offset, prefix, opened, depth, base)
@@ -152,33 +144,33 @@ class StructReader:
     def _member(
         self, member: Die, kind: Die | None, offset: int, prefix: str, opened: bool, depth: int, base: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        name = prefix + ("_vptr" if member.name.startswith("_vptr") else member.name)
+        name = prefix + ("_vptr" if name_of(member).startswith("_vptr") else name_of(member))
         type_text = self.type_name(kind)[:_MAX_TYPE_TEXT]
         entry: dict[str, Any] = {"offset": offset, "size": self.size(kind), "type": type_text}
-        bits = member.get(dwarf.AT_BIT_SIZE)
+        bits = value_of(member, "DW_AT_bit_size")
         if bits is not None:
             first = bit_position(offset, member, self.size(kind))
             entry.update(offset=first // 8, size=(first % 8 + int(bits) + 7) // 8, bit_offset=first, bit_size=int(bits))
         if base:
             entry["base"] = base
         yield name, entry
-        if opened and kind is not None and kind.tag in _CLASSES:
+        if opened and kind is not None and kind.tag in CLASSES:
             inner = list(islice(self._fields(kind, offset, name + ".", opened, depth + 1, base), _MAX_OPENED + 1))
             if len(inner) <= _MAX_OPENED:
                 yield from inner
 
     @staticmethod
     def _location(member: Die) -> int:
-        location = member.get(dwarf.AT_DATA_MEMBER_LOCATION, 0)
+        location = value_of(member, "DW_AT_data_member_location", 0)
         return location if isinstance(location, int) else 0
 
 
 def bit_position(offset: int, member: Die, storage: int) -> int:
     """Bits from the class to a bit-field's lowest bit: DWARF 5 says it, DWARF 4 counts from the storage's top."""
-    from_class = member.get(dwarf.AT_DATA_BIT_OFFSET)
+    from_class = value_of(member, "DW_AT_data_bit_offset")
     if from_class is not None:
         return int(8 * offset + from_class)
-    return int(8 * offset + 8 * storage - member.get(dwarf.AT_BIT_OFFSET, 0) - member.get(dwarf.AT_BIT_SIZE))
+    return int(8 * offset + 8 * storage - value_of(member, "DW_AT_bit_offset", 0) - value_of(member, "DW_AT_bit_size"))
 
 
 def shorten(name: str) -> str:

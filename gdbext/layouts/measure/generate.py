@@ -18,6 +18,7 @@ from typing import Any
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
 from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, torch_types
+from gdbext.layouts.measure.measured import Measured, measure
 from gdbext.targets.host_files import HostFiles
 
 PRODUCER = "gdbext gen_layouts 1"
@@ -59,7 +60,7 @@ def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
         folder = Path(name)
         flags = _torch_flags(torch, folder, cxx11, version, command)
-        measured = compiler.measure(torch_types.wants(), command, flags, folder)
+        measured = measure(torch_types.wants(), command, flags, folder)
         dispatch = dispatch_key_dump.ask(torch, command, flags, folder)
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
@@ -77,7 +78,7 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
     command = cc or compiler.find_compiler(_CC)
     flags = ["-DPy_BUILD_CORE=1", f"-I{include}", f"-I{include}/internal"]
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        measured = compiler.measure(cpython_types.wants(), command, flags, Path(name), cplusplus=False)
+        measured = measure(cpython_types.wants(), command, flags, Path(name))
     number = measured.constants["PY_VERSION_HEX"]
     version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
     return _document("cpython", f"cpython-{version.rpartition('.')[0]}", version, measured)
@@ -94,7 +95,7 @@ def _python_include(prefix: Path) -> Path:
     return found[0]
 
 
-def _document(kind: str, identity: str, version: str, measured: compiler.Measured) -> dict[str, Any]:
+def _document(kind: str, identity: str, version: str, measured: Measured) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "kind": kind,

@@ -7,7 +7,7 @@ standard library. Private members are measured with -fno-access-control.
 
 from __future__ import annotations
 
-from gdbext.layouts.measure.compiler import Wants
+from gdbext.layouts.measure.wants import Wants
 
 HEADERS = (
     "ATen/FuncTorchTLS.h", "ATen/FunctionalTensorWrapper.h", "ATen/PTThreadPool.h",

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 import pythons
 from elftools.elf.elffile import ELFFile
-from harness import ROOT, Inferior
+from harness import Inferior
 
 from gdbext.errors import LayoutError
 from gdbext.layouts import select, store
-from gdbext.layouts.measure import compiler, dispatch_key_dump, generate
+from gdbext.layouts.measure import dispatch_key_dump, generate
+from gdbext.layouts.measure.debug_types import CompileUnit
+from gdbext.layouts.measure.measured import Measured, measure
+from gdbext.layouts.measure.wants import Wants
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -53,25 +56,25 @@ class Derived final : public Base, Other {
 template <class T> struct Box { T value; bool full; };
 }
 """
-WANTS = compiler.Wants(
+WANTS = Wants(
     CLASSES,
     {"a::Derived": "", "box": "a::Box<a::Derived::Hidden>", "std::string": "", "std::vector": "std::vector<int>",
-     "missing": "a::Missing"},
+     "missing": "a::Missing", "misplaced": "a::Hidden"},
     {"a::Colour": ""},
     {"minus": "-7", "big": "1ull << 63", "gone": "a::gone"},
 )  # fmt: skip
 
 
 @pytest.fixture
-def measured(tmp_path: Path, request: pytest.FixtureRequest) -> compiler.Measured:
+def measured(tmp_path: Path, request: pytest.FixtureRequest) -> Measured:
     assert CXX is not None
     flags = ["-std=c++17", "-fno-access-control", "-femit-class-debug-always", request.param]
-    return compiler.measure(WANTS, CXX, flags, tmp_path)
+    return measure(WANTS, CXX, flags, tmp_path)
 
 
 @needs_compiler
 @pytest.mark.parametrize("measured", ["-gdwarf-4", "-gdwarf-5"], indirect=True)
-def test_offsets_are_the_compiler_s_own(measured: compiler.Measured, tmp_path: Path) -> None:
+def test_offsets_are_the_compiler_s_own(measured: Measured, tmp_path: Path) -> None:
     """offsetof, sizeof and the values of set bit-fields, printed by a program, against what was read from DWARF."""
     derived = measured.structs["a::Derived"]
     plain = [n for n, f in derived["fields"].items() if "bit_size" not in f and not n.startswith(("_vptr", "other_"))]
@@ -105,8 +108,8 @@ def test_offsets_are_the_compiler_s_own(measured: compiler.Measured, tmp_path: P
 
 @needs_compiler
 @pytest.mark.parametrize("measured", ["-gdwarf-5"], indirect=True)
-def test_wants_beyond_structs(measured: compiler.Measured) -> None:
-    assert measured.absent == ["missing", "gone"]
+def test_wants_beyond_structs(measured: Measured) -> None:
+    assert measured.absent == ["missing", "misplaced", "gone"]
     assert measured.enums == {"a::Colour": {"red": 3, "blue": 200}}
     assert measured.constants == {"minus": -7, "big": -(1 << 63)}
     assert "a::Derived::Hidden" in measured.structs, "held by value, so it comes along"
@@ -115,10 +118,29 @@ def test_wants_beyond_structs(measured: compiler.Measured) -> None:
 
 
 @needs_compiler
+def test_what_no_header_mentions_costs_no_compilation(tmp_path: Path) -> None:
+    """Half a minute each for torch: only a name that exists, but not where it is wanted, takes a second one."""
+    record = tmp_path / "calls"
+    counting = tmp_path / "counting-g++"
+    counting.write_text(f'#!/bin/sh\necho "$@" >>{record}\nexec g++ "$@"\n')
+    counting.chmod(0o755)
+    flags = ["-std=c++17", "-fno-access-control"]
+
+    def compilations(wants: Wants) -> int:
+        record.write_text("")
+        measure(wants, str(counting), flags, tmp_path)
+        return sum("-shared" in line for line in record.read_text().splitlines())
+
+    known = {"a::Base": "", "a::Nonesuch": "", "a::NonesuchEither": ""}
+    assert compilations(Wants(CLASSES, known, {}, {"none": "a::no_constant", "one": "1"})) == 1
+    assert compilations(Wants(CLASSES, {**known, "misplaced": "a::Hidden"})) == 2
+
+
+@needs_compiler
 def test_headers_that_do_not_compile(tmp_path: Path) -> None:
     assert CXX is not None
     with pytest.raises(LayoutError, match=r"do not compile: .*nonesuch"):
-        compiler.measure(compiler.Wants("#include <nonesuch.h>", {"int": ""}), CXX, [], tmp_path)
+        measure(Wants("#include <nonesuch.h>", {"int": ""}), CXX, [], tmp_path)
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,19 +205,13 @@ def test_declared_structures_are_those_of_the_interpreter(prefix: Path) -> None:
     }
 
 
-@pytest.mark.skipif(not PYTHONS, reason="no pyenv")
-def test_generation_needs_no_pyelftools(tmp_path: Path) -> None:
-    """gdb's own Python makes the same document."""
-    output = tmp_path / "layout.json"
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; "
-        f"from gdbext.layouts.measure import generate; "
-        f"generate.write(generate.cpython_document(Path({str(PYTHONS[-1])!r})), Path({str(output)!r})); "
-        f"assert not any(name.startswith('elftools') for name in sys.modules)"
-    )
-    subprocess.run(["gdb", "-nx", "-batch", "-ex", f"python {code}"], check=True, timeout=120)
-    fresh = store.read_document(output)
-    assert fresh["structs"] == store.read_document(store.DATA / f"{fresh['id']}.json")["structs"]
+def test_without_pyelftools_it_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "elftools.elf.elffile", None)
+        with pytest.raises(LayoutError, match="pyelftools") as caught:
+            CompileUnit(tmp_path / "any.so")
+    assert "install.sh" in caught.value.help
+    assert "pip install pyelftools" in caught.value.help
 
 
 # --- PyTorch ---------------------------------------------------------------------------------------
