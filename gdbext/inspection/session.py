@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 TORCH_LIBRARY = "libtorch_cpu.so"
 TORCH_PREFIXES = ("libtorch", "libc10")
-EVALUATION_LOOP = "_PyEval_EvalFrameDefault"
 
 
 class Session:
@@ -295,8 +294,12 @@ class Session:
         from gdbext.cpython.threads.frame_reader import match
 
         states = self.thread_states.get(thread.tid, ())
-        loops = self._evaluation_loops(stack) if states else []
-        if self.python is None or not loops:
+        if self.python is None or not states:
+            return [], []
+        functions = ((level, stack.function(level)) for level in range(len(stack)))
+        evaluates = self.python.layout.abi.evaluates
+        loops = [level for level, function in functions if function is not None and evaluates(function.names)]
+        if not loops:
             return [], []
         notes = []
         for state in states:
@@ -311,14 +314,6 @@ class Session:
             for frame in group or ()
         ]
         return found, notes
-
-    def _evaluation_loops(self, stack: Stack) -> list[int]:
-        loops = []
-        for level in range(len(stack)):
-            function = stack.function(level)
-            if function is not None and any(name.startswith(EVALUATION_LOOP) for name in function.names):
-                loops.append(level)
-        return loops
 
     def _merged_frames(self, stack: Stack, python: list[Frame]) -> tuple[Frame, ...]:
         """Native frames with the Python frames just above the native frame that evaluates them."""

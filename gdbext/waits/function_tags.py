@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gdbext.cpython.abi import native_functions
+
 _C_NAMES = {
     "mutex": "pthread_mutex_lock __pthread_mutex_lock ___pthread_mutex_lock pthread_mutex_timedlock "
              "pthread_mutex_clocklock __pthread_mutex_timedlock",
@@ -36,15 +38,6 @@ _C_NAMES = {
     "libc-lock": "fork _Fork __libc_fork exit on_exit __cxa_atexit __cxa_finalize atexit at_quick_exit setlocale "
                  "getenv setenv unsetenv putenv tzset localtime localtime_r mktime strftime syslog getaddrinfo random "
                  "srandom rand __lll_lock_wait_private pthread_create pthread_setname_np abort",
-    "gil": "take_gil PyEval_RestoreThread PyEval_AcquireThread PyEval_AcquireLock PyGILState_Ensure "
-           "_PyEval_AcquireLock PyThreadState_Swap Py_NewInterpreterFromConfig",
-    "drop-gil": "_Py_HandlePending drop_gil eval_frame_handle_pending",
-    "eval": "_PyEval_EvalFrameDefault",
-    "python-lock": "PyThread_acquire_lock_timed PyThread_acquire_lock _PyMutex_LockTimed _PyParkingLot_Park",
-    "python-join": "PyThread_join_thread ThreadHandle_join",
-    "prompt": "PyOS_Readline PyOS_StdioReadline PyRun_InteractiveLoopFlags PyRun_InteractiveOneFlags "
-              "_PyRun_InteractiveLoopObject PyRun_InteractiveOneObject",
-    "python-input": "builtin_input PyFile_GetLine",
     "sleep": "sleep usleep nanosleep __nanosleep clock_nanosleep __clock_nanosleep thrd_sleep",
     "gomp-lock": "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock",
     "device": "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
@@ -59,12 +52,22 @@ _C_NAMES = {
     "overrun": "__stack_chk_fail __fortify_fail __chk_fail",
     "pure-virtual": "__cxa_pure_virtual __cxa_deleted_virtual",
     "terminate": "_ZSt9terminatev _ZN10__cxxabiv111__terminateEPFvvE",
-    "python-fatal": "Py_FatalError _Py_FatalErrorFunc _Py_FatalErrorFormat",
     "uv-run": "uv_run",
     "blas-pool": "blas_thread_server",
     "pthreadpool": "thread_main",
     "pthreadpool-wait": "pthreadpool_parallelize",
 }  # fmt: skip
+
+_PYTHON_NAMES = {
+    "gil": native_functions.TAKES_GIL,
+    "drop-gil": native_functions.OFFERS_GIL,
+    "eval": native_functions.EVALUATES,
+    "python-lock": native_functions.WAITS_FOR_LOCK,
+    "python-join": native_functions.JOINS_THREAD,
+    "prompt": native_functions.READS_PROMPT,
+    "python-input": native_functions.READS_INPUT,
+    "python-fatal": native_functions.FATAL_ERROR,
+}
 
 _CXX_NAMES = {
     "autograd-pop": "torch::autograd::ReadyQueue::pop",
@@ -107,6 +110,7 @@ def _mangled(qualified: str) -> str:
 
 
 _MARK_OF_C_NAME = {name: mark for mark, names in _C_NAMES.items() for name in names.split()}
+_MARK_OF_C_NAME.update((name, mark) for mark, names in _PYTHON_NAMES.items() for name in names)
 _MARK_OF_PIECE = {_mangled(name): mark for mark, names in _CXX_NAMES.items() for name in names.split()}
 _INTERNAL = re.compile(r"L(?=\d)")
 _LONGEST = 200

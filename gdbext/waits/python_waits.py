@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi import stdlib
 from gdbext.model.certainty import Certainty
 from gdbext.model.frame import Frame
 from gdbext.model.wait import Owner, Resource, Wait
@@ -37,17 +38,12 @@ _KINDS = {
 }
 
 _WORKERS = {
-    ("thread.py", "_worker"): "concurrent.futures",
-    ("queues.py", "_feed"): "multiprocessing queue feeder",
+    **stdlib.POOL_WORKERS,
     ("pin_memory.py", "_pin_memory_loop"): "DataLoader pin memory",
     ("pin_memory.py", "do_one_step"): "DataLoader pin memory",
-    ("pool.py", "_handle_workers"): "multiprocessing.Pool",
-    ("pool.py", "_handle_tasks"): "multiprocessing.Pool",
-    ("pool.py", "_handle_results"): "multiprocessing.Pool",
-    ("pool.py", "worker"): "multiprocessing.Pool",
     ("_monitor.py", "run"): "tqdm monitor",
 }
-"""(file, function) of Python's own background threads → the pool."""
+"""(file, function) of the main functions of background threads → their pool."""
 _WORKER_DEPTH = 5
 
 
@@ -89,8 +85,7 @@ def pool_of(thread: ThreadSnapshot) -> str:
 
 def _only_waits(frame: Frame) -> bool:
     """A frame of the standard library's own waiting."""
-    file = frame.file.rpartition("/")[2]
-    return file in ("threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py")
+    return frame.file.rpartition("/")[2] in stdlib.WAITING_FILES
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:

@@ -73,7 +73,7 @@ class View:
         """Whether a native frame is the evaluation loop (or its cold part)."""
         function = self.symbolizer.function(frame.lookup_pc)
         names = function.names if function else ()
-        return any(name.partition(".")[0] == "_PyEval_EvalFrameDefault" for name in names)
+        return self.runtime.layout.abi.evaluates(names)
 
 
 def view_of(python: str, kind: str, truth: dict[str, Any], target: Target) -> View:

@@ -6,6 +6,7 @@ version numbers. The records themselves are in ``versions.py``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -167,6 +168,10 @@ class PythonAbi:
     def is_of(self, hexversion: int) -> bool:
         """Whether a sys.hexversion is of this minor version."""
         return minor_of(hexversion) == self.version
+
+    def evaluates(self, names: Iterable[str]) -> bool:
+        """Whether one of a native function's names is that of the evaluation loop, or of a part of it."""
+        return any(name.startswith(self.evaluation_functions) for name in names)
 
     def lock_type(self, type_name: str) -> LockType | None:
         """The kind of lock that a type of that name is, None for any other type."""

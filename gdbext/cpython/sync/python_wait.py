@@ -1,15 +1,14 @@
 """What a thread waits for in Python's own words, from its innermost Python frames.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
-object as ``self``. What kind of object it is, its attributes tell (Lib/threading.py, Lib/queue.py,
-Lib/concurrent/futures/_base.py, Lib/importlib/_bootstrap.py, 3.8 to 3.13), since several classes have a method of
-the same name.
+object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gdbext.cpython.abi import stdlib
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -22,31 +21,6 @@ _DEPTH = 8
 
 _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
-
-_WAITING = {
-    ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
-    ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
-    ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
-    ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
-    ("_base.py", "result"), ("_base.py", "exception"),
-    ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
-    ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
-}  # fmt: skip
-"""(file, function) of frames that only wait."""
-
-_MARKS = (
-    ("thread", ("_target", "_ident")),
-    ("import", ("wakeup", "owner", "waiters", "name")),
-    ("barrier", ("_parties", "_cond")),
-    ("event", ("_flag", "_cond")),
-    ("semaphore", ("_value", "_cond")),
-    ("future", ("_condition", "_waiters")),
-    ("condition", ("_waiters", "_lock")),
-    ("queue", ("unfinished_tasks", "not_empty")),
-    ("rlock", ("_block", "_owner", "_count")),
-)
-"""Kind of object by attributes that it must have, the first that fits."""
-
 
 @dataclass(frozen=True)
 class PythonWait:
@@ -95,7 +69,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int
         if not _is_waiting(frame):
             break
         values = _locals(runtime, frame)
-        kind = "shutdown" if _name(frame) == "_shutdown" else _kind_of(runtime, values.get("self", 0))
+        kind = "shutdown" if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
         if kind is None:
             continue
         found = kind, values.get("self", 0), frame
@@ -111,7 +85,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int
 
 
 def _is_waiting(frame: PythonFrame) -> bool:
-    return (frame.file.rpartition("/")[2], _name(frame)) in _WAITING
+    return (frame.file.rpartition("/")[2], _name(frame)) in stdlib.WAITING_FUNCTIONS
 
 
 def _name(frame: PythonFrame) -> str:
@@ -134,17 +108,17 @@ def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
 
 def _kind_of(runtime: PythonRuntime, address: int) -> str | None:
     attributes = _attributes(runtime, address) if address else {}
-    return next((kind for kind, names in _MARKS if all(name in attributes for name in names)), None)
+    return next((kind for kind, names in stdlib.OBJECT_KINDS if all(name in attributes for name in names)), None)
 
 
 def _condition_lock(
     runtime: PythonRuntime, values: dict[str, int], semaphore: int | None
 ) -> tuple[LockState | None, bool]:
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
-    waiter = read_lock(runtime, values.get("waiter", 0))
+    waiter = read_lock(runtime, values.get(stdlib.CONDITION_WAITER, 0))
     if semaphore is None or (waiter is not None and waiter.semaphore == semaphore):
         return waiter, False
-    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get("_lock", 0))
+    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get(stdlib.CONDITION_LOCK, 0))
     return (lock, True) if lock is not None and lock.semaphore == semaphore else (None, False)
 
 
@@ -156,23 +130,23 @@ def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[i
 def _owner(runtime: PythonRuntime, kind: str, address: int, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind == "thread":
-        return _integer(runtime, _attributes(runtime, address).get("_ident", 0))
+        return _integer(runtime, _attributes(runtime, address).get(stdlib.THREAD_IDENT, 0))
     if kind == "future":
         return _runner(runtime, address)
     if kind == "import":
-        return _integer(runtime, _attributes(runtime, address).get("owner", 0))
+        return _integer(runtime, _attributes(runtime, address).get(stdlib.MODULE_LOCK_OWNER, 0))
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
-    return _integer(runtime, _attributes(runtime, address).get("_owner", 0)) if kind == "rlock" else None
+    return _integer(runtime, _attributes(runtime, address).get(stdlib.RLOCK_OWNER, 0)) if kind == "rlock" else None
 
 
 def _runner(runtime: PythonRuntime, future: int) -> int | None:
     """Ident of the thread that runs the future's job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames[-_OUTER:]:
-            if _name(frame) == "run" and frame.file.endswith("concurrent/futures/thread.py"):
+            if _name(frame) == stdlib.JOB_RUN and frame.file.endswith(stdlib.FUTURES_FILE):
                 item = _locals(runtime, frame).get("self", 0)
-                if item and _attributes(runtime, item).get("future") == future:
+                if item and _attributes(runtime, item).get(stdlib.JOB_FUTURE) == future:
                     return state.ident
     return None
 

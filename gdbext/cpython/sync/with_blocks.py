@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.python_frame import PythonFrame
@@ -49,11 +50,11 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
 
 
 def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
-    """The lock that threading.Condition.wait has released for the time of the wait (Lib/threading.py)."""
-    if frame.function.rpartition(".")[2] != "wait" or not frame.file.endswith("threading.py"):
+    """The lock that threading.Condition.wait has released for the time of the wait."""
+    if frame.function.rpartition(".")[2] != stdlib.CONDITION_WAIT or not frame.file.endswith(stdlib.THREADING_FILE):
         return
     condition = locals_of(runtime, frame).get("self", 0)
-    lock = runtime.dicts.attribute(condition, "_lock") if condition else None
+    lock = runtime.dicts.attribute(condition, stdlib.CONDITION_LOCK) if condition else None
     if lock:
         yield lock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gdbext.cpython.abi import stdlib
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import Interpreter
 from gdbext.errors import BadData, GdbextError, MemoryFault
@@ -18,7 +19,7 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
         return names
     for interpreter in reversed(interpreters):
         try:
-            active = module_global(runtime, interpreter, "threading", "_active")
+            active = module_global(runtime, interpreter, stdlib.THREADING, stdlib.ACTIVE_THREADS)
             items = list(runtime.dicts.items(active)) if active else []
         except GdbextError:
             continue
@@ -29,7 +30,7 @@ def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
 
 def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:
     try:
-        name = runtime.dicts.attribute(thread, "_name")
+        name = runtime.dicts.attribute(thread, stdlib.THREAD_NAME)
         if name is not None:
             names[runtime.objects.integer(ident)] = runtime.objects.text(name, NAME_LIMIT)
     except (BadData, MemoryFault):

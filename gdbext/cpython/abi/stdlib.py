@@ -1,0 +1,83 @@
+"""What is assumed of Python's own modules: their files, functions, and the attributes of their objects.
+
+The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so that frames and attributes
+tell them. Sources: Lib/threading.py, queue.py, concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py,
+multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that a version lacks is on no stack there.
+"""
+
+from __future__ import annotations
+
+THREADING = "threading"
+"""The module that knows the threads made by Python."""
+ACTIVE_THREADS = "_active"
+"""Its dict of running threads: threading.get_ident() to Thread."""
+THREAD_NAME = "_name"
+"""The attribute of a Thread behind its ``name``."""
+THREAD_IDENT = "_ident"
+"""The attribute of a Thread with its get_ident()."""
+
+THREADING_FILE = "threading.py"
+CONDITION_WAIT = "wait"
+"""threading.Condition.wait: gives up the condition's lock while it waits."""
+CONDITION_LOCK = "_lock"
+"""The attribute of a Condition with its lock."""
+CONDITION_WAITER = "waiter"
+"""The local variable of Condition.wait with the lock that it sleeps on."""
+SHUTDOWN = "_shutdown"
+"""threading._shutdown: the interpreter waits for its threads to end."""
+RLOCK_OWNER = "_owner"
+"""The attribute of threading._RLock, the RLock written in Python, with its owner's get_ident()."""
+
+MODULE_LOCK_OWNER = "owner"
+"""The attribute of importlib._bootstrap._ModuleLock with its owner's get_ident()."""
+
+FUTURES_FILE = "concurrent/futures/thread.py"
+JOB_RUN = "run"
+"""_WorkItem.run: a worker of a ThreadPoolExecutor runs a job."""
+JOB_FUTURE = "future"
+"""The attribute of a _WorkItem with the Future of its result."""
+
+WAITING_FUNCTIONS = frozenset({
+    ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
+    ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
+    ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
+    ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
+    ("_base.py", "result"), ("_base.py", "exception"),
+    ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
+    ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
+})  # fmt: skip
+"""(file, function) of frames that only wait."""
+
+OBJECT_KINDS = (
+    ("thread", ("_target", "_ident")),
+    ("import", ("wakeup", "owner", "waiters", "name")),
+    ("barrier", ("_parties", "_cond")),
+    ("event", ("_flag", "_cond")),
+    ("semaphore", ("_value", "_cond")),
+    ("future", ("_condition", "_waiters")),
+    ("condition", ("_waiters", "_lock")),
+    ("queue", ("unfinished_tasks", "not_empty")),
+    ("rlock", ("_block", "_owner", "_count")),
+)
+"""Kind of object by attributes that it must have, the first that fits: several classes have a method of the same
+name."""
+
+POOL_WORKERS = {
+    ("thread.py", "_worker"): "concurrent.futures",
+    ("queues.py", "_feed"): "multiprocessing queue feeder",
+    ("pool.py", "_handle_workers"): "multiprocessing.Pool",
+    ("pool.py", "_handle_tasks"): "multiprocessing.Pool",
+    ("pool.py", "_handle_results"): "multiprocessing.Pool",
+    ("pool.py", "worker"): "multiprocessing.Pool",
+}
+"""(file, function) of the main functions of background threads → their pool."""
+
+WAITING_FILES = frozenset({
+    "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
+})  # fmt: skip
+"""Files whose functions, called by a pool's worker, only wait for work."""
+
+PROCESS_POPEN = "_popen"
+"""The attribute of multiprocessing.process.BaseProcess with what was started."""
+POPEN_PID = "pid"
+"""The attribute of multiprocessing.popen_fork.Popen with the child's process id."""

@@ -1,0 +1,94 @@
+"""What abi/stdlib.py and abi/native_functions.py assume by name, against every Python of this machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import pythons
+
+from gdbext.cpython.abi import native_functions, stdlib
+from gdbext.cpython.abi.python_abi import PythonAbi
+from gdbext.cpython.abi.versions import SUPPORTED
+from gdbext.errors import SymbolFileError
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.symbol_index import SymbolIndex
+
+SINCE = {"eval_frame_handle_pending": None, "_PyEval_AcquireLock": (3, 12), "Py_NewInterpreterFromConfig": (3, 12),
+         "_Py_HandlePending": (3, 12), "_PyMutex_LockTimed": (3, 13), "_PyParkingLot_Park": (3, 13),
+         "PyThread_join_thread": (3, 13), "ThreadHandle_join": (3, 13), "_PyRun_InteractiveLoopObject": (3, 10),
+         "_Py_FatalErrorFunc": (3, 9), "_Py_FatalErrorFormat": (3, 9)}  # fmt: skip
+"""Names that not every version has, and the first that does; None for one that the compiler usually inlines."""
+
+FILES = {"_base.py": "concurrent/futures/_base.py", "thread.py": "concurrent/futures/thread.py",
+         "queues.py": "multiprocessing/queues.py", "pool.py": "multiprocessing/pool.py",
+         "<frozen importlib._bootstrap>": "importlib/_bootstrap.py"}  # fmt: skip
+
+
+def library(abi: PythonAbi) -> Path:
+    """Lib/ of an installed Python of that version."""
+    found = [each / "lib" / f"python{abi.text}" for each in pythons.prefixes(abi.text)]
+    if not found:
+        pythons.lacking(f"no Python {abi.text} on this machine (pyenv install {abi.text})")
+    return found[-1]
+
+
+def source(abi: PythonAbi, file: str) -> str:
+    return (library(abi) / FILES.get(file, file)).read_text(encoding="utf-8")
+
+
+def functions(text: str) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+def test_functions_of_the_standard_library(abi: PythonAbi) -> None:
+    """Each file has some of the functions that are assumed of it; which ones differs."""
+    assumed: dict[str, set[str]] = {}
+    for file, function in (*stdlib.WAITING_FUNCTIONS, *stdlib.POOL_WORKERS):
+        assumed.setdefault(file, set()).add(function)
+    for file, names in assumed.items():
+        there = functions(source(abi, file))
+        assert names & there, (file, names)
+        if file != "threading.py":
+            assert names - there <= {"_lock_unlock_module"}, file
+    threads = functions(source(abi, stdlib.THREADING_FILE))
+    assert {stdlib.CONDITION_WAIT, stdlib.SHUTDOWN} <= threads
+    assert stdlib.JOB_RUN in functions(source(abi, stdlib.FUTURES_FILE))
+
+
+@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+def test_attributes_of_the_standard_library(abi: PythonAbi) -> None:
+    threading = source(abi, stdlib.THREADING_FILE)
+    for name in (stdlib.THREAD_NAME, stdlib.THREAD_IDENT, stdlib.CONDITION_LOCK, stdlib.RLOCK_OWNER):
+        assert re.search(rf"self\.{name}\b", threading), name
+    assert re.search(rf"^{stdlib.ACTIVE_THREADS} = \{{\}}", threading, re.MULTILINE)
+    assert re.search(rf"^\s+{stdlib.CONDITION_WAITER} = ", threading, re.MULTILINE)
+    assert re.search(rf"self\.{stdlib.JOB_FUTURE}\b", source(abi, stdlib.FUTURES_FILE))
+    assert re.search(rf"self\.{stdlib.MODULE_LOCK_OWNER}\b", source(abi, "importlib/_bootstrap.py"))
+    assert re.search(rf"self\.{stdlib.PROCESS_POPEN}\b", source(abi, "multiprocessing/process.py"))
+    assert re.search(rf"self\.{stdlib.POPEN_PID}\b", source(abi, "multiprocessing/popen_fork.py"))
+    modules = ("threading.py", "queue.py", "_base.py", "importlib/_bootstrap.py")
+    everything = "".join(source(abi, each) for each in modules)
+    for kind, attributes in stdlib.OBJECT_KINDS:
+        for attribute in attributes:
+            assert re.search(rf"self\.{attribute}\b", everything), (kind, attribute)
+
+
+@pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
+def test_native_functions(abi: PythonAbi) -> None:
+    prefix = library(abi).parents[1]
+    shared = prefix / "lib" / f"libpython{abi.text}.so.1.0"
+    try:
+        index = SymbolIndex(ElfImage.open(str(shared if shared.exists() else prefix / "bin" / f"python{abi.text}")))
+    except SymbolFileError as error:
+        pytest.skip(str(error))
+    if not index.complete:
+        pytest.skip("that Python is stripped")
+    groups = (value for name, value in vars(native_functions).items() if name.isupper() and isinstance(value, tuple))
+    for name in (name for group in groups for name in group if isinstance(name, str)):
+        since = SINCE.get(name, (3, 8))
+        if since is not None:
+            assert bool(index.lookup(name)) == (abi.version >= since), name
