@@ -16,9 +16,10 @@ from gdbext.model.wait import Resource
 from gdbext.model.wait_kind import WaitKind
 from gdbext.targets.base import Thread
 from gdbext.targets.procfs import ProcFs
-from gdbext.verdict import crash, phrasing, recursion
+from gdbext.verdict import crash, recursion
 from gdbext.verdict.crash import CrashKind
-from gdbext.verdict.judge import Judgement, Observations, judge
+from gdbext.verdict.judge import Judgement, judge
+from gdbext.verdict.observations import Observations
 from gdbext.verdict.progress import Place
 from gdbext.waits import openmp
 from gdbext.waits.recognise import state_of
@@ -31,8 +32,6 @@ _ABORTING = 16
 """Frames between a signal and the function that ended the program."""
 _KEYED = 200
 """Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
-_MAY_COVER_CHILDREN = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
-"""What a DataLoader waits in while its worker processes are at work."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
         process.threads.append(look)
         known.append((thread, facts, look))
     found = [_with_state(session, facts, look) for _, facts, look in known]
-    found = [_with_loader_workers(facts, python, surroundings) for facts in found]
     found = with_holds(found, process.gils)
     case = replace(_case(session, known, found), complete=len(found) == len(process.tids))
     stopped = bool(known) and all(thread.kernel_state == "T" for thread, _, _ in known)
@@ -94,21 +92,6 @@ def _with_state(session: Session, facts: ThreadReport, look: ThreadSnapshot) -> 
         return replace(facts, state=RunState.WAITING if look.syscall else RunState.RUNNING)
     key = hash(tuple(frame.pc for frame in look.frames[:_KEYED])) if look.frames else 0
     return replace(facts, state=state.state, wait=state.wait, pool=state.pool, stack_key=key)
-
-
-def _with_loader_workers(facts: ThreadReport, python: PythonWaitView, surroundings: ProcFs | None) -> ThreadReport:
-    """A wait of torch.utils.data.DataLoader for a batch is a wait for its worker processes."""
-    wait = facts.wait
-    if wait is None or wait.kind not in _MAY_COVER_CHILDREN or facts.state is not RunState.WAITING:
-        return facts
-    pids = python.loader_workers(facts.tid, facts.python)
-    if not pids:
-        return facts
-    children = surroundings.children() if surroundings is not None else {}
-    named = [f"{pid} ({children[pid]})" if children.get(pid) else str(pid) for pid in pids]
-    text = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {phrasing.listed(named, 8)}"
-    evidence = (*wait.evidence, f"below DataLoader's code it {phrasing.waiting(wait)}")
-    return replace(facts, wait=replace(wait, resource=Resource(WaitKind.CHILD_PROCESS, 0, text), evidence=evidence))
 
 
 def with_holds(threads: Sequence[ThreadReport], gils: Sequence[GilState]) -> list[ThreadReport]:

@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.wait import Resource
-
-
-@dataclass(frozen=True)
-class CycleEdge:
-    """Thread ``tid`` waits for ``waits_for``, which thread ``held_by`` holds."""
-
-    tid: int
-    waits_for: Resource
-    held_by: int
+from gdbext.model.wait import Wait
+from gdbext.model.wait_edge import WaitEdge
 
 
 @dataclass(frozen=True)
@@ -25,11 +17,15 @@ class Finding:
     kind: FindingKind
     summary: str
     threads: tuple[int, ...] = ()
+    """Ids of the threads, in the order in which the sentence names them."""
     evidence: tuple[str, ...] = ()
     step: DispatchFrame | None = None
     """The operator that it is about."""
-    cycle: tuple[CycleEdge, ...] = ()
+    cycle: tuple[WaitEdge, ...] = ()
+    """The waits that close the circle of a deadlock."""
+    wait: Wait | None = None
+    """The wait at the end of the chain."""
     process_stopped: bool = False
     """The whole process was stopped by a signal (SIGSTOP, Ctrl+Z) and goes on when it is let."""
     id: str = ""
-    """Unique in a report: ``deadlock-1``; "" for a finding that is not listed."""
+    """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""

@@ -7,6 +7,7 @@ from enum import Enum
 
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame
+from gdbext.model.pool import Pool
 from gdbext.model.wait import Resource, Wait
 
 
@@ -40,8 +41,8 @@ class ThreadReport:
     frame_count: int = 0
     notes: tuple[str, ...] = ()
     """What could not be read of this thread, and why its walk ended."""
-    pool: str = ""
-    """The pool whose idle worker this thread is ("OpenMP", "autograd", …), "" for any other thread."""
+    pool: Pool | None = None
+    """The pool whose idle worker this thread is, None for any other thread."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 

@@ -20,10 +20,10 @@ def graph(threads: Sequence[ThreadReport]) -> str:
     """A digraph: threads are boxes, resources ellipses; thread → resource → owner. Cycles are red."""
     red = {(edge.tid, edge.owner) for cycle in WaitGraph(threads).cycles() for edge in cycle}
     lines = ["digraph waits {", "  rankdir=LR;", '  node [fontname="monospace", fontsize=10];']
-    lines.extend(_thread_line(thread) for thread in threads if not thread.pool)
+    lines.extend(_thread_line(thread) for thread in threads if thread.pool is None)
     drawn: set[str] = set()
     for thread in threads:
-        if thread.wait is not None and not thread.pool:
+        if thread.wait is not None and thread.pool is None:
             lines.extend(_wait_lines(thread, red, drawn))
     lines.append("}")
     return "\n".join(lines) + "\n"

@@ -8,16 +8,23 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.targets.host_files import HostFiles
 
 _MAX_CHILDREN = 4096
 _MAX_DESCRIPTORS = 4096
 _MAX_THREADS = 32
 """Threads of a child that are looked at."""
-_PIPE_CALLS = {"0": "waits to read from", "1": "waits to write to"}
-"""Numbers of read and write on x86-64."""
+_PIPE_CALLS = {"0": False, "1": True}
+"""Numbers of read and write on x86-64 → whether it writes."""
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,16}$")
-_STATES = {"T": "stopped", "t": "traced", "Z": "ended, not waited for", "D": "in uninterruptible sleep"}
+_STATES = {
+    "T": ProcessState.STOPPED,
+    "t": ProcessState.TRACED,
+    "Z": ProcessState.ENDED,
+    "D": ProcessState.UNINTERRUPTIBLE,
+}
+"""State letters of proc_pid_stat(5) that explain why a process does not answer."""
 
 _START_TIME = 22
 """The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
@@ -47,16 +54,16 @@ class ProcFs:
         """``pipe:[77]``, ``socket:[5]``, a path; "" where it cannot be read."""
         return self._link(self._pid, fd)
 
-    def children(self) -> Mapping[int, str]:
-        """Pid → name and, where it does not just live, its state."""
+    def children(self) -> Mapping[int, ChildProcess]:
+        """The child processes by pid."""
         return self._children
 
-    def other_end(self, fd: int) -> Sequence[int]:
+    def other_end(self, fd: int) -> Sequence[ChildProcess]:
         """Children that hold a descriptor of the same pipe."""
         mine = self.descriptor(fd)
         if not mine.startswith("pipe:"):
             return ()
-        return [pid for pid in self._children if mine in self._links_of(pid)]
+        return [child for pid, child in self._children.items() if mine in self._links_of(pid)]
 
     def clock(self, number: int) -> float | None:
         """The clock's time; ours is the process's as long as it is in no time namespace of its own."""
@@ -76,25 +83,25 @@ class ProcFs:
         return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
 
     @cached_property
-    def _children(self) -> dict[int, str]:
-        found: dict[int, str] = {}
+    def _children(self) -> dict[int, ChildProcess]:
+        found: dict[int, ChildProcess] = {}
         for tid in self._files.names(f"/proc/{self._pid}/task"):
             words = self._files.text(f"/proc/{self._pid}/task/{tid}/children").split()
             for pid in map(int, filter(str.isdecimal, words[:_MAX_CHILDREN])):
-                found[pid] = ", ".join(filter(None, (self._describe(pid), self._waits_for_us(pid))))
+                found[pid] = ChildProcess(pid, *self._name_and_state(pid), self._waits_for_us(pid))
         return found
 
-    def _waits_for_us(self, pid: int) -> str:
-        """``waits to write to pipe:[77], which this process has open, too``: who waits for that child may have to act
-        itself. proc_pid_syscall(5): the number of the system call, then its arguments."""
+    def _waits_for_us(self, pid: int) -> PipeWait | None:
+        """The pipe of this process that the child is blocked on: who waits for that child may have to act itself.
+        proc_pid_syscall(5): the number of the system call, then its arguments."""
         mine = self._links_of(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:_MAX_THREADS]:
             words = self._files.text(f"/proc/{pid}/task/{tid}/syscall").split()
-            doing = _PIPE_CALLS.get(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
-            pipe = self._link(pid, int(words[1], 16)) if doing is not None else ""
-            if pipe.startswith("pipe:") and pipe in mine:
-                return f"{doing} {pipe}, which this process has open, too"
-        return ""
+            writes = _PIPE_CALLS.get(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
+            pipe = self._link(pid, int(words[1], 16)) if writes is not None else ""
+            if writes is not None and pipe.startswith("pipe:") and pipe in mine:
+                return PipeWait(pipe, writes)
+        return None
 
     def _links_of(self, pid: int) -> set[str]:
         names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]
@@ -106,10 +113,7 @@ class ProcFs:
             self._links[key] = self._files.link(f"/proc/{pid}/fd/{fd}")
         return self._links[key]
 
-    def _describe(self, pid: int) -> str:
-        """``python, stopped`` from /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
+    def _name_and_state(self, pid: int) -> tuple[str, ProcessState | None]:
+        """From /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
         match = re.match(r"\d+ \((.*)\) (\S)", self._files.text(f"/proc/{pid}/stat"), re.DOTALL)
-        if match is None:
-            return ""
-        state = _STATES.get(match.group(2))
-        return f"{match.group(1)}, {state}" if state else match.group(1)
+        return (match.group(1), _STATES.get(match.group(2))) if match is not None else ("", None)

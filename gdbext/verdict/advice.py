@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gdbext.model.child_process import ChildProcess
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.thread import ThreadReport
@@ -16,8 +16,7 @@ def advice(finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core:
     """Lines of advice, the most useful first."""
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
-    teller = _TELLERS.get(finding.kind)
-    lines = list(teller(finding, involved)) if teller is not None else []
+    lines = list(_ADVISERS[finding.kind](finding, involved))
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step is not None and finding.step.op is not None and inside:
         lines.append(f"The whole path through the dispatcher: dispatch-bt --thread {inside[0].tid}")
@@ -29,41 +28,42 @@ def advice(finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core:
     return tuple(lines)
 
 
-def _deadlock(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
-    kinds = [edge.waits_for.kind for edge in finding.cycle]
+def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    kinds = [edge.wait.kind for edge in finding.cycle]
     with_gil = WaitKind.GIL in kinds
     if with_gil and any(kind.traits.is_native for kind in kinds):
         yield (
             "Never ask for a native lock while holding the GIL: release it first (py::gil_scoped_release, "
             "Py_BEGIN_ALLOW_THREADS) around the code that locks."
         )
-    advice = [kind.traits.advice_in_deadlock for kind in kinds]
-    yield from dict.fromkeys(text for kind, text in zip(kinds, advice) if text and kind.traits.is_lock)
+    yield from _of_kinds(kind for kind in kinds if kind.traits.is_lock)
     if not with_gil:
         yield "Take these locks in one order everywhere, or together (std::scoped_lock)."
-    yield from dict.fromkeys(text for kind, text in zip(kinds, advice) if text and not kind.traits.is_lock)
-    del involved
+    yield from _of_kinds(kind for kind in kinds if not kind.traits.is_lock)
 
 
-def _self_deadlock(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _of_kinds(kinds: Iterator[WaitKind]) -> Iterator[str]:
+    texts = (kind.traits.advice_in_deadlock for kind in kinds)
+    yield from dict.fromkeys(text for text in texts if text)
+
+
+def _self_deadlock(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
-    del finding, involved
 
 
-def _orphaned(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _orphaned(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
     yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
-    del finding, involved
 
 
-def _missing_workers(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
-    if any(thread.wait is not None and "OpenMP" in thread.wait.resource.name for thread in involved):
-        yield "Or call torch.set_num_threads(1) before the fork (or set OMP_NUM_THREADS=1), so that no pool is needed."
-    del finding
+    missing = finding.wait.missing if finding.wait is not None else None
+    if missing is not None and missing.pool.traits.advice_when_missing:
+        yield missing.pool.traits.advice_when_missing
 
 
-def _runaway(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield (
         "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the call "
         "with at::AutoDispatchBelowAutograd / ExcludeDispatchKeyGuard (Python: torch._C._AutoDispatchBelowAutograd)."
@@ -71,7 +71,6 @@ def _runaway(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str
     step = next((thread.dispatch[0] for thread in involved if thread.dispatch), None)
     if step is not None and step.op is not None and step.keyset is not None:
         yield f"See where that keyset leads: dispatch-lookup {step.qualified} {step.keyset.bits:#x}"
-    del finding
 
 
 def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
@@ -81,47 +80,54 @@ def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
         yield f"What else is registered for the operator: dispatch-op {finding.step.op}"
 
 
-def _blocked(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
     last = involved[-1] if involved else None
-    if last is not None and last.wait is not None:
-        yield from _about_wait(last.wait)
-    line = (last.user_line or last.python_line) if last is not None else ""
+    if last is None:
+        return
+    if last.wait is not None and last.wait.kind.traits.advice_when_blocked:
+        yield last.wait.kind.traits.advice_when_blocked
+    line = last.user_line or last.python_line
     if line:
         yield f"The Python line that waits: {line}"
-    del finding
 
 
-def _about_wait(wait: Wait) -> Iterator[str]:
-    if wait.kind.traits.advice_when_blocked:
-        yield wait.kind.traits.advice_when_blocked
-
-
-def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
-    wait = involved[0].wait if involved else None
+def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    wait = finding.wait
     if finding.process_stopped:
         yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
-        return
-    if wait is not None and wait.kind.traits.advice_when_outside:
+    elif wait is not None and wait.kind.traits.advice_when_outside:
         yield from wait.kind.traits.advice_when_outside
-    elif wait is not None and ("held by" in wait.resource.name or wait.kind is WaitKind.CHILD_PROCESS):
-        child = re.search(r"(?:held by|process(?:es)?) (\d+)", wait.resource.name)
-        pid = child.group(1) if child is not None else "CHILD"
-        yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
-        if "waits to write to" in wait.resource.name and wait.kind is WaitKind.CHILD_PROCESS:
-            yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
-        if "stopped" in wait.resource.name:
-            yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
+    elif wait is not None and (wait.children or wait.kind is WaitKind.CHILD_PROCESS):
+        yield from _about_children(wait)
     else:
         yield "Look at the other end: the peer that should send."
 
 
-def _idle(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _about_children(wait: Wait) -> Iterator[str]:
+    child = max(wait.children, key=_explains, default=None)
+    pid = child.pid if child is not None else "CHILD"
+    yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
+    if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
+        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+    if child is not None and child.is_stopped:
+        yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
+
+
+def _explains(child: ChildProcess) -> tuple[bool, bool]:
+    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent."""
+    return child.is_stopped, child.writes_to_us
+
+
+def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield "If it should be working: all-threads shows what each thread waits for; is this the right process of the job?"
-    del finding, involved
 
 
-_Teller = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]
-_TELLERS: Mapping[FindingKind, _Teller] = {
+def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    yield from ()
+
+
+_Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]
+_ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.CRASH: _crash,
     FindingKind.RUNAWAY_RECURSION: _runaway,
     FindingKind.DEADLOCK: _deadlock,
@@ -130,5 +136,7 @@ _TELLERS: Mapping[FindingKind, _Teller] = {
     FindingKind.MISSING_WORKERS: _missing_workers,
     FindingKind.BLOCKED: _blocked,
     FindingKind.WAITING_EXTERNAL: _external,
+    FindingKind.BUSY: _nothing,
     FindingKind.IDLE: _idle,
+    FindingKind.NOTE: _nothing,
 }

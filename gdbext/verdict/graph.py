@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gdbext.model.finding import CycleEdge
 from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Wait
+from gdbext.model.wait_edge import WaitEdge
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""
@@ -29,24 +28,10 @@ class ChainEnd(Enum):
 
 
 @dataclass(frozen=True)
-class Edge:
-    """Thread ``tid`` waits for something that thread ``owner`` holds."""
-
-    tid: int
-    owner: int
-    wait: Wait
-
-    @property
-    def fact(self) -> CycleEdge:
-        """The edge as the report has it."""
-        return CycleEdge(self.tid, self.wait.resource, self.owner)
-
-
-@dataclass(frozen=True)
 class Chain:
     """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
 
-    edges: tuple[Edge, ...]
+    edges: tuple[WaitEdge, ...]
     end: int
     reason: ChainEnd
 
@@ -56,22 +41,22 @@ class WaitGraph:
 
     def __init__(self, threads: Iterable[ThreadReport]) -> None:
         self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
-        self._edges: dict[int, tuple[Edge, ...]] = {}
+        self._edges: dict[int, tuple[WaitEdge, ...]] = {}
         for thread in self.threads.values():
             self._edges[thread.tid] = tuple(_edges(thread))
 
-    def edges_of(self, tid: int) -> tuple[Edge, ...]:
+    def edges_of(self, tid: int) -> tuple[WaitEdge, ...]:
         """What this thread waits for, one edge an owner that is alive."""
         return self._edges.get(tid, ())
 
-    def self_loops(self) -> list[Edge]:
+    def self_loops(self) -> list[WaitEdge]:
         """Threads that wait for what they hold themselves."""
         return [
             edge for edges in self._edges.values() for edge in edges
             if edge.owner == edge.tid and not edge.wait.ends_by_itself
         ]  # fmt: skip
 
-    def cycles(self, with_timed: bool = False) -> list[tuple[Edge, ...]]:
+    def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
         """Cycles of two and more threads, shortest first within each knot, each starting at its lowest tid.
 
         Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
@@ -79,7 +64,7 @@ class WaitGraph:
         """
         successors = {tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
                       for tid, edges in self._edges.items()}  # fmt: skip
-        found: dict[frozenset[int], tuple[Edge, ...]] = {}
+        found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
         for component in _components(successors):
             for tid in sorted(component):
                 cycle = _shortest_cycle(tid, component, successors)
@@ -91,7 +76,7 @@ class WaitGraph:
 
     def chain(self, tid: int) -> Chain:
         """The waits from ``tid`` to where they end; of several owners the one that is stuck is followed."""
-        edges: list[Edge] = []
+        edges: list[WaitEdge] = []
         seen = {tid}
         while True:
             reason = self._reason(tid)
@@ -121,7 +106,7 @@ class WaitGraph:
         if wait is None:
             return ChainEnd.RUNNING
         for reason, holds in (
-            (ChainEnd.MISSING, bool(wait.missing)),
+            (ChainEnd.MISSING, wait.missing is not None),
             (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
             (ChainEnd.HANDOVER, wait.handover),
             (ChainEnd.TIMED, wait.ends_by_itself),
@@ -131,7 +116,7 @@ class WaitGraph:
                 return reason
         return None
 
-    def _next(self, tid: int, seen: set[int]) -> Edge:
+    def _next(self, tid: int, seen: set[int]) -> WaitEdge:
         edges = self.edges_of(tid)
         for edge in edges:
             if edge.owner in seen:
@@ -143,15 +128,15 @@ class WaitGraph:
         return edges[0]
 
 
-def _edges(thread: ThreadReport) -> Iterator[Edge]:
+def _edges(thread: ThreadReport) -> Iterator[WaitEdge]:
     if thread.wait is None or thread.wait.handover:
         return
     for owner in thread.wait.owners:
         if not owner.gone:
-            yield Edge(thread.tid, owner.tid, thread.wait)
+            yield WaitEdge(thread.tid, owner.tid, thread.wait)
 
 
-def _components(successors: Mapping[int, Sequence[Edge]]) -> Iterator[set[int]]:
+def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[int]]:
     """Strongly connected components of two and more threads (Tarjan, with a stack of our own)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
@@ -193,10 +178,10 @@ def _pop_until(tid: int, path: list[int]) -> set[int]:
 
 
 def _shortest_cycle(
-    start: int, component: set[int], successors: Mapping[int, Sequence[Edge]]
-) -> tuple[Edge, ...] | None:
+    start: int, component: set[int], successors: Mapping[int, Sequence[WaitEdge]]
+) -> tuple[WaitEdge, ...] | None:
     """The shortest cycle through ``start`` inside its component (breadth first), turned to its lowest tid."""
-    came_by: dict[int, Edge] = {}
+    came_by: dict[int, WaitEdge] = {}
     queue = deque([start])
     while queue:
         tid = queue.popleft()
@@ -209,7 +194,7 @@ def _shortest_cycle(
     return None
 
 
-def _path(start: int, last: Edge, came_by: Mapping[int, Edge]) -> list[Edge]:
+def _path(start: int, last: WaitEdge, came_by: Mapping[int, WaitEdge]) -> list[WaitEdge]:
     edges = [last]
     while edges[-1].tid != start:
         edges.append(came_by[edges[-1].tid])
@@ -217,6 +202,6 @@ def _path(start: int, last: Edge, came_by: Mapping[int, Edge]) -> list[Edge]:
     return edges
 
 
-def _turned(edges: list[Edge]) -> tuple[Edge, ...]:
+def _turned(edges: list[WaitEdge]) -> tuple[WaitEdge, ...]:
     first = min(range(len(edges)), key=lambda at: edges[at].tid)
     return tuple(edges[first:] + edges[:first])

@@ -1,4 +1,4 @@
-"""Sentences about waits, in jstack's manner. Pure text; nothing here decides."""
+"""Clauses that sentences about threads are made of, in jstack's manner. Pure text; nothing here decides."""
 
 from __future__ import annotations
 
@@ -6,35 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
 from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import Naming, Relation
+from gdbext.model.wait import Wait
+from gdbext.model.wait_kind import Relation
 
-
-def thing(resource: Resource) -> str:
-    """The resource with name and address: ``the mutex 0x7f00 (config_lock)``."""
-    traits, name = resource.kind.traits, resource.name or resource.kind.traits.unnamed
-    if traits.naming is Naming.OF:
-        return f"{traits.noun} of {name}" if name else traits.noun
-    if traits.naming is Naming.GUARDED:
-        return f"{traits.noun} {name} (guard {resource.address:#x})"
-    if traits.naming is Naming.ALONE and resource.name:
-        return resource.name
-    if traits.naming is Naming.IN_BRACKETS and resource.name:
-        return f"{traits.noun} ({resource.name})"
-    at = f" {resource.address:#x}" if resource.address else ""
-    named = f" ({resource.name})" if resource.name else ""
-    return f"{traits.noun}{at}{named}"
-
-
-def waiting(wait: Wait) -> str:
-    """What the thread does: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
-    resource, traits = wait.resource, wait.kind.traits
-    if traits.naming is Naming.ALONE:
-        return traits.doing.format(resource.name or traits.unnamed)
-    text = traits.doing.format(thing(resource))
-    if wait.companion is not None:
-        text += f" (with mutex {wait.companion.address:#x})"
-    return text
+_MAX_TID = 1 << 22
+"""PID_MAX_LIMIT (include/linux/threads.h): a larger owner is a pthread_t that Python recorded, which nothing
+translates into an id once the thread has ended."""
 
 
 def place(step: DispatchFrame | None) -> str:
@@ -51,6 +28,11 @@ def who(thread: ThreadReport) -> str:
     return thread.label + place(thread.innermost)
 
 
+def who_waits(thread: ThreadReport, wait: Wait) -> str:
+    """``MainThread (tid 1) in aten::mm (CPU kernel) waits for the GIL``."""
+    return f"{who(thread)} {wait.phrase}"
+
+
 def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     """``, which MainThread (tid 1) holds``; says when that is only inferred, gone or unknown."""
     if wait.handover:
@@ -60,8 +42,7 @@ def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
     gone = [owner for owner in wait.owners if owner.gone]
     if gone:
         tid = gone[0].tid
-        # Python records a pthread_t, which nothing translates into an id once the thread has ended.
-        owner = f"thread {tid}" if tid < 1 << 22 else f"the thread with the ident {tid:#x}"
+        owner = f"thread {tid}" if tid < _MAX_TID else f"the thread with the ident {tid:#x}"
         return f", which {owner} holds, and that thread does not exist in this process"
     names = listed([_label(owner.tid, threads) for owner in wait.owners])
     relation = wait.kind.traits.relation
@@ -85,8 +66,3 @@ def listed(names: Sequence[str], limit: int = 3) -> str:
     if len(names) > limit:
         return f"{', '.join(names[:limit])} and {len(names) - limit} more"
     return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def upper_first(text: str) -> str:
-    """``text`` with a capital first letter."""
-    return text[:1].upper() + text[1:]

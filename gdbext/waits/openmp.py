@@ -7,12 +7,12 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 from __future__ import annotations
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 
-POOL = "OpenMP"
 _GNU = ("libgomp",)
 _LLVM = ("libiomp5", "libomp")
 _LIBRARIES = _GNU + _LLVM
@@ -35,7 +35,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex is not None else None
     if is_worker(thread):
         if _only_runtime_frames(thread, level):
-            return Wait(Resource(WaitKind.WORKER_POOL, address, POOL))
+            return Wait(Resource(WaitKind.WORKER_POOL, address, Pool.OPENMP.value))
         return _barrier(thread, address) if futex is not None else None
     return _team(thread, address) if futex is not None else None
 
@@ -77,7 +77,7 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
     """A master waits for its team: to start, at a barrier, or to end the region. (The entry to a region often has
     no frame: GOMP_parallel jumps to the function that waits.)"""
     workers = [other for other in thread.process.threads if other is not thread and is_worker(other)]
-    resource = Resource(WaitKind.WORKER_POOL, address, POOL)
+    resource = Resource(WaitKind.WORKER_POOL, address, Pool.OPENMP.value)
     expected = _barrier_total(thread, address)
     if workers and (expected is None or len(workers) >= expected - 1):
         return _for_team_mates(thread, resource, workers)
@@ -90,9 +90,7 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
     ]
     if expected is not None:
         evidence.append(f"the barrier at {address - 4:#x} is one of {expected} threads")
-    count = f"only {len(workers)}" if workers else "no"
-    missing = f"this process has {count} OpenMP worker threads: they do not survive fork"
-    return Wait(resource, missing=missing, evidence=tuple(evidence))
+    return Wait(resource, missing=MissingWorkers(Pool.OPENMP, len(workers)), evidence=tuple(evidence))
 
 
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
@@ -108,7 +106,7 @@ def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
 def _barrier(thread: ThreadSnapshot, address: int) -> Wait:
     """A barrier inside a region: the others must arrive, and the master with them."""
     mates = [other for other in thread.process.threads if other is not thread and is_in_a_team(other)]
-    return _for_team_mates(thread, Resource(WaitKind.BARRIER, address, POOL), mates)
+    return _for_team_mates(thread, Resource(WaitKind.BARRIER, address, Pool.OPENMP.value), mates)
 
 
 def is_in_a_team(thread: ThreadSnapshot) -> bool:

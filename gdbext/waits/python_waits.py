@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi import stdlib
 from gdbext.model.certainty import Certainty
 from gdbext.model.frame import Frame
+from gdbext.model.pool import Pool
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import FutexWait, futex_wait
@@ -36,12 +37,14 @@ _KINDS = {
     "rlock": (WaitKind.PYTHON_LOCK, "threading.RLock"),
     "lock": (WaitKind.PYTHON_LOCK, "threading.Lock"),
 }
+_SET_BY_HANDLERS = frozenset({"event", "condition", "simplequeue"})
+"""Objects that programs set in signal handlers while their main thread waits for them."""
 
 _WORKERS = {
     **stdlib.POOL_WORKERS,
-    ("pin_memory.py", "_pin_memory_loop"): "DataLoader pin memory",
-    ("pin_memory.py", "do_one_step"): "DataLoader pin memory",
-    ("_monitor.py", "run"): "tqdm monitor",
+    ("pin_memory.py", "_pin_memory_loop"): Pool.PIN_MEMORY,
+    ("pin_memory.py", "do_one_step"): Pool.PIN_MEMORY,
+    ("_monitor.py", "run"): Pool.TQDM,
 }
 """(file, function) of the main functions of background threads → their pool."""
 _WORKER_DEPTH = 5
@@ -67,20 +70,24 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if kind is WaitKind.CONDVAR and found.owner_tid is not None and not free:
         told = (evidence, f"thread {found.owner_tid} runs its job")
         return Wait(Resource(kind, found.address, name), Owner(found.owner_tid), Certainty.EXACT, futex.timed, told)
-    return Wait(Resource(kind, found.address, name), timed=futex.timed, evidence=(evidence,), handover=free)
+    by_handlers = found.kind in _SET_BY_HANDLERS
+    return Wait(
+        Resource(kind, found.address, name), timed=futex.timed, evidence=(evidence,), handover=free,
+        set_by_handlers=by_handlers,
+    )  # fmt: skip
 
 
-def pool_of(thread: ThreadSnapshot) -> str:
-    """The Python pool whose idle worker this is, by its innermost Python frames; "" for any other thread."""
+def pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The Python pool whose idle worker this is, by its innermost Python frames; None for any other thread."""
     if thread.syscall is None or thread.dispatch:
-        return ""
+        return None
     for frame in thread.python[:_WORKER_DEPTH]:
         pool = _WORKERS.get((frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]))
         if pool is not None:
             return pool
         if not _only_waits(frame):
-            return ""
-    return ""
+            return None
+    return None
 
 
 def _only_waits(frame: Frame) -> bool:

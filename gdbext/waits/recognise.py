@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gdbext.model.pool import Pool
 from gdbext.model.thread import RunState
 from gdbext.model.wait import Resource, Wait
 from gdbext.model.wait_kind import WaitKind
-from gdbext.waits import gil_waits, glibc_waits, openmp, python_waits, static_init, syscall_waits, torch_waits
+from gdbext.waits import (
+    dataloader,
+    gil_waits,
+    glibc_waits,
+    openmp,
+    python_waits,
+    static_init,
+    syscall_waits,
+    torch_waits,
+)
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -32,26 +42,28 @@ _PROMPT = 24
 
 
 class State(NamedTuple):
-    """What a thread does, what it waits for, and the pool whose idle worker it is ("" for any other thread)."""
+    """What a thread does, what it waits for, and the pool whose idle worker it is."""
 
     state: RunState
-    wait: Wait | None
-    pool: str
+    wait: Wait | None = None
+    pool: Pool | None = None
 
 
 def state_of(thread: ThreadSnapshot) -> State:
     """What the thread does."""
     if thread.syscall is None:
         return _outside_of_the_kernel(thread)
-    pool = torch_waits.pool_of(thread) or ("" if not openmp.is_idle_worker(thread) else openmp.POOL)
+    pool = torch_waits.pool_of(thread) or (Pool.OPENMP if openmp.is_idle_worker(thread) else None)
     pool = pool or python_waits.pool_of(thread)
-    if pool:
+    if pool is not None:
         address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
-        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool)), pool)
+        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.value)), pool)
     wait = wait_of(thread)
     if wait is not None and _reads_prompt(thread, wait):
-        return State(RunState.IDLE, wait, "")
-    return State(RunState.WAITING, wait, "") if wait is not None else State(RunState.RUNNING, None, "")
+        return State(RunState.IDLE, wait)
+    if wait is None:
+        return State(RunState.RUNNING)
+    return State(RunState.WAITING, dataloader.for_workers(thread, wait))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -73,17 +85,18 @@ def wait_of(thread: ThreadSnapshot) -> Wait | None:
 
 def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
     if openmp.is_idle_worker(thread):
-        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{openmp.POOL} (spinning)")), openmp.POOL)
+        spinning = Resource(WaitKind.WORKER_POOL, 0, f"{Pool.OPENMP.value} (spinning)")
+        return State(RunState.IDLE, Wait(spinning), Pool.OPENMP)
     gil = gil_waits.between_waits(thread)
     if gil is not None:
-        return State(RunState.WAITING, gil, "")
+        return State(RunState.WAITING, gil)
     device = torch_waits.spinning_device(thread)
     if device is not None:
-        return State(RunState.WAITING, device, "")
+        return State(RunState.WAITING, device)
     if thread.kernel_state == "D":
         uninterruptible = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
-        return State(RunState.WAITING, Wait(uninterruptible, evidence=("the kernel's state of the thread is D",)), "")
-    return State(RunState.RUNNING, None, "")
+        return State(RunState.WAITING, Wait(uninterruptible, evidence=("the kernel's state of the thread is D",)))
+    return State(RunState.RUNNING)
 
 
 def _reads_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:

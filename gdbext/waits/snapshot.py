@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from gdbext.model.child_process import ChildProcess
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame
 from gdbext.model.wait import Owner
@@ -78,6 +79,9 @@ class PythonView(Protocol):
     def inside_with(self, semaphore: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
+    def loader_workers(self, tid: int, frames: Sequence[Frame]) -> Sequence[int]:
+        """Pids of the worker processes of the DataLoader whose batch the thread waits for; empty where it does not."""
+
 
 class ProcInfo(Protocol):
     """What the system says about a live process; a core knows nothing of it."""
@@ -85,11 +89,11 @@ class ProcInfo(Protocol):
     def descriptor(self, fd: int) -> str:
         """What the file descriptor refers to (``pipe:[77]``, a path), "" where that is unknown."""
 
-    def children(self) -> Mapping[int, str]:
-        """The child processes: pid to name; empty where that is unknown."""
+    def children(self) -> Mapping[int, ChildProcess]:
+        """The child processes by pid; empty where that is unknown."""
 
-    def other_end(self, fd: int) -> Sequence[int]:
-        """Pids of the children that hold the same pipe."""
+    def other_end(self, fd: int) -> Sequence[ChildProcess]:
+        """The children that hold the same pipe."""
 
     def clock(self, number: int) -> float | None:
         """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""

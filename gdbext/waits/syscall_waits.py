@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gdbext.model.child_process import ChildProcess
 from gdbext.model.wait import Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.process.syscalls import Syscall
@@ -16,6 +19,8 @@ _BY_DESCRIPTOR = frozenset(
 _EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _MAX_POLL = 64
+_SHOWN = 4
+"""Descriptors and processes that a sentence names."""
 _FOREVER = (1 << 31) - 1
 
 
@@ -68,35 +73,43 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
     children = process.outside.children() if process.outside is not None else {}
     if pid > 0 and which in ("", "one"):
-        return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"child process {_named(pid, children)}"))
-    names = ", ".join(_named(child, children) for child in sorted(children)[:4])
-    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"any child process ({names})" if names else "any child process"))
-
-
-def _named(pid: int, children: object) -> str:
-    name = children.get(pid, "") if isinstance(children, dict) else ""
-    return f"{pid} ({name})" if name else str(pid)
+        child = children.get(pid, ChildProcess(pid))
+        return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}"), children=(child,))
+    known = tuple(children[pid] for pid in sorted(children))
+    names = ", ".join(child.label for child in known[:_SHOWN])
+    text = f"any child process ({names})" if names else "any child process"
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known)
 
 
 def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
-    return Wait(
-        Resource(WaitKind.IO, 0, f"{call.name} on {_fd(process, fd)}"), evidence=(f"blocked in {call.name}({fd}, …)",)
-    )
+    return _on_descriptors(process, call, [fd], evidence=(f"blocked in {call.name}({fd}, …)",))
+
+
+def _on_descriptors(
+    process: ProcessSnapshot, call: Syscall, fds: Sequence[int], limit: str = "", otherwise: str = "",
+    timed: bool = False, evidence: tuple[str, ...] = (),
+) -> Wait:  # fmt: skip
+    """A wait for any of some descriptors; ``otherwise`` is said where there are none."""
+    listed = "; ".join(_fd(process, fd) for fd in fds[:_SHOWN]) or otherwise
+    resource = Resource(WaitKind.IO, 0, f"{call.name} on {listed}{limit}")
+    children = tuple(child for fd in fds[:_SHOWN] for child in _other_end(process, fd))
+    return Wait(resource, timed=timed, evidence=evidence, children=children)
+
+
+def _other_end(process: ProcessSnapshot, fd: int) -> Sequence[ChildProcess]:
+    return process.outside.other_end(fd) if process.outside is not None else ()
 
 
 def _fd(process: ProcessSnapshot, fd: int) -> str:
     """``fd 5 (pipe:[77])``, with the children at the other end where they are known."""
-    if process.outside is None:
-        return f"fd {fd}" if fd else "standard input (fd 0)"
-    what = process.outside.descriptor(fd)
     text = f"fd {fd}" if fd else "standard input (fd 0)"
+    what = process.outside.descriptor(fd) if process.outside is not None else ""
     if what:
         text += f" ({what})"
-    peers = process.outside.other_end(fd)
-    if peers:
-        children = process.outside.children()
-        text += f", whose other end is held by {', '.join(_named(pid, children) for pid in list(peers)[:4])}"
+    holders = _other_end(process, fd)
+    if holders:
+        text += f", whose other end is held by {', '.join(child.label for child in holders[:_SHOWN])}"
     return text
 
 
@@ -114,8 +127,8 @@ def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
         limit = " with a timeout" if timed else ""
     if not fds and timed:
         return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (poll without descriptors)"), timed=True)
-    listed = "; ".join(_fd(process, fd) for fd in fds[:4] if fd >= 0) or "no descriptor"
-    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {listed}{limit}"), timed=timed)
+    used = [fd for fd in fds[:_SHOWN] if fd >= 0]
+    return _on_descriptors(process, call, used, limit, otherwise="no descriptor", timed=timed)
 
 
 def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -123,8 +136,7 @@ def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
     timed = call.arguments[4] != 0
     if not fds and timed:
         return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (select without descriptors)"), timed=True)
-    listed = "; ".join(_fd(process, fd) for fd in fds[:4]) or "descriptors that cannot be read"
-    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {listed}"), timed=timed)
+    return _on_descriptors(process, call, fds, otherwise="descriptors that cannot be read", timed=timed)
 
 
 def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
@@ -136,7 +148,7 @@ def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
 def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
-    return Wait(Resource(WaitKind.IO, 0, f"{call.name} on {_fd(process, fd)}"), timed=timed)
+    return _on_descriptors(process, call, [fd], timed=timed)
 
 
 def _has_timeout(call: Syscall) -> bool:

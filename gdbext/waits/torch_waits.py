@@ -7,22 +7,22 @@ poll, which by itself says nothing.
 from __future__ import annotations
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 
-AUTOGRAD = "autograd"
 _POOLS = {
-    "autograd-pop": (AUTOGRAD, ("autograd-thread",)),
-    "autograd-thread": (AUTOGRAD, ()),
-    "c10-pool": ("c10 thread pool", ()),
-    "gloo-loop": ("gloo event loop", ()),
-    "gloo-queue": ("gloo work queue", ()),
-    "store-daemon": ("c10d store", ()),
-    "nccl-watchdog": ("NCCL watchdog", ()),
-    "rpc-pool": ("RPC", ()),
-    "blas-pool": ("OpenBLAS", ()),
-    "pthreadpool": ("pthreadpool", ()),
+    "autograd-pop": (Pool.AUTOGRAD, ("autograd-thread",)),
+    "autograd-thread": (Pool.AUTOGRAD, ()),
+    "c10-pool": (Pool.C10, ()),
+    "gloo-loop": (Pool.GLOO_LOOP, ()),
+    "gloo-queue": (Pool.GLOO_QUEUE, ()),
+    "store-daemon": (Pool.STORE, ()),
+    "nccl-watchdog": (Pool.NCCL, ()),
+    "rpc-pool": (Pool.RPC, ()),
+    "blas-pool": (Pool.OPENBLAS, ()),
+    "pthreadpool": (Pool.PTHREADPOOL, ()),
 }
 """Mark of a pool's waiting function → the pool, and marks that must be there as well."""
 _MEANINGS = ("nccl", "device", "mpi", "collective", "store", "autograd-execute", "future", "std-future",
@@ -33,15 +33,15 @@ _BUSY_MARKS = ("autograd-main", "autograd-evaluate", "eval", "collective", "stor
 
 
 _WORKERS_FOR = {
-    "future": ("c10 thread pool", "c10-pool"),
-    "c10-pool-wait": ("c10 thread pool", "c10-pool"),
-    "pthreadpool-wait": ("pthreadpool", "pthreadpool"),
+    "future": (Pool.C10, "c10-pool"),
+    "c10-pool-wait": (Pool.C10, "c10-pool"),
+    "pthreadpool-wait": (Pool.PTHREADPOOL, "pthreadpool"),
 }
 """Mark of a function that waits for workers → their pool, and the mark of its main function."""
 
 
-def pool_of(thread: ThreadSnapshot) -> str:
-    """The pool whose idle worker this is, "" for a thread that works or is no worker."""
+def pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose idle worker this is, None for a thread that works or is no worker."""
     for mark, (pool, needed) in _POOLS.items():
         level = thread.first(mark, within=_BETWEEN)
         if level is None or any(name not in thread.inner_marks and name not in thread.outer_marks for name in needed):
@@ -50,7 +50,7 @@ def pool_of(thread: ThreadSnapshot) -> str:
             continue  # "thread_main" is anybody's name
         if not any(thread.inner_marks.get(busy, INNER) < level for busy in _BUSY_MARKS):
             return pool
-    return ""
+    return None
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
@@ -74,16 +74,19 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if mark == "std-future":
         return Wait(Resource(WaitKind.CONDVAR, address, "std::future"), evidence=(f"frame {level}: {name}",))
     pool, mark_of_worker = _WORKERS_FOR[mark]
-    resource = Resource(WaitKind.WORKER_POOL, address, pool)
-    evidence = f"frame {level}: {name} waits for what the {pool} does"
+    resource = Resource(WaitKind.WORKER_POOL, address, pool.value)
+    evidence = f"frame {level}: {name} waits for what the {pool.value} does"
     others = [other for other in thread.process.threads if other is not thread]
     if any(mark_of_worker in other.outer_marks for other in others):
         working = [Owner(other.tid) for other in others if mark_of_worker in other.outer_marks and not pool_of(other)]
         return _for_owners(resource, working, evidence)
     if mark == "future" and any(other.first("future") is None and not pool_of(other) for other in others):
         return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
-    missing = f"this process has no thread of the {pool}: they do not survive fork"
-    return Wait(resource, missing=missing, evidence=(evidence, "no thread has the pool's main function on its stack"))
+    return Wait(
+        resource,
+        missing=MissingWorkers(pool),
+        evidence=(evidence, "no thread has the pool's main function on its stack"),
+    )
 
 
 def spinning_device(thread: ThreadSnapshot) -> Wait | None:
@@ -125,8 +128,8 @@ def _graph_task(thread: ThreadSnapshot, address: int, level: int) -> Wait:
     resource = Resource(WaitKind.QUEUE, address, "autograd graph task")
     evidence = (f"frame {level}: {_name_of(thread, level)} waits for its graph task",)
     if not workers:
-        missing = "this process has no autograd engine threads: they do not survive fork"
-        return Wait(resource, missing=missing, evidence=(*evidence, "no thread has Engine::thread_init on its stack"))
+        none_seen = "no thread has Engine::thread_init on its stack"
+        return Wait(resource, missing=MissingWorkers(Pool.AUTOGRAD), evidence=(*evidence, none_seen))
     working = [Owner(worker.tid) for worker in workers if not pool_of(worker)]
     return _for_owners(resource, working, *evidence)
 

@@ -7,6 +7,8 @@ multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that 
 
 from __future__ import annotations
 
+from gdbext.model.pool import Pool
+
 THREADING = "threading"
 """The module that knows the threads made by Python."""
 ACTIVE_THREADS = "_active"
@@ -63,12 +65,12 @@ OBJECT_KINDS = (
 name."""
 
 POOL_WORKERS = {
-    ("thread.py", "_worker"): "concurrent.futures",
-    ("queues.py", "_feed"): "multiprocessing queue feeder",
-    ("pool.py", "_handle_workers"): "multiprocessing.Pool",
-    ("pool.py", "_handle_tasks"): "multiprocessing.Pool",
-    ("pool.py", "_handle_results"): "multiprocessing.Pool",
-    ("pool.py", "worker"): "multiprocessing.Pool",
+    ("thread.py", "_worker"): Pool.FUTURES,
+    ("queues.py", "_feed"): Pool.QUEUE_FEEDER,
+    ("pool.py", "_handle_workers"): Pool.MULTIPROCESSING,
+    ("pool.py", "_handle_tasks"): Pool.MULTIPROCESSING,
+    ("pool.py", "_handle_results"): Pool.MULTIPROCESSING,
+    ("pool.py", "worker"): Pool.MULTIPROCESSING,
 }
 """(file, function) of the main functions of background threads → their pool."""
 

@@ -12,6 +12,7 @@ from gdbext.model.report import SCHEMA, Report, TargetFacts
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_edge import WaitEdge
 from gdbext.render.json.sections import members
 
 _WAIT_CERTAINTY = {
@@ -163,8 +164,10 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
         "op": step.op if step else None,
         "key": step.key if step else None,
         "stage": step.stage.value if step else None,
-        "cycle": [
-            {"tid": edge.tid, "waits_for": resource(edge.waits_for), "held_by": edge.held_by} for edge in finding.cycle
-        ],
+        "cycle": [_edge(edge) for edge in finding.cycle],
         "advice": list(verdict.advice),
     }
+
+
+def _edge(edge: WaitEdge) -> dict[str, Any]:
+    return {"tid": edge.tid, "waits_for": resource(edge.wait.resource), "held_by": edge.owner}

@@ -6,6 +6,7 @@ import time
 
 from analysis_facts import thread, wait
 
+from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.verdict.graph import ChainEnd, WaitGraph
 
 
@@ -20,7 +21,7 @@ def cycle_tids(graph):
 def test_two_threads():
     graph = WaitGraph([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))])
     (cycle,) = graph.cycles()
-    assert [(e.fact.tid, e.fact.waits_for.kind.value, e.fact.held_by) for e in cycle] == [
+    assert [(e.tid, e.wait.kind.value, e.owner) for e in cycle] == [
         (7, "gil", 9),
         (9, "mutex", 7),
     ]
@@ -69,7 +70,7 @@ def test_a_lock_that_is_being_handed_on_holds_nobody_up():
 
 def test_ends():
     threads = [
-        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing="no workers")),
+        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing=MissingWorkers(Pool.OPENMP))),
         thread(3, wait("futex")), thread(4, wait("mutex", 1234)), thread(5, wait("mutex", 5)),
     ]  # fmt: skip
     graph = WaitGraph(threads)

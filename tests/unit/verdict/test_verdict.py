@@ -8,10 +8,12 @@ from analysis_facts import step, thread, wait
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch_frame import DispatchStage
 from gdbext.model.finding_kind import FindingKind
+from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.model.thread import RunState
 from gdbext.verdict import recursion
 from gdbext.verdict.crash import Crash, CrashKind
-from gdbext.verdict.judge import Observations, judge
+from gdbext.verdict.judge import judge
+from gdbext.verdict.observations import Observations
 
 MM = step("aten::mm", 4, 0x10, "Meta")
 
@@ -32,7 +34,7 @@ def test_deadlock_names_both_and_their_operators():
         thread(2, wait("gil", 1), [step("aten::add", 1)], python_name="worker"),
     )
     assert (found.kind, found.step.op, found.threads) == (FindingKind.DEADLOCK, "aten::mm", (1, 2))
-    assert [(e.tid, e.waits_for.kind.value, e.held_by) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
+    assert [(e.tid, e.wait.kind.value, e.owner) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
     for text in ("MainThread (tid 1)", "worker (tid 2)", "aten::mm", "aten::add", "the GIL", "0xabc (config_lock)"):
         assert text in found.summary
 
@@ -49,7 +51,7 @@ def test_an_inferred_owner_is_said_to_be_inferred():
 
 def test_self_deadlock():
     found = verdict(thread(1, wait("mutex", 1), [MM]))
-    assert (found.kind, found.step.op, [e.held_by for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
+    assert (found.kind, found.step.op, [e.owner for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
 
 
 def test_orphaned_lock():
@@ -59,9 +61,9 @@ def test_orphaned_lock():
 
 
 def test_missing_workers():
-    found = verdict(thread(1, wait("worker-pool", missing="this process has no OpenMP workers"), [MM]))
+    found = verdict(thread(1, wait("worker-pool", missing=MissingWorkers(Pool.OPENMP)), [MM]))
     assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
-    assert "no OpenMP workers" in found.summary
+    assert "no OpenMP worker threads" in found.summary
 
 
 @pytest.mark.parametrize("waits", [
@@ -119,7 +121,7 @@ def test_an_unknown_owner_may_be_the_thread_that_runs():
 
 
 def test_idle_pools_and_prompts():
-    pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool="OpenMP") for i in range(2, 9)]
+    pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool=Pool.OPENMP) for i in range(2, 9)]
     found = judge(Observations([thread(1, wait("io"), state=RunState.IDLE), *pool], 1))
     assert (found.verdict.finding.kind, found.findings) == (FindingKind.IDLE, ())
 

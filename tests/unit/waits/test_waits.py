@@ -11,6 +11,7 @@ from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.model.certainty import Certainty
 from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.model.thread import RunState
 from gdbext.model.wait import Owner
 from gdbext.process import syscalls
@@ -307,8 +308,8 @@ def gil(**changes):
 
 
 class Python:
-    def __init__(self, *gils, wait=None, inside=()):
-        self._gils, self._wait, self._inside = gils, wait, inside
+    def __init__(self, *gils, wait=None, inside=(), workers=()):
+        self._gils, self._wait, self._inside, self._workers = gils, wait, inside, workers
 
     def gils(self):
         return self._gils
@@ -321,6 +322,9 @@ class Python:
 
     def tid_of_state(self, address):
         return {0xAA: 2}.get(address)
+
+    def loader_workers(self, _tid, _frames):
+        return self._workers
 
 
 GIL_STACK = [("libc.so.6", None), ("libc.so.6", "pthread_cond_timedwait"), ("libpython3.11.so.1.0", None),
@@ -428,20 +432,20 @@ def team(*workers, total=2):
 
 def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
     process = team(WORKER)
-    assert state_of(process.look(2)).pool == "OpenMP"
+    assert state_of(process.look(2)).pool is Pool.OPENMP
     process.thread(3, WORKER, call=(1 << 64) - 1, rax=0)
     assert state_of(process.look(3)).state is RunState.IDLE
 
 
 def test_a_team_without_workers_after_fork():
-    assert "no OpenMP worker" in wait_of(team()).missing
-    assert "only 1" in wait_of(team(WORKER, total=4)).missing
+    assert wait_of(team()).missing == MissingWorkers(Pool.OPENMP)
+    assert wait_of(team(WORKER, total=4)).missing == MissingWorkers(Pool.OPENMP, present=1)
 
 
 def test_the_master_waits_for_workers_that_are_at_work():
     process = team(total=3).thread(2, ATWORK, call=(1 << 64) - 1, rax=0).thread(3, WORKER, args=(DATA + 4, PRIVATE, 0))
     wait = wait_of(process)
-    assert (wait.owners, wait.certainty, wait.missing) == ((Owner(2),), Certainty.INFERRED, "")
+    assert (wait.owners, wait.certainty, wait.missing) == ((Owner(2),), Certainty.INFERRED, None)
 
 
 def test_nobody_is_late():
@@ -450,12 +454,12 @@ def test_nobody_is_late():
 
 def test_an_openmp_lock_is_told_by_its_word():
     wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
-    assert (wait.resource.kind.value, wait.missing) == ("mutex", "")
+    assert (wait.resource.kind.value, wait.missing) == ("mutex", None)
 
 
 def test_no_workers_are_missed_where_no_barrier_is():
     wait = wait_of(Process({DATA: gomp_barrier(0, awaited=0)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0)))
-    assert not wait.missing
+    assert wait.missing is None
 
 
 def test_a_worker_in_an_openmp_lock_is_late():
@@ -489,7 +493,7 @@ def test_autograd_workers_idle_and_at_work():
     process = Process({DATA: bytes(64)}).thread(1, torch_frames(POP, MAIN, INIT), args=(DATA + 40, BITSET, 0))
     process.thread(2, torch_frames(EVALUATE, MAIN, INIT), args=(DATA + 40, BITSET, 0))
     process.thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
-    assert state_of(process.look(1)).pool == "autograd"
+    assert state_of(process.look(1)).pool is Pool.AUTOGRAD
     assert state_of(process.look(2)).state is RunState.WAITING
     wait = wait_of(process, 3)
     assert (wait.resource.kind.value, wait.owners, wait.certainty) == ("queue", (Owner(2),), Certainty.INFERRED)
@@ -497,7 +501,7 @@ def test_autograd_workers_idle_and_at_work():
 
 def test_backward_without_engine_threads():
     process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
-    assert "autograd engine threads" in wait_of(process).missing
+    assert wait_of(process).missing == MissingWorkers(Pool.AUTOGRAD)
 
 
 def test_a_python_hook_inside_backward_is_its_own_wait():
@@ -512,7 +516,7 @@ def test_collectives_but_not_the_event_loop_of_gloo():
     process = Process({DATA: bytes(64)}).thread(1, torch_frames(receive), args=(DATA + 40, BITSET, 0, STACK))
     process.thread(2, [("libc.so.6", "epoll_wait"), ("libtorch_cpu.so", loop)], call=232, args=(4, STACK, 1, 10))
     assert wait_of(process).resource.kind.value == "collective"
-    assert state_of(process.look(2)).pool == "gloo event loop"
+    assert state_of(process.look(2)).pool is Pool.GLOO_LOOP
 
 
 def test_a_device_synchronisation_may_spin():

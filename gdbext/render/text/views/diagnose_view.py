@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.finding import CycleEdge
+from gdbext.model.pool import Pool
 from gdbext.model.report import Report
 from gdbext.model.thread import ThreadReport
+from gdbext.model.wait import Wait
+from gdbext.model.wait_edge import WaitEdge
 from gdbext.model.wait_kind import Relation
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import headline, thread_lines
 from gdbext.render.text.views.threads_view import finding_lines, folded, python_lines, state_text, verdict_lines
-from gdbext.verdict import phrasing
 
 _MAX_OTHERS = 12
 _MAX_PATHS = 2
@@ -41,20 +42,18 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield f"  - {escape(line)}"
 
 
-def _cycle_lines(cycle: Sequence[CycleEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
     for edge in cycle:
-        thread, owner = known[edge.tid], known[edge.held_by]
-        yield style(f'"{escape(thread.label)}"', "bold") + ":"
-        waits = f"waits for {phrasing.thing(edge.waits_for)}"
-        if thread.wait is not None:
-            waits = phrasing.waiting(thread.wait)
-        yield f"  {escape(waits)}"
-        certain = thread.wait is not None and thread.wait.certainty.is_proven
-        how = "which is held by" if certain else "which seems to be held by (inferred from its stack)"
-        relation = edge.waits_for.kind.traits.relation
-        if relation in (Relation.IS, Relation.OWES):
-            how = "which is" if relation is Relation.IS else "which needs"
-        yield f'  {how} "{escape(owner.label)}"'
+        yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
+        yield f"  {escape(edge.wait.phrase)}"
+        yield f'  {_how_held(edge.wait)} "{escape(known[edge.owner].label)}"'
+
+
+def _how_held(wait: Wait) -> str:
+    relation = wait.kind.traits.relation
+    if relation in (Relation.IS, Relation.OWES):
+        return "which is" if relation is Relation.IS else "which needs"
+    return "which is held by" if wait.certainty.is_proven else "which seems to be held by (inferred from its stack)"
 
 
 def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
@@ -99,6 +98,10 @@ def _other_findings(report: Report, style: Style) -> Iterator[str]:
         yield f"  … and {len(others) - _MAX_FINDINGS} more: all-threads"
 
 
+def _idle_workers(pool: Pool, count: int) -> str:
+    return f"idle {pool.value} worker{'s' if count > 1 else ''}"
+
+
 def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
     seen = {thread.tid for thread in involved}
     groups = folded([thread for thread in threads if thread.tid not in seen])
@@ -108,7 +111,7 @@ def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadRep
         yield style(f"The other {count} of {len(threads)} threads" if seen else f"The {count} threads", "bold")
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
-        what = f"idle {first.pool} worker{'s' if len(group) > 1 else ''}" if first.pool else state_text(first, threads)
+        what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))
         operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
         who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
         yield f"  {escape(who + what + operator)}"

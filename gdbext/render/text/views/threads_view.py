@@ -62,7 +62,7 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 
 
 def _fold_key(thread: ThreadReport) -> object:
-    if thread.pool:
+    if thread.pool is not None:
         return ("pool", thread.pool)
     if thread.signal or thread.holds or not thread.stack_key or thread.notes:
         return thread.tid
@@ -76,15 +76,15 @@ def _group_lines(
     group: Sequence[ThreadReport], threads: Sequence[ThreadReport], style: Style, why: bool
 ) -> Iterator[str]:
     first = group[0]
-    if first.pool:
-        yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool)} worker{'s' if len(group) > 1 else ''}"
+    if first.pool is not None:
+        yield f"{style(_title(group), 'bold')}: idle, {escape(first.pool.value)} worker{'s' if len(group) > 1 else ''}"
         return
     yield style(_title(group), "bold") + f": {escape(state_text(first, threads))}"
     if first.dispatch:
         yield f"    in {escape(step_text(first))}"
     yield from (f"    {line}" for line in python_lines(first, style))
     if first.holds:
-        yield f"    holds {escape(phrasing.listed([phrasing.thing(held) for held in first.holds], 8))}"
+        yield f"    holds {escape(phrasing.listed([held.phrase for held in first.holds], 8))}"
     if first.wait is not None and why:
         for text in first.wait.evidence:
             yield style(f"    because: {escape(text)}", "dim")
@@ -124,9 +124,9 @@ def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
             else thread.state.value
         )
     known = {each.tid: each for each in threads}
-    text = phrasing.waiting(thread.wait)
-    if thread.wait.missing:
-        return f"{text}, but {thread.wait.missing}"
+    text = thread.wait.phrase
+    if thread.wait.missing is not None:
+        return f"{text}, but {thread.wait.missing.sentence}"
     if any(owner.tid == thread.tid for owner in thread.wait.owners):
         return f"{text}, which it holds itself"
     return text + phrasing.owner_clause(thread.wait, known)

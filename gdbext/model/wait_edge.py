@@ -1,0 +1,16 @@
+"""WaitEdge: one thread waits for another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdbext.model.wait import Wait
+
+
+@dataclass(frozen=True)
+class WaitEdge:
+    """Thread ``tid`` waits for something that thread ``owner`` holds, or owes it."""
+
+    tid: int
+    owner: int
+    wait: Wait

@@ -1,0 +1,32 @@
+"""Observations: everything that a verdict is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gdbext.model.thread import ThreadReport
+from gdbext.verdict.crash import Crash
+from gdbext.verdict.recursion import Recursion
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What is known of a process that stands still; mappings are by thread id."""
+
+    threads: Sequence[ThreadReport]
+    pid: int
+    crashes: Mapping[int, Crash] = field(default_factory=dict)
+    recursions: Mapping[int, Recursion] = field(default_factory=dict)
+    masters: Mapping[int, int] = field(default_factory=dict)
+    """Crashed worker of an OpenMP team → the only thread inside an operator that has a team."""
+    complete: bool = True
+    """No thread is missing because it could not be read."""
+    stopped: bool = False
+    """All threads were stopped by a signal (SIGSTOP, Ctrl+Z) before the debugger came."""
+
+    @property
+    def main(self) -> ThreadReport | None:
+        """The thread whose tid is the process's, or the first."""
+        first = self.threads[0] if self.threads else None
+        return next((thread for thread in self.threads if thread.tid == self.pid), first)

@@ -1,0 +1,168 @@
+"""The sentence of each kind of finding. Pure text; what is worth a finding is decided in rules.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.wait import Wait
+from gdbext.model.wait_edge import WaitEdge
+from gdbext.model.wait_kind import Relation, WaitKind
+from gdbext.verdict import phrasing
+from gdbext.verdict.crash import Crash
+from gdbext.verdict.graph import Chain, WaitGraph
+from gdbext.verdict.recursion import Recursion
+
+_PATH_LENGTH = 6
+"""Operators of a recursion that its sentence names."""
+
+
+def crash(thread: ThreadReport, found: Crash, master: ThreadReport | None) -> str:
+    """``worker (tid 2) crashed in my::f (CPU kernel), kernel my_kernel: SIGSEGV at 0x0: a null pointer.``
+
+    ``master`` is the thread whose operator a worker outside of the dispatcher works for.
+    """
+    step = thread.innermost
+    kernel = step.kernel.function if step and step.kernel else ""
+    inside = f", kernel {kernel}" if kernel else ""
+    if step is None and master is not None:
+        inside = f" at work for {phrasing.who(master)}"
+    return f"{thread.label} crashed{phrasing.place(step)}{inside}: {found.sentence}."
+
+
+def recursion(thread: ThreadReport, found: Recursion, overflow: Crash | None) -> str:
+    """``MainThread (tid 1) is in a runaway recursion: my::op with DispatchKeySet(CPU) repeated 900 times.``"""
+    names = list(dict.fromkeys(_with_keyset(step) for step in reversed(found.group)))
+    path = "".join(names) if len(names) < 2 else " → ".join([*names[:_PATH_LENGTH], "…"])
+    end = f"; it ended in {overflow.sentence}" if overflow else ""
+    return f"{thread.label} is in a runaway recursion: {path} repeated {found.depth} times{end}."
+
+
+def _with_keyset(step: DispatchFrame) -> str:
+    keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
+    return f"{step.qualified}{keyset}"
+
+
+def deadlock(cycle: Sequence[WaitEdge], graph: WaitGraph) -> str:
+    """Each thread of the cycle with what it waits for and who has that."""
+    parts = [f"{phrasing.who(graph.threads[edge.tid])} {_needs(edge, graph)}" for edge in cycle]
+    proven = all(edge.wait.certainty.is_proven for edge in cycle)
+    doubt = "" if proven else " (an owner is inferred from stacks)"
+    return f"{'; '.join(parts)}{doubt}."
+
+
+def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
+    owner, relation = graph.threads[edge.owner].label, edge.wait.kind.traits.relation
+    if relation is Relation.IS:
+        return f"{edge.wait.phrase}, which is {owner}"
+    if relation is Relation.OWES:
+        return f"{edge.wait.phrase}, which needs {owner}"
+    return f"{edge.wait.phrase}, which {owner} {_holds(edge.wait)}"
+
+
+def _holds(wait: Wait) -> str:
+    return "holds" if wait.certainty.is_proven else "seems to hold"
+
+
+def self_deadlock(thread: ThreadReport, wait: Wait) -> str:
+    """``… waits for the mutex 0x7f00, which it holds itself.``"""
+    return f"{phrasing.who(thread)} waits for {wait.resource.phrase}, which it {_holds(wait)} itself."
+
+
+def orphaned(thread: ThreadReport, wait: Wait, graph: WaitGraph) -> str:
+    """``… which thread 77 holds, and that thread does not exist in this process (forked …).``"""
+    text = phrasing.who_waits(thread, wait) + phrasing.owner_clause(wait, graph.threads)
+    return f"{text} (forked while it was held, or its owner ended without unlocking)."
+
+
+def missing(thread: ThreadReport, wait: Wait) -> str:
+    """``… waits for worker threads (OpenMP), but this process has no OpenMP worker threads: …``"""
+    reason = wait.missing.sentence if wait.missing is not None else ""
+    return f"{phrasing.who_waits(thread, wait)}, but {reason}."
+
+
+def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
+    """The chain from its first thread to its end; ``alike`` more threads wait in the same way."""
+    parts = [phrasing.who_waits(graph.threads[edge.tid], edge.wait)
+             + phrasing.owner_clause(edge.wait, graph.threads) for edge in chain.edges]  # fmt: skip
+    end = graph.threads[chain.end]
+    parts.append(f"{phrasing.who_waits(end, end.wait)}{_at_the_end(end.wait)}" if end.wait else end.label)
+    if alike:
+        parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
+    return "; ".join(parts) + "."
+
+
+def _at_the_end(wait: Wait) -> str:
+    if wait.ends_by_itself:
+        return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.kind.traits.is_lock:
+        return ", whose owner is not known"
+    return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
+
+
+def stopped(pid: int) -> str:
+    """A process that a signal has stopped."""
+    return f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {pid}."
+
+
+def external(thread: ThreadReport, wait: Wait) -> str:
+    """``MainThread (tid 1) waits for the other ranks (gloo::…).``"""
+    return f"{phrasing.who_waits(thread, wait)}."
+
+
+def busy(thread: ThreadReport, step: DispatchFrame) -> str:
+    """``MainThread (tid 1) runs in aten::mm (CPU kernel), kernel …, stage in-kernel.``"""
+    kernel = f", kernel {step.kernel.function}" if step.kernel else ""
+    verb = "runs" if thread.state is RunState.RUNNING else "waits for threads that run,"
+    return f"{thread.label} {verb}{phrasing.place(step)}{kernel}, stage {step.stage.value}."
+
+
+def idle(main: ThreadReport | None, ended_from_outside: bool) -> str:
+    """No thread is in the dispatcher, and none runs. ``ended_from_outside``: only a signal or another process can end
+    the wait of the main thread."""
+    doing = f"; {main.label} {main.wait.phrase}" if main is not None and main.wait is not None else ""
+    if doing and ended_from_outside:
+        doing += ", and no thread of this process will end that: only a signal or another process can"
+        return f"No thread is in the dispatcher, and no hang is proven{doing}."
+    return f"No thread is in the dispatcher, and no wait is suspicious{doing}."
+
+
+def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport]) -> str:
+    """Threads run outside of the dispatcher; ``want_gil`` wait for the GIL that the only one of them has.
+
+    One moment does not tell whether a thread that runs with the GIL will soon give it away.
+    """
+    names = phrasing.listed([thread.label for thread in running])
+    if len(running) > 1:
+        return f"No thread is in the dispatcher; {names} run other code."
+    others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
+    with_gil = f" with the GIL, for which {others}" if others else ""
+    return f"No thread is in the dispatcher; {names} runs other code{with_gil}."
+
+
+def unreadable_stacks(threads: Sequence[ThreadReport], doubt: str) -> str:
+    """Threads of which nobody can say whether they are in the dispatcher."""
+    names = phrasing.listed([thread.label for thread in threads])
+    text = f"Whether {names} is in the dispatcher cannot be told ({threads[0].dispatch_doubt})"
+    return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
+
+
+def owner_unknown(thread: ThreadReport, wait: Wait) -> str:
+    """What forbids to say "no deadlock"."""
+    return (
+        f"{thread.label} {wait.phrase}, and its owner is not recorded in memory: "
+        "a deadlock through it cannot be excluded."
+    )
+
+
+def timed_cycle(threads: Sequence[ThreadReport], breaker: ThreadReport) -> str:
+    """A cycle that the timed wait of ``breaker`` ends."""
+    names = phrasing.listed([thread.label for thread in threads])
+    return f"{names} wait for each other, but the wait of {breaker.label} is timed and ends by itself."
+
+
+def sleeps_with_gil(holder: ThreadReport, wait: Wait, waiters: int) -> str:
+    """A thread sleeps with the GIL in hand."""
+    others = "a thread waits" if waiters == 1 else f"{waiters} threads wait"
+    return f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."

@@ -1,0 +1,38 @@
+"""Waits of torch.utils.data.DataLoader for its worker processes.
+
+Below the loader's code there is only a queue, a poll or a sleep; what ends it is a child process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gdbext.model.child_process import ChildProcess
+from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.snapshot import ThreadSnapshot
+
+_BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
+"""What the loader waits in, from version to version."""
+_SHOWN = 8
+
+
+def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
+    python = thread.process.python
+    pids = python.loader_workers(thread.tid, thread.python) if python is not None and wait.kind in _BELOW else ()
+    if not pids:
+        return wait
+    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
+    name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {_listed(workers)}"
+    evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
+    resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
+    return replace(wait, resource=resource, evidence=evidence, children=workers)
+
+
+def _listed(workers: tuple[ChildProcess, ...]) -> str:
+    labels = [worker.label for worker in workers[:_SHOWN]]
+    if len(workers) > _SHOWN:
+        return f"{', '.join(labels)} and {len(workers) - _SHOWN} more"
+    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))
