@@ -70,7 +70,7 @@ class BadCore(TargetError):
 class ForeignArchitecture(TargetError):
     """The process or core belongs to an architecture that is not supported."""
 
-    why = "only x86-64 is supported now"
+    why = "only some architectures are supported now"
     help = "look at it with gdb on a machine of that architecture"
 
 

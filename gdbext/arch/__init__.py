@@ -1,1 +1,1 @@
-"""One folder per architecture: registers, calling convention, system calls, signal frame, decoder."""
+"""One object per architecture: its registers, calling convention, system calls, signal frames and instructions."""

@@ -72,7 +72,7 @@ def _call(session: Session, operator: Operator, args: argparse.Namespace) -> tup
         initial = constant("keyset.default_included_set"), constant("keyset.default_excluded_set")
         return call_keys(operator, arguments, None, *initial)
     thread = session.find_thread(args.thread)
-    local = session.dispatch_states.keysets(thread.registers().get("fs_base", 0))
+    local = session.dispatch_states.keysets(session.memory.architecture.thread_pointer(thread.registers()))
     return call_keys(operator, arguments, thread.tid, *local)
 
 

@@ -34,7 +34,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     errors: list[ErrorFact] = []
     for thread in chosen_threads(session, args, NAME):
         try:
-            state = session.dispatch_states.read(thread.registers().get("fs_base", 0))
+            state = session.dispatch_states.read(session.memory.architecture.thread_pointer(thread.registers()))
         except GdbextError as error:
             errors.append(ErrorFact.of(error, f"thread {thread.tid}"))
             continue

@@ -11,10 +11,9 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
-from gdbext.errors import BadCore, ForeignArchitecture, NotPermitted
-from gdbext.targets import linux
+from gdbext.errors import BadCore, NotPermitted
 
 ET_CORE = 4
 PT_LOAD = 1
@@ -37,7 +36,7 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")
 _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
-_PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_SIZE = 12, 32, 112, 336
+_PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
 _PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
 
 _COMPRESSED = (
@@ -47,6 +46,10 @@ _COMPRESSED = (
     (b"\xfd7zXZ\0", "xz", "xz -d -k"),
     (b"BZh", "bzip2", "bzip2 -d -k"),
 )
+
+
+CheckMachine = Callable[[str, int, bool, int], None]
+"""(path, 32 or 64 bits, little-endian, e_machine): raises where cores of that machine cannot be read."""
 
 
 class Segment(NamedTuple):
@@ -82,11 +85,12 @@ class FileMapping(NamedTuple):
 class ElfCore:
     """A mapped core file, checked and parsed. Its memory use does not grow with the core.
 
-    Raises BadCore, ForeignArchitecture or NotPermitted; what is only damaged in part is told in ``warnings``.
+    Raises BadCore, NotPermitted and what ``check_machine`` raises; what is only damaged in part is in ``warnings``.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, check_machine: CheckMachine) -> None:
         self.path = path
+        self._check_machine = check_machine
         self.warnings: list[str] = []
         self.segments: list[Segment] = []
         self.threads: list[CoreThread] = []
@@ -108,7 +112,9 @@ class ElfCore:
         self.data.close()
 
     def _parse(self) -> None:
-        table_at, entry_size, count, self.written_by_debugger = _checked_header(self.path, self.data)
+        self.machine, table_at, entry_size, count, self.written_by_debugger = _checked_header(
+            self.path, self.data, self._check_machine
+        )
         notes = []
         for kind, flags, offset, vaddr, _, filesz, memsz, _ in self._program_headers(table_at, entry_size, count):
             if kind == PT_LOAD and memsz:
@@ -156,8 +162,8 @@ class ElfCore:
             offset = start + (description_size + 3 & ~3)
 
     def _read_note(self, kind: int, start: int, size: int) -> None:
-        if kind == NT_PRSTATUS and size >= _PRSTATUS_SIZE:
-            self._read_prstatus(start)
+        if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
+            self._read_prstatus(start, size)
         elif kind == NT_SIGINFO and size >= _SIGINFO_HEAD.size and self.threads:
             number, _, code, address = _SIGINFO_HEAD.unpack_from(self.data, start)
             self.threads[-1] = self.threads[-1]._replace(siginfo=(number, code, address))
@@ -168,11 +174,11 @@ class ElfCore:
         elif kind == NT_FILE:
             self._read_files(self.data[start : start + size])
 
-    def _read_prstatus(self, start: int) -> None:
+    def _read_prstatus(self, start: int, size: int) -> None:
         (signal,) = struct.unpack_from("<h", self.data, start + _PRSTATUS_SIGNAL_AT)
         (tid,) = struct.unpack_from("<i", self.data, start + _PRSTATUS_PID_AT)
         at = start + _PRSTATUS_REGISTERS_AT
-        registers = self.data[at : at + linux.USER_REGS_STRUCT.size]
+        registers = self.data[at : start + size - _PRSTATUS_TAIL]
         self.threads.append(CoreThread(tid, signal, registers, None))
 
     def _read_prpsinfo(self, start: int) -> None:
@@ -230,8 +236,8 @@ def _map_file(path: str) -> mmap.mmap:
         raise BadCore(f"cannot open {path}: {error.strerror or error}", why="") from error
 
 
-def _checked_header(path: str, data: mmap.mmap) -> tuple[int, int, int, bool]:
-    """Offset, size and number of the program headers, and whether a debugger wrote the file."""
+def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[int, int, int, int, bool]:
+    """e_machine, offset, size and number of the program headers, and whether a debugger wrote the file."""
     magic = data[:6]
     _refuse_compressed(path, magic)
     if magic[:4] != b"\x7fELF":
@@ -243,10 +249,7 @@ def _checked_header(path: str, data: mmap.mmap) -> tuple[int, int, int, bool]:
     if kind != ET_CORE:
         what = {1: "an object file", 2: "a program", 3: "a program or a library"}.get(kind, "another kind of file")
         raise BadCore(f"{path} is an ELF file but no core dump: it is {what}", why="scripts/dispatch -c wants a core")
-    if data[4] != 2 or not little or machine != linux.EM_X86_64:
-        bits = "64-bit" if data[4] == 2 else "32-bit"
-        name = {linux.EM_386: "x86", linux.EM_AARCH64: "aarch64", linux.EM_X86_64: "x86-64"}
-        raise ForeignArchitecture(f"{path} is a core of a {bits} {name.get(machine, f'machine {machine}')} process")
+    check_machine(path, 64 if data[4] == 2 else 32, little, machine)
     if len(data) < _HEADER.size:
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
     fields = _HEADER.unpack_from(data)
@@ -255,7 +258,7 @@ def _checked_header(path: str, data: mmap.mmap) -> tuple[int, int, int, bool]:
         if not _HEADER.size <= sections_at <= len(data) - 64:
             raise BadCore(f"{path} is truncated: the number of its program headers is not there")
         (count,) = struct.unpack_from("<I", data, sections_at + 44)
-    return table_at, entry_size, count, sections > 1
+    return machine, table_at, entry_size, count, sections > 1
 
 
 def _refuse_compressed(path: str, magic: bytes) -> None:

@@ -1,10 +1,10 @@
 """Thread-local variables of glibc's threads, found without debug information.
 
-glibc (2.17 to 2.40; sysdeps/x86_64/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): fs_base points to the
-thread control block: at 0 its own address (``tcb``), at 8 the dynamic thread vector (``dtv``), at 16 its own address
-again (``self``). The dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation,
-in ``dtv[id]`` the address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it.
-The id of a module stands where the dynamic linker wrote it: in the slots of its own R_X86_64_DTPMOD64 relocations.
+glibc (2.17 to 2.40; sysdeps/x86_64/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
+the address of the thread control block: at 0 its own address (``tcb``), at 8 the dynamic thread vector (``dtv``), at 16
+its own address again (``self``). The dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]``
+the generation, in ``dtv[id]`` the address of the block of the module with that TLS module id, 0 or -1 while the thread
+has not used it. The id of a module stands where the dynamic linker wrote it: in the slots of its own relocations.
 """
 
 from __future__ import annotations
@@ -49,38 +49,39 @@ class ThreadLocals:
         self._modules = modules
         self._places: dict[int, TlsPlace] = {}
 
-    def address(self, fs_base: int, module: Module, offset: int) -> int:
+    def address(self, thread_pointer: int, module: Module, offset: int) -> int:
         """The address of the variable at ``offset`` (st_value of its STT_TLS symbol) of ``module`` in one thread.
 
         Raises ThreadLocalUntouched, ThreadLocalUnknown.
         """
-        return self.block(fs_base, module) + offset
+        return self.block(thread_pointer, module) + offset
 
-    def block(self, fs_base: int, module: Module) -> int:
+    def block(self, thread_pointer: int, module: Module) -> int:
         """The start of the module's thread-local block in that thread. Raises as ``address`` does."""
         place = self._place(module)
         try:
-            dtv = self.vector(fs_base)
+            dtv = self.vector(thread_pointer)
             if place.module_id is not None:
                 found = self._entry(dtv, place.module_id)
                 if found is not None:
                     return found
         except MemoryFault as fault:
-            raise ThreadLocalUnknown(f"the thread control block at {fs_base:#x} is damaged: {fault.what}") from fault
+            what = f"the thread control block at {thread_pointer:#x} is damaged: {fault.what}"
+            raise ThreadLocalUnknown(what) from fault
         if place.static_offset is not None:
-            return (fs_base + place.static_offset) & ((1 << 64) - 1)
+            return (thread_pointer + place.static_offset) & ((1 << 64) - 1)
         raise ThreadLocalUntouched(
-            f"the thread with fs_base {fs_base:#x} has never used thread-local variables of {module.name}"
+            f"the thread with control block {thread_pointer:#x} has never used thread-local variables of {module.name}"
         )
 
-    def vector(self, fs_base: int) -> Dtv:
+    def vector(self, thread_pointer: int) -> Dtv:
         """The thread's dtv. Raises ThreadLocalUnknown where this is no glibc thread, MemoryFault."""
         memory = self._memory
-        if not fs_base:
-            raise ThreadLocalUnknown("the thread's fs_base is not known")
-        if memory.u64(fs_base) != fs_base or memory.u64(fs_base + _TCB_SELF) != fs_base:
-            raise ThreadLocalUnknown(f"no glibc thread control block at {fs_base:#x}")
-        address = memory.u64(fs_base + _TCB_DTV)
+        if not thread_pointer:
+            raise ThreadLocalUnknown("the thread pointer is not known")
+        if memory.u64(thread_pointer) != thread_pointer or memory.u64(thread_pointer + _TCB_SELF) != thread_pointer:
+            raise ThreadLocalUnknown(f"no glibc thread control block at {thread_pointer:#x}")
+        address = memory.u64(thread_pointer + _TCB_DTV)
         entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
         if not 0 < entries <= _MAX_ENTRIES:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")

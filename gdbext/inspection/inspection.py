@@ -48,7 +48,7 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     """Looks at every thread. One that cannot be read costs itself and is named in the session's errors."""
     pid = session.target.pid
     python = PythonWaitView(session)
-    surroundings = None if session.target.is_core else ProcFs(pid, session.target.files)
+    surroundings = None if session.target.is_core else ProcFs(pid, session.target.files, session.memory.architecture)
     process = ProcessSnapshot(
         session.memory, session.symbolizer, session.modules, pid,
         frozenset(thread.tid for thread in session.target.threads()),
@@ -119,7 +119,9 @@ def _case(
         if thread.signal is not None and (trap or crash.is_fatal(thread.signal)):
             aborted = next((mark for mark in crash.ABORTS if look.first(mark, within=_ABORTING) is not None), "")
             maps = session.target.maps()
-            crashes[facts.tid] = crash.describe(facts.tid, thread.signal, look.registers, maps, aborted)
+            crashes[facts.tid] = crash.describe(
+                facts.tid, thread.signal, session.memory.architecture, look.registers, maps, aborted
+            )
         overflown = facts.tid in crashes and crashes[facts.tid].kind is CrashKind.STACK_OVERFLOW
         levels = sorted({frame.level for frame in facts.python})
         endless = recursion.detect(facts.dispatch, levels, overflown)

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from gdbext.errors import GdbextError, NotTorch, TargetGone
 from gdbext.inspection.session import Session
 from gdbext.live.hooks.control import Control, Ending, Hook, HookSpec
-from gdbext.live.hooks.lookup_sites import CfaRule
+from gdbext.live.hooks.lookup_sites import at_entry
 from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
 
 LOADER_STATE = "_dl_debug_state"
 TORCH = "libtorch_cpu.so"
-_AT_ENTRY = CfaRule("rsp", 8, 8)
 
 
 def torch_session(control: Control, session: Session) -> Session:
@@ -29,14 +28,14 @@ def torch_session(control: Control, session: Session) -> Session:
         control.start()
         session = control.session()
     if not session.has_torch:
-        session = _run_to(control, _loader(session), lambda: _is_mapped(control))
+        session = _run_to(control, session, _loader(session), lambda: _is_mapped(control))
     if not _is_ready(session):
-        session = _run_to(control, _first_dispatch(session), lambda: True)
+        session = _run_to(control, session, _first_dispatch(session), lambda: True)
     return session
 
 
-def _run_to(control: Control, address: int, wanted: Callable[[], bool]) -> Session:
-    hook: Hook = control.place(HookSpec(address, _AT_ENTRY, lambda *_: wanted()))
+def _run_to(control: Control, session: Session, address: int, wanted: Callable[[], bool]) -> Session:
+    hook: Hook = control.place(HookSpec(address, at_entry(session.memory.architecture), lambda *_: wanted()))
     try:
         ending = control.run()
     finally:

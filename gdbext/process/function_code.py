@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.argument_flow import jump_targets
-from gdbext.arch.x86_64.decode import Instruction, instructions
+from gdbext.arch.argument_flow import jump_targets
+from gdbext.arch.instruction import Instruction
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
 
@@ -55,7 +55,7 @@ class FunctionCode:
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY
         code = self._memory.try_read(function.start, function.size)
-        found = tuple(instructions(code or b"", function.start))
+        found = tuple(self._memory.architecture.decode(code or b"", function.start))
         cold = self._cold_part(function)
         return Decoded(found, frozenset(jump_targets(found) | jump_targets(cold)))
 
@@ -65,5 +65,6 @@ class FunctionCode:
             start = self._symbolizer.address_of(name + _COLD, function.module.name)
             cold = self._symbolizer.function(start) if start is not None else None
             if cold is not None and cold.start == start and 0 < cold.size <= MAX_SIZE:
-                return tuple(instructions(self._memory.try_read(cold.start, cold.size) or b"", cold.start))
+                code = self._memory.try_read(cold.start, cold.size) or b""
+                return tuple(self._memory.architecture.decode(code, cold.start))
         return ()

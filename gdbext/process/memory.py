@@ -9,7 +9,7 @@ from gdbext.targets.base import Target
 
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS
-"""x86-64's base page; no mapping of a Linux process starts or ends inside one."""
+"""The smallest base page of any architecture; no mapping of a Linux process starts or ends inside one."""
 
 _OFFSET_MASK = PAGE_SIZE - 1
 _ADDRESS_LIMIT = 1 << 64
@@ -38,10 +38,11 @@ class Memory:
     readers raise ``MemoryFault`` with the first address that cannot be read.
     """
 
-    __slots__ = ("_bad", "_pages", "target")
+    __slots__ = ("_bad", "_pages", "architecture", "target")
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.architecture = target.architecture
         self._pages: dict[int, bytes] = {}
         self._bad: set[int] = set()
 

@@ -7,13 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from gdbext.arch.base import Architecture
 from gdbext.targets.host_files import HostFiles
-
-GENERAL_REGISTERS = (
-    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp",
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
-)  # fmt: skip
-"""Registers that every target gives for every thread (also eflags, orig_rax, fs_base and gs_base where it can)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class Thread(ABC):
 
     @abstractmethod
     def registers(self) -> Mapping[str, int]:
-        """Register name to unsigned value; at least GENERAL_REGISTERS. Raises TargetError."""
+        """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
 
     @property
     def kernel_state(self) -> str | None:
@@ -75,7 +70,7 @@ class Target(ABC):
     debugger: str
     """"gdb", "lldb" or "none"."""
     pid: int
-    architecture: str = "x86_64"
+    architecture: Architecture
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
 

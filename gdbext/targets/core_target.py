@@ -7,8 +7,10 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
+from gdbext.arch import registry
+from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault
-from gdbext.formats.elf_core import PF_W, PF_X, CoreThread, ElfCore, FileMapping, Segment
+from gdbext.formats.elf_core import NT_PRSTATUS, PF_W, PF_X, CoreThread, ElfCore, FileMapping, Segment
 from gdbext.targets import linux
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.mapped_files import MappedFiles, permission_text
@@ -23,16 +25,17 @@ environment (3/4 of _STK_LIM, fs/exec.c) and 128 KiB in one string (MAX_ARG_STRL
 class CoreFileThread(Thread):
     """A thread as its NT_PRSTATUS note describes it. Cores do not record the names of threads."""
 
-    def __init__(self, note: CoreThread, signal: Signal | None, number: int | None = None) -> None:
+    def __init__(self, architecture: Architecture, note: CoreThread, signal: Signal | None) -> None:
         self.tid = note.tid
-        self.number = number
+        self.number = None
         self.name = None
         self.signal = signal
+        self._architecture = architecture
         self._note = note
 
     def registers(self) -> Mapping[str, int]:
-        """All of ``struct user_regs_struct``."""
-        return dict(zip(linux.USER_REGS, linux.USER_REGS_STRUCT.unpack(self._note.raw_registers)))
+        """All of the architecture's general register set."""
+        return self._architecture.unpack_registers(NT_PRSTATUS, self._note.raw_registers)
 
 
 class CoreTarget(Target):
@@ -47,7 +50,8 @@ class CoreTarget(Target):
     def __init__(self, path: str, sysroot: str | None = None) -> None:
         self.path = path
         self._sysroot = sysroot or ""
-        self._core = ElfCore(path)
+        self._core = open_core(path)
+        self.architecture = registry.by_machine(self._core.machine)
         self.warnings = self._core.warnings
         self.command = self._core.arguments or self._core.name
         self._segments = self._core.segments
@@ -56,8 +60,8 @@ class CoreTarget(Target):
         self._auxv = linux.parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
-        self._first = CoreFileThread(notes[0], _signal(notes[0], self._core.written_by_debugger))
-        others = [CoreFileThread(note, None) for note in notes[1:]]
+        self._first = CoreFileThread(self.architecture, notes[0], _signal(notes[0], self._core.written_by_debugger))
+        others = [CoreFileThread(self.architecture, note, None) for note in notes[1:]]
         self._threads = sorted([self._first, *others], key=lambda thread: thread.tid)
         self._maps: list[MemoryMapping] | None = None
 
@@ -228,7 +232,7 @@ class CoreTarget(Target):
             return "[vdso]"
         if start <= self._auxv.get(linux.AT_RANDOM, 0) < end:
             return "[stack]"
-        return "[vsyscall]" if start == linux.VSYSCALL_ADDRESS else ""
+        return self.architecture.kernel_mappings.get(start, "")
 
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings: what lies below the auxiliary vector on the first stack."""
@@ -266,3 +270,15 @@ def _signal(thread: CoreThread, written_by_debugger: bool) -> Signal | None:
         return Signal(number, linux.signal_name(number))
     _, code, address = thread.siginfo
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))
+
+
+def open_core(path: str) -> ElfCore:
+    """The core file, as far as it can be read without its files. Raises BadCore, ForeignArchitecture, NotPermitted."""
+    return ElfCore(path, _check_machine)
+
+
+def _check_machine(path: str, bits: int, little: bool, machine: int) -> None:
+    """Raises ForeignArchitecture for a core that cannot be read."""
+    if bits != 64 or not little or not registry.supported(machine):
+        title = registry.machine_title(machine)
+        raise registry.foreign(f"{path} is a core of a {bits}-bit {title} process")

@@ -1,4 +1,4 @@
-"""What Linux on x86-64 fixes for every target: register order, signals, /proc text and the auxiliary vector."""
+"""What Linux fixes for every target: signals, /proc text and the auxiliary vector."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ import struct
 
 from gdbext.targets.base import MemoryMapping
 
-USER_REGS = (
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
-    "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds", "es", "fs", "gs",
-)  # fmt: skip
-"""The fields of ``struct user_regs_struct`` in order, 8 bytes each (glibc 2.36, sys/user.h)."""
-
-USER_REGS_STRUCT = struct.Struct(f"<{len(USER_REGS)}Q")
-
 PAGE_SIZE = 4096
-
-VSYSCALL_ADDRESS = 0xFFFFFFFFFF600000
-"""Where the kernel maps its one vsyscall page (arch/x86/include/uapi/asm/vsyscall.h)."""
-
-EM_386 = 3
-EM_X86_64 = 62
-EM_AARCH64 = 183
 
 AT_ENTRY = 9
 AT_RANDOM = 25
@@ -37,7 +22,8 @@ SIGNAL_NAMES = {
     23: "SIGURG", 24: "SIGXCPU", 25: "SIGXFSZ", 26: "SIGVTALRM", 27: "SIGPROF", 28: "SIGWINCH", 29: "SIGIO",
     30: "SIGPWR", 31: "SIGSYS",
 }  # fmt: skip
-"""Linux's numbers on x86-64 (signal(7)); the host's own table would be wrong for a core from elsewhere."""
+"""Linux's numbers (asm-generic/signal.h; Alpha, MIPS, PA-RISC and SPARC have others): the host's own table would be
+wrong for a core from elsewhere."""
 
 CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11, 31})
 """ILL, ABRT, BUS, FPE, SEGV, SYS: a thread stopped by one of these crashed, whoever looks at it.

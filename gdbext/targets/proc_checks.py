@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
-from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError
+from gdbext.arch import registry
+from gdbext.errors import NoSuchProcess, NotPermitted, TargetError
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-EM_X86_64 = 62
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
 
@@ -43,15 +43,16 @@ def status_fields(path: str) -> dict[str, str]:
         return {}
 
 
-def check_process(pid: int) -> None:
-    """Raise the error that says why process ``pid`` cannot be analysed; return when nothing is in the way.
+def check_process(pid: int) -> int:
+    """The e_machine of the program, or the error that says why process ``pid`` cannot be analysed.
 
     Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetError (zombie, kernel thread, ourselves).
     """
     check_exists(pid)
     check_not_traced(pid, pid)
-    check_architecture(pid)
+    machine = check_architecture(pid)
     check_permitted(pid)
+    return machine
 
 
 def check_exists(pid: int) -> None:
@@ -147,8 +148,8 @@ def _ptrace_scope() -> int:
         return 0
 
 
-def check_architecture(pid: int) -> None:
-    """The program is a 64-bit x86 one."""
+def check_architecture(pid: int) -> int:
+    """The program is one that can be read; its e_machine."""
     try:
         with open(f"/proc/{pid}/exe", "rb") as file:
             header = file.read(20)
@@ -164,8 +165,9 @@ def check_architecture(pid: int) -> None:
     except OSError as error:
         raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
     if len(header) < 20 or header[:4] != b"\x7fELF":
-        raise ForeignArchitecture(f"the program of process {pid} is no ELF file")
+        raise registry.foreign(f"the program of process {pid} is no ELF file")
     machine = int.from_bytes(header[18:20], "little")
-    if header[4] != 2 or header[5] != 1 or machine != EM_X86_64:
+    if header[4] != 2 or header[5] != 1 or not registry.supported(machine):
         bits = "64-bit" if header[4] == 2 else "32-bit"
-        raise ForeignArchitecture(f"process {pid} runs a {bits} program (ELF machine {machine})")
+        raise registry.foreign(f"process {pid} runs a {bits} program (ELF machine {machine})")
+    return machine

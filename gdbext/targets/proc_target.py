@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from gdbext.arch import registry
+from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault, NotPermitted, TargetError, TargetGone
 from gdbext.targets import linux, proc_checks, ptrace
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
@@ -32,11 +34,12 @@ class ProcThread(Thread):
 
     number = None
 
-    def __init__(self, pid: int, tid: int, kernel_state: str) -> None:
+    def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str) -> None:
         self.tid = tid
         self.signal = None
         self.stopped = False
         self.held = 0
+        self._architecture = architecture
         self._pid = pid
         self._kernel_state = kernel_state
         self._registers: dict[str, int] | None = None
@@ -56,7 +59,7 @@ class ProcThread(Thread):
         return self._kernel_state
 
     def registers(self) -> Mapping[str, int]:
-        """All of ``struct user_regs_struct``. Raises TargetGone, TargetError (it could not be stopped)."""
+        """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
         if not self.stopped:
             raise TargetError(
                 f"thread {self.tid} could not be stopped",
@@ -64,7 +67,7 @@ class ProcThread(Thread):
                 help=f"as root: cat /proc/{self._pid}/task/{self.tid}/stack   shows where",
             )
         if self._registers is None:
-            self._registers = ptrace.registers(self.tid)
+            self._registers = ptrace.registers(self.tid, self._architecture)
         return self._registers
 
     def note_stop(self, stop: ptrace.Stop) -> None:
@@ -91,7 +94,7 @@ class ProcTarget(Target):
         self._maps: list[MemoryMapping] | None = None
         self._handlers: dict[int, Any] = {}
         self._root: str | None = None
-        proc_checks.check_process(pid)
+        self.architecture = registry.by_machine(proc_checks.check_process(pid))
         atexit.register(self.close)
         self._catch_termination()
         try:
@@ -208,7 +211,7 @@ class ProcTarget(Target):
         except OSError as error:
             raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
         new = ((tid, state) for tid, state in states.items() if tid not in self._threads and state not in "ZX")
-        return [ProcThread(self.pid, tid, state) for tid, state in new]
+        return [ProcThread(self.architecture, self.pid, tid, state) for tid, state in new]
 
     def _seize(self, thread: ProcThread) -> None:
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind

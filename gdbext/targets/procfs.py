@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from gdbext.arch.base import Architecture
 from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.targets.host_files import HostFiles
 
@@ -15,8 +16,8 @@ _MAX_CHILDREN = 4096
 _MAX_DESCRIPTORS = 4096
 _MAX_THREADS = 32
 """Threads of a child that are looked at."""
-_PIPE_CALLS = {"0": False, "1": True}
-"""Numbers of read and write on x86-64 → whether it writes."""
+_PIPE_CALLS = {"read": False, "write": True}
+"""Whether a system call writes to a pipe."""
 _HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,16}$")
 _STATES = {
     "T": ProcessState.STOPPED,
@@ -45,8 +46,9 @@ def started_at(pid: int) -> float | None:
 class ProcFs:
     """Reads /proc/PID of a process on this machine; everything unknown is empty, nothing raises."""
 
-    def __init__(self, pid: int, files: HostFiles) -> None:
+    def __init__(self, pid: int, files: HostFiles, architecture: Architecture) -> None:
         self._pid = pid
+        self._syscall_names = architecture.syscall_names
         self._files = files
         self._links: dict[tuple[int, int], str] = {}
 
@@ -97,11 +99,15 @@ class ProcFs:
         mine = self._links_of(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:_MAX_THREADS]:
             words = self._files.text(f"/proc/{pid}/task/{tid}/syscall").split()
-            writes = _PIPE_CALLS.get(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
+            writes = self._writes(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
             pipe = self._link(pid, int(words[1], 16)) if writes is not None else ""
             if writes is not None and pipe.startswith("pipe:") and pipe in mine:
                 return PipeWait(pipe, writes)
         return None
+
+    def _writes(self, number: str) -> bool | None:
+        """Whether that system call writes to a pipe; None for any other, and for "running"."""
+        return _PIPE_CALLS.get(self._syscall_names.get(int(number), "")) if number.isdecimal() else None
 
     def _links_of(self, pid: int) -> set[str]:
         names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]

@@ -12,12 +12,12 @@ import os
 import struct
 from typing import Any, NamedTuple
 
+from gdbext.arch.base import Architecture
 from gdbext.errors import TargetError, TargetGone
-from gdbext.targets import linux
 
-PTRACE_GETREGS = 12
 PTRACE_DETACH = 17
 PTRACE_GETSIGINFO = 0x4202
+PTRACE_GETREGSET = 0x4204
 PTRACE_SEIZE = 0x4206
 PTRACE_INTERRUPT = 0x4207
 PTRACE_EVENT_STOP = 128
@@ -75,16 +75,30 @@ def poll(tid: int) -> Stop | None:
     return Stop(False, 0 if event else os.WSTOPSIG(status))
 
 
-def registers(tid: int) -> dict[str, int]:
-    """``struct user_regs_struct`` of a stopped thread. Raises TargetGone, TargetError."""
-    buffer = ctypes.create_string_buffer(linux.USER_REGS_STRUCT.size)
+class _IoVec(ctypes.Structure):
+    """``struct iovec``: where the kernel writes, and how much it may."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def registers(tid: int, architecture: Architecture) -> dict[str, int]:
+    """All register sets of the architecture, of a stopped thread. Raises TargetGone, TargetError."""
+    found: dict[str, int] = {}
+    for kind, names in architecture.register_sets.items():
+        found.update(architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names))))
+    return found
+
+
+def _register_set(tid: int, kind: int, size: int) -> bytes:
+    buffer = ctypes.create_string_buffer(size)
+    vector = _IoVec(ctypes.addressof(buffer), size)
     try:
-        _request(PTRACE_GETREGS, tid, None, ctypes.cast(buffer, ctypes.c_void_p))
+        _request(PTRACE_GETREGSET, tid, kind, ctypes.byref(vector))
     except OSError as error:
         if error.errno == errno.ESRCH:
             raise TargetGone(f"thread {tid} ended while it was looked at") from error
         raise TargetError(f"cannot read the registers of thread {tid}: {error.strerror}") from error
-    return dict(zip(linux.USER_REGS, linux.USER_REGS_STRUCT.unpack(buffer.raw)))
+    return buffer.raw[: vector.length]
 
 
 def signal_information(tid: int) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gdbext.arch.base import Architecture
 from gdbext.errors import BadData, MemoryFault
 from gdbext.formats.cfi_program import OFFSET, SAME, Row, row_at
 from gdbext.process.memory import Memory
@@ -21,7 +22,6 @@ SPAN_LIMIT = 1 << 20
 """Bytes of stack between two dispatches that are looked at."""
 FRAME_LIMIT = 4000
 
-_RSP, _RBP = 7, 6  # DWARF numbers, as in arch/x86_64/registers.py
 _word = struct.Struct("<Q").unpack_from
 _SLACK = 8
 
@@ -29,9 +29,10 @@ ReadStack = Callable[[int, int], bytes]
 
 
 class Rule(NamedTuple):
-    """One step up: the CFA is rsp or rbp + ``offset``; rbp is saved at CFA + ``saved``, or unchanged (0)."""
+    """One step up: the CFA is the stack or the frame pointer + ``offset``; the frame pointer is saved at CFA +
+    ``saved``, or unchanged (0)."""
 
-    by_rbp: bool
+    by_frame_pointer: bool
     offset: int
     saved: int
 
@@ -60,7 +61,7 @@ class Rules:
         try:
             table = self._table(module)
             fde = table.find(module.vaddr(pc)) if table is not None else None
-            return compact(row_at(fde, module.vaddr(pc))) if fde is not None else None
+            return compact(self._memory.architecture, row_at(fde, module.vaddr(pc))) if fde is not None else None
         except (BadData, MemoryFault):
             return None
 
@@ -70,16 +71,18 @@ class Rules:
         return self._tables[module.start]
 
 
-def compact(row: Row) -> Rule | None:
+def compact(architecture: Architecture, row: Row) -> Rule | None:
     """The row, where it is as simple as nearly all are."""
-    if row.cfa_code is not None or row.cfa_register not in (_RSP, _RBP) or row.is_signal:
+    number = architecture.dwarf_registers.index
+    top, base = number(architecture.stack_pointer), number(architecture.frame_pointer)
+    if row.cfa_code is not None or row.cfa_register not in (top, base) or row.is_signal:
         return None
-    saved = row.rules.get(_RBP)
+    saved = row.rules.get(base)
     if saved is None or saved.kind == SAME:
-        return Rule(row.cfa_register == _RBP, row.cfa_offset, 0)
+        return Rule(row.cfa_register == base, row.cfa_offset, 0)
     if saved.kind != OFFSET:
         return None
-    return Rule(row.cfa_register == _RBP, row.cfa_offset, saved.number)
+    return Rule(row.cfa_register == base, row.cfa_offset, saved.number)
 
 
 class Place(NamedTuple):
@@ -110,11 +113,11 @@ class CallerCheck(NamedTuple):
 class CallerWalk:
     """Walks the stack of the thread that is stopped now."""
 
-    def __init__(self, rules: Rules, read: ReadStack, rbp: Callable[[], int]) -> None:
-        """``read`` reads the stack as it is now, ``rbp`` the register of the selected thread."""
+    def __init__(self, rules: Rules, read: ReadStack, frame_pointer: Callable[[], int]) -> None:
+        """``read`` reads the stack as it is now, ``frame_pointer`` that register of the selected thread."""
         self._rules = rules
         self._read = read
-        self._rbp = rbp
+        self._frame_pointer = frame_pointer
 
     def return_address(self, cfa: int) -> int:
         """Where the frame that ends at ``cfa`` returns to. Raises MemoryFault."""
@@ -136,21 +139,23 @@ class CallerWalk:
         if not 0 <= top - cfa < SPAN_LIMIT:
             return False
         rule = self._rules.at(pc)
-        base = cfa - _SLACK
-        low = min(base, cfa + rule.saved) if rule is not None else base
+        low = min(cfa - _SLACK, cfa + rule.saved) if rule is not None else cfa - _SLACK
         stack = self._read(low, top - low)
-        rbp = _word(stack, cfa + rule.saved - low)[0] if rule is not None and rule.saved else self._rbp()
+        if rule is not None and rule.saved:
+            base = _word(stack, cfa + rule.saved - low)[0]
+        else:
+            base = self._frame_pointer()
         current = cfa
         for _ in range(FRAME_LIMIT):
             pc = _word(stack, current - 8 - low)[0]
             rule = self._rules.at(pc - 1)
             if rule is None:
                 return self._in_place(stack, low, ancestor)
-            above = (rbp if rule.by_rbp else current) + rule.offset
+            above = (base if rule.by_frame_pointer else current) + rule.offset
             if above >= top or above <= current:
                 return above == top and self._is(pc, stack, low, ancestor)
             if rule.saved:
-                rbp = _word(stack, above + rule.saved - low)[0]
+                base = _word(stack, above + rule.saved - low)[0]
             current = above
         return False
 

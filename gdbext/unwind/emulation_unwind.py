@@ -1,9 +1,10 @@
 """Unwinding code that has no call frame information: following it from pc to its return.
 
 MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have
-no CFI and need not keep rbp, but each must take its frame down before it returns. So the instructions from pc to a
-``ret`` are interpreted on symbols: what rsp and the callee-saved registers are there, in terms of the registers and
-the memory at pc. The value of a symbol is a DWARF expression, so that the result is an ordinary unwind row.
+no CFI and need not keep a frame pointer, but each must take its frame down before it returns. So the instructions from
+pc to a return are interpreted on symbols: what the stack pointer and the callee-saved registers are there, in terms of
+the registers and the memory at pc. The value of a symbol is a DWARF expression, so that the result is an ordinary
+unwind row.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.decode import REGISTERS, Instruction, MemoryOperand, instructions
-from gdbext.arch.x86_64.registers import CALLEE_SAVED, DWARF_REGISTERS, DWARF_RETURN_ADDRESS, ENDBR64
+from gdbext.arch.base import Architecture
+from gdbext.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, Rule
 from gdbext.process.code_reader import CodeReader
 
@@ -25,11 +26,8 @@ MAX_STACK_DISTANCE = 1 << 20
 _MAX_EXPRESSION = 64
 _MAX_SLOTS = 4096
 _WINDOW = 512
-_LONGEST = 15  # bytes of an instruction
 _WORD = 8
 _DEREF = b"\x06"
-_PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x66\x66", b"\xcc")
-"""How the instructions begin that fill the space between functions."""
 
 
 class Value(NamedTuple):
@@ -64,35 +62,56 @@ def _sleb(number: int) -> bytes:
         parts.append(byte | 0x80)
 
 
-_ROOTS = {name: bytes((0x70 + DWARF_REGISTERS.index(name), 0)) for name in REGISTERS}
-"""DW_OP_bregN 0: the value of a register at pc."""
+class _Symbols:
+    """What the registers of an architecture are called in DWARF expressions."""
 
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+        self.roots = {
+            name: bytes((0x70 + number, 0))
+            for number, name in enumerate(architecture.dwarf_registers)
+            if name != architecture.program_counter
+        }
+        """DW_OP_bregN 0: the value of a register at pc."""
+        self.registers = {root: root[0] - 0x70 for root in self.roots.values()}
+        """The DWARF number of a root."""
+        self.preserved = [architecture.dwarf_registers.index(name) for name in architecture.callee_saved]
 
-def _initial(registers: Mapping[str, int]) -> dict[str, Value]:
-    """The known registers as symbols. Those that point into the stack are expressed by rsp, so that the same stack
-    word has the same symbol by whatever register it is reached."""
-    top = registers["rsp"]
-    found = {}
-    for name in REGISTERS:
-        if name in registers:
-            distance = registers[name] - top
-            near = 0 <= distance < MAX_STACK_DISTANCE
-            found[name] = Value(_ROOTS["rsp"], distance) if near else Value(_ROOTS[name], 0)
-    return found
+    def initial(self, registers: Mapping[str, int]) -> dict[str, Value]:
+        """The known registers as symbols. Those that point into the stack are expressed by the stack pointer, so that
+        the same stack word has the same symbol by whatever register it is reached."""
+        stack_pointer = self.architecture.stack_pointer
+        top = registers[stack_pointer]
+        found = {}
+        for name, root in self.roots.items():
+            if name in registers:
+                distance = registers[name] - top
+                near = 0 <= distance < MAX_STACK_DISTANCE
+                found[name] = Value(self.roots[stack_pointer], distance) if near else Value(root, 0)
+        return found
 
 
 class _State:
     """Registers and stack words on one path. What is not in ``registers`` is unknown."""
 
-    __slots__ = ("registers", "slots")
+    __slots__ = ("_architecture", "_sp", "registers", "slots")
 
-    def __init__(self, registers: dict[str, Value], slots: dict[Value, Value | None]) -> None:
+    def __init__(
+        self, architecture: Architecture, registers: dict[str, Value], slots: dict[Value, Value | None]
+    ) -> None:
+        self._architecture = architecture
+        self._sp = architecture.stack_pointer
         self.registers = registers
         self.slots = slots
         """Words that the path has written, by address; all other memory is as it was at pc."""
 
     def copy(self) -> _State:
-        return _State(dict(self.registers), dict(self.slots))
+        return _State(self._architecture, dict(self.registers), dict(self.slots))
+
+    @property
+    def top(self) -> Value | None:
+        """The stack pointer."""
+        return self.registers.get(self._sp)
 
     def set(self, name: str | None, value: Value | None) -> None:
         if name is None:
@@ -120,7 +139,7 @@ class _State:
                 self.slots[address.plus(offset)] = None
 
     def address(self, memory: MemoryOperand | None) -> Value | None:
-        if memory is None or memory.index_register is not None or memory.base is None:
+        if memory is None or memory.index_register is not None or memory.base in (None, PC_RELATIVE):
             return None
         base = self.registers.get(memory.base)
         return None if base is None else base.plus(memory.displacement)
@@ -133,8 +152,8 @@ class _State:
         elif one.kind == "pop":
             self._pop(one.destination, self.address(one.memory))
         elif one.kind == "leave":
-            self.set("rsp", registers.get("rbp"))
-            self._pop("rbp", None)
+            self.set(self._sp, registers.get(one.destination or ""))
+            self._pop(one.destination, None)
         elif one.kind == "mov" and one.destination is None:
             self.store(self.address(one.memory), registers.get(one.source) if one.source else None)
         elif one.kind == "mov" and one.source is not None:
@@ -149,24 +168,25 @@ class _State:
             self._clobber(one)
 
     def _push(self, one: Instruction) -> None:
-        top = self.registers.get("rsp")
+        top = self.top
         value = self.registers.get(one.source) if one.source else self.load(self.address(one.memory))
         if top is not None:
-            self.registers["rsp"] = top.plus(-_WORD)
+            self.registers[self._sp] = top.plus(-_WORD)
             self.store(top.plus(-_WORD), value)
 
     def _pop(self, destination: str | None, memory: Value | None) -> None:
-        top = self.registers.get("rsp")
+        top = self.top
         value = self.load(top)
         if top is not None:
-            self.registers["rsp"] = top.plus(_WORD)
+            self.registers[self._sp] = top.plus(_WORD)
         if destination is None:
             self.store(memory, value)
         else:
             self.set(destination, value)
 
     def _clobber(self, one: Instruction) -> None:
-        kept = (*CALLEE_SAVED, "rsp") if one.kind == "call" else ()
+        architecture = self._architecture
+        kept = (*architecture.callee_saved, self._sp) if one.kind == "call" else ()
         for name in one.writes:
             if name not in kept:
                 self.registers.pop(name, None)
@@ -177,8 +197,12 @@ class _State:
 class EmulationUnwinder:
     """Finds the unwind rows of code addresses without CFI; kept by address."""
 
-    def __init__(self, code: CodeReader, starts_function: Callable[[int], bool]) -> None:
+    def __init__(
+        self, architecture: Architecture, code: CodeReader, starts_function: Callable[[int], bool]
+    ) -> None:
         """``starts_function`` tells of an address whether a function is known to begin there."""
+        self._architecture = architecture
+        self._symbols = _Symbols(architecture)
         self._code = code
         self._starts_function = starts_function
         self._rows: dict[tuple[int, tuple[tuple[str, Value], ...]], tuple[Row, ...]] = {}
@@ -187,9 +211,9 @@ class EmulationUnwinder:
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[Row, ...]:
         """The different rows that returns reachable from ``pc`` give; () when none is found.
 
-        ``registers`` are those of the frame, as far as they are known; rsp must be.
+        ``registers`` are those of the frame, as far as they are known; the stack pointer must be.
         """
-        initial = _initial(registers)
+        initial = self._symbols.initial(registers)
         key = (pc, tuple(initial.items()))
         found = self._rows.get(key)
         if found is None:
@@ -197,7 +221,7 @@ class EmulationUnwinder:
         return found
 
     def _search(self, pc: int, initial: dict[str, Value]) -> list[Row]:
-        pending = [(pc, _State(dict(initial), {}))]
+        pending = [(pc, _State(self._architecture, dict(initial), {}))]
         visited: dict[int, Value | None] = {}
         rows: list[Row] = []
         self._budget = MAX_INSTRUCTIONS
@@ -205,7 +229,7 @@ class EmulationUnwinder:
         while pending and self._budget > 0 and exits < MAX_EXITS:
             address, state = pending.pop()
             end = self._follow(address, state, visited, pending)
-            row = _row(state, initial) if end == "ret" else None
+            row = self._row(state, initial) if end == "ret" else None
             if row is not None:
                 exits += 1
                 self._budget = min(self._budget, AFTER_FIRST)
@@ -222,7 +246,7 @@ class EmulationUnwinder:
         after_call = False
         for one in self._straight(address):
             self._budget -= 1
-            top = state.registers.get("rsp")
+            top = state.top
             if one.address in visited:  # in sound code every way to an address has the stack at the same height
                 return "visited" if visited[one.address] == top else "contradiction"
             if self._budget <= 0 or (after_call and self._is_beyond(one)):
@@ -245,38 +269,47 @@ class EmulationUnwinder:
     def _is_beyond(self, one: Instruction) -> bool:
         """True when the code behind a call is not the caller's any more: the call does not return."""
         code = self._code.after(one.address, 4)
-        return code.startswith(_PADDING) or code == ENDBR64 or self._starts_function(one.address)
+        beyond = (*self._architecture.padding, *self._architecture.entry_marks)
+        return code.startswith(beyond) or self._starts_function(one.address)
 
     def _straight(self, address: int) -> Iterator[Instruction]:
         """Instructions one after the other from ``address``, as far as they can be read and understood."""
         while True:
             window = self._code.after(address, _WINDOW)
             start = address
-            for one in instructions(window, start):
+            for one in self._architecture.decode(window, start):
                 yield one
                 address = one.end
-                if address - start > len(window) - _LONGEST and len(window) == _WINDOW:
+                if address - start > len(window) - self._architecture.longest_instruction and len(window) == _WINDOW:
                     break
             if address == start or len(window) < _WINDOW:
                 return
 
+    def _row(self, state: _State, initial: dict[str, Value]) -> Row | None:
+        """The row that follows from the state at a return; None where the stack pointer is not known there, or the path
+        wrote over the return address."""
+        architecture, top = self._architecture, state.top
+        if top is None or (architecture.call_pushes and top in state.slots):
+            return None
+        cfa = top.plus(architecture.call_pushes)
+        if cfa.root == self._symbols.roots[architecture.stack_pointer] and cfa.added < architecture.call_pushes:
+            return None  # below the stack pointer
+        column = architecture.return_column
+        rules = {number: self._kept(number, state, initial, cfa) for number in self._symbols.preserved}
+        if architecture.call_pushes:
+            rules[column] = Rule(OFFSET, -_WORD)
+        else:
+            rules[column] = self._kept(column, state, initial, cfa)
+        register = self._symbols.registers.get(cfa.root)
+        if register is not None:
+            return Row(register, cfa.added, None, rules, column, False)
+        return Row(-1, 0, cfa.code(), rules, column, False)
 
-def _row(state: _State, initial: dict[str, Value]) -> Row | None:
-    """The row that follows from the state at a ``ret``; None where rsp is not known or the path wrote there."""
-    top = state.registers.get("rsp")
-    if top is None or top in state.slots:
-        return None
-    cfa = top.plus(_WORD)
-    if cfa.root == _ROOTS["rsp"] and cfa.added < _WORD:
-        return None  # below the stack pointer
-    rules = {DWARF_RETURN_ADDRESS: Rule(OFFSET, -_WORD)}
-    for name in CALLEE_SAVED:
+    def _kept(self, number: int, state: _State, initial: dict[str, Value], cfa: Value) -> Rule:
+        """Where the caller's value of a register is."""
+        name = self._architecture.dwarf_registers[number]
         value = state.registers.get(name)
-        same = value is not None and value == initial.get(name)
-        rules[DWARF_REGISTERS.index(name)] = Rule(SAME) if same else _rule(value, cfa)
-    if cfa.root in _ROOTS.values():
-        return Row(cfa.root[0] - 0x70, cfa.added, None, rules, DWARF_RETURN_ADDRESS, False)
-    return Row(-1, 0, cfa.code(), rules, DWARF_RETURN_ADDRESS, False)
+        return Rule(SAME) if value is not None and value == initial.get(name) else _rule(value, cfa)
 
 
 def _rule(value: Value | None, cfa: Value) -> Rule:

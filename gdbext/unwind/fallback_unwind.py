@@ -5,10 +5,8 @@ Each way has to end at a return address: a word that points into executable memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Optional
+from collections.abc import Callable
 
-from gdbext.arch.x86_64.registers import follows_call, return_address_offset
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.code_reader import CodeReader
 from gdbext.process.memory import Memory
@@ -16,20 +14,17 @@ from gdbext.process.modules import ModuleTable
 from gdbext.unwind.emulation_unwind import EmulationUnwinder
 from gdbext.unwind.unwind_row import MASK, Registers, compile_row, preserved
 
-Fallback = Callable[[Mapping[str, int]], Optional[dict[str, int]]]
-"""The debugger's own unwinder: a frame's registers to its caller's (rip and rsp at least), None if it cannot."""
-
 Guess = tuple[int, Registers, str]
 """CFA, the caller's registers, how they were found."""
 
 MAX_FRAME = 1 << 20
-"""Bytes between rsp and the saved rbp that are believed where the stack's mapping is unknown."""
+"""Bytes between the stack pointer and the frame pointer that are believed where the stack's mapping is unknown."""
 _EDGE = 16
 """Bytes of code around pc that tell whether it is at a function's edge."""
 
 
 class FallbackUnwinder:
-    """Finds callers by the word at rsp, by following the code, by the frame pointer, or by the debugger."""
+    """Finds callers by the return address at the top of the stack, by following the code, or by the frame pointer."""
 
     def __init__(
         self,
@@ -37,13 +32,13 @@ class FallbackUnwinder:
         modules: ModuleTable,
         code: CodeReader,
         starts_function: Callable[[int], bool],
-        fallback: Fallback | None,
     ) -> None:
+        self._architecture = memory.architecture
+        self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
         self._memory = memory
         self._modules = modules
         self._code = code
-        self._flow = EmulationUnwinder(code, starts_function)
-        self._fallback = fallback
+        self._flow = EmulationUnwinder(self._architecture, code, starts_function)
 
     def caller(self, registers: Registers, exact: bool, is_code: bool) -> Guess | None:
         """The caller of the frame with these registers; None where nothing plausible is found.
@@ -52,34 +47,32 @@ class FallbackUnwinder:
         """
         offset: int | None = None
         if exact:
-            offset = self._edge(registers["rip"]) if is_code else 0
+            offset = self._edge(registers[self._pc]) if is_code else 0
         guess = None if offset is None else self._at_stack_top(registers, offset)
         if guess is None and is_code:
             guess = self._by_code(registers) or self._by_frame_pointer(registers)
-        return guess or self._by_debugger(registers)
+        return guess
 
     def _edge(self, pc: int) -> int | None:
         at = self._code.read(pc, _EDGE)
-        return None if at is None else return_address_offset(at, self._code.before(pc, _EDGE))
+        return None if at is None else self._architecture.return_address_offset(at, self._code.before(pc, _EDGE))
 
     def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
-        cfa = (registers["rsp"] + offset + 8) & MASK
+        cfa = (registers[self._sp] + offset + 8) & MASK
         pc = self._return_address(cfa - 8)
         if pc is None:
             return None
-        callers = preserved(registers)
-        callers.update(rip=pc, rsp=cfa)
-        return cfa, callers, "return-address"
+        return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
 
     def _by_code(self, registers: Registers) -> Guess | None:
         """By the ways to return that the code at pc has; they must agree where they make sense at all."""
         found: list[tuple[int, Registers]] = []
-        for row in self._flow.rows(registers["rip"], registers):
+        for row in self._flow.rows(registers[self._pc], registers):
             try:
-                cfa, callers = compile_row(row).caller(registers, self._memory.read)
+                cfa, callers = compile_row(self._architecture, row).caller(registers, self._memory.read)
             except (BadData, MemoryFault, KeyError):
                 continue
-            if cfa > registers["rsp"] and self._return_address(cfa - 8) is not None:
+            if cfa > registers[self._sp] and self._return_address(cfa - 8) is not None:
                 found.append((cfa, callers))
         if not found or any(cfa != found[0][0] for cfa, _ in found):
             return None
@@ -91,14 +84,15 @@ class FallbackUnwinder:
         return found[0][0], agreed, "code"
 
     def _by_frame_pointer(self, registers: Registers) -> Guess | None:
-        frame = registers.get("rbp", 0)
-        if not self._in_stack(frame, registers["rsp"]):
+        frame = registers.get(self._architecture.frame_pointer, 0)
+        if not self._in_stack(frame, registers[self._sp]):
             return None
         pc = self._return_address(frame + 8)
-        rbp = self._memory.try_u64(frame)
-        if pc is None or rbp is None:
+        saved = self._memory.try_u64(frame)
+        if pc is None or saved is None:
             return None
-        return frame + 16, {"rip": pc, "rsp": frame + 16, "rbp": rbp}, "frame-pointer"
+        top = frame + 16
+        return top, {self._pc: pc, self._sp: top, self._architecture.frame_pointer: saved}, "frame-pointer"
 
     def _in_stack(self, frame: int, sp: int) -> bool:
         if frame % 8 or frame < sp:
@@ -115,12 +109,4 @@ class FallbackUnwinder:
         if not self._code.is_code(pc - 1):
             return None
         before = self._code.before(pc, 8)
-        return pc if not before or follows_call(before) else None
-
-    def _by_debugger(self, registers: Registers) -> Guess | None:
-        if self._fallback is None:
-            return None
-        callers = self._fallback(registers)
-        if not callers or "rip" not in callers or "rsp" not in callers:
-            return None
-        return callers["rsp"], dict(callers), "debugger"
+        return pc if not before or self._architecture.follows_call(before) else None

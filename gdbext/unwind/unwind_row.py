@@ -1,6 +1,6 @@
 """One step from a frame to its caller, compiled from a row of call frame information.
 
-Almost every row of compiled code says "the CFA is rsp or rbp plus a number, and some registers were pushed next to the
+Almost every row of compiled code says "the CFA is a register plus a number, and some registers were pushed next to the
 return address". Such a row becomes one memory read and one unpack; the rest goes through ``InterpretedRow``.
 """
 
@@ -10,14 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from gdbext.arch.x86_64.registers import (
-    CALLEE_SAVED,
-    DWARF_REGISTERS,
-    DWARF_RETURN_ADDRESS,
-    DWARF_RSP,
-    SIGCONTEXT,
-    SIGCONTEXT_OFFSET,
-)
+from gdbext.arch.base import Architecture
 from gdbext.errors import BadData
 from gdbext.formats.cfi_program import EXPRESSION, OFFSET, REGISTER, SAME, UNDEFINED, VAL_EXPRESSION, Row, Rule
 from gdbext.formats.dwarf_expression import evaluate
@@ -28,7 +21,6 @@ MAX_SPAN = 1024
 
 Registers = dict[str, int]
 ReadMemory = Callable[[int, int], bytes]
-_FOLLOWED = frozenset((*CALLEE_SAVED, "rsp", "rip"))
 
 
 class UnwindRow(Protocol):
@@ -46,145 +38,181 @@ class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
     __slots__ = (
-        "_low", "_offset", "_register", "_return", "_saved", "_span", "_undefined", "_unpack", "ends", "is_signal",
+        "_architecture", "_low", "_most", "_offset", "_pc", "_register", "_return", "_saved", "_sp", "_span",
+        "_undefined", "_unpack", "ends", "is_signal",
     )  # fmt: skip
 
-    def __init__(self, row: Row, saved: dict[int, int], undefined: list[str]) -> None:
+    def __init__(self, architecture: Architecture, row: Row, saved: dict[int, int], undefined: list[str]) -> None:
         """``saved`` is DWARF register to offset from the CFA."""
+        names = architecture.dwarf_registers
         self.is_signal = False
         self.ends = False
-        self._register = register_name(row.cfa_register)
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._architecture = architecture
+        self._most = len(architecture.followed)
+        self._register = names[row.cfa_register]
         self._offset = row.cfa_offset
         self._low = min(saved.values())
         self._span = max(saved.values()) + 8 - self._low
         self._unpack = struct.Struct(f"<{self._span // 8}Q").unpack
         self._return = (saved[row.return_register] - self._low) // 8
         self._saved = [
-            (DWARF_REGISTERS[number], (offset - self._low) // 8)
+            (names[number], (offset - self._low) // 8)
             for number, offset in saved.items()
-            if DWARF_REGISTERS[number] in CALLEE_SAVED
+            if names[number] in architecture.callee_saved
         ]
         self._undefined = undefined
 
     def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
         cfa = (registers[self._register] + self._offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
-        known = registers.copy() if len(registers) <= len(_FOLLOWED) else preserved(registers)
+        if len(registers) <= self._most:
+            known = registers.copy()
+        else:
+            known = preserved(self._architecture, registers)
         for name, index in self._saved:
             known[name] = words[index]
         for name in self._undefined:
             known.pop(name, None)
-        known["rip"] = words[self._return]
-        known["rsp"] = cfa
+        known[self._pc] = words[self._return]
+        known[self._sp] = cfa
         return cfa, known
 
 
 class InterpretedRow:
     """Any other row: expressions, signal frames, registers in registers."""
 
-    __slots__ = ("_row", "ends", "is_signal")
+    __slots__ = ("_architecture", "_row", "ends", "is_signal")
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, architecture: Architecture, row: Row) -> None:
+        self._architecture = architecture
         self._row = row
         self.is_signal = row.is_signal
         rule = row.rules.get(row.return_register)
         self.ends = rule is not None and rule.kind == UNDEFINED
 
     def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
+        architecture = self._architecture
         cfa = self._cfa(registers, read)
         if self.ends:
             return cfa, {}
-        row = self._row
-        known = dict(registers) if self.is_signal else preserved(registers)
-        known["rsp"] = cfa
-        for number, rule in row.rules.items():
-            if number <= DWARF_RETURN_ADDRESS and (self.is_signal or DWARF_REGISTERS[number] in _FOLLOWED):
-                _apply(known, DWARF_REGISTERS[number], rule, cfa, registers, read)
-        return_rule = row.rules.get(row.return_register)
-        if return_rule is None or return_rule.kind == SAME:
-            raise BadData("the call frame information does not say where the return address is")
+        known = dict(registers) if self.is_signal else preserved(architecture, registers)
+        known[architecture.stack_pointer] = cfa
+        for number, rule in self._row.rules.items():
+            name = architecture.dwarf_registers[number] if number < len(architecture.dwarf_registers) else ""
+            if name and (self.is_signal or name in architecture.followed):
+                _apply(architecture, known, name, rule, cfa, registers, read)
+        self._set_program_counter(known, registers)
         return cfa, known
+
+    def _set_program_counter(self, known: Registers, registers: Registers) -> None:
+        """The caller goes on at the value of the return column, which is a register of its own where calls leave the
+        return address in one."""
+        architecture, row = self._architecture, self._row
+        name = architecture.dwarf_registers[row.return_register]
+        rule = row.rules.get(row.return_register)
+        unchanged = rule is None or rule.kind == SAME
+        if name == architecture.program_counter:
+            if unchanged:
+                raise BadData("the call frame information does not say where the return address is")
+        elif unchanged:
+            known[architecture.program_counter] = registers[name]
+        elif name in known:
+            known[architecture.program_counter] = known[name]
 
     def _cfa(self, registers: Registers, read: ReadMemory) -> int:
         row = self._row
         if row.cfa_code is None:
-            return (registers[register_name(row.cfa_register)] + row.cfa_offset) & MASK
-        return _evaluate(row.cfa_code, registers, read)
+            return (registers[self._architecture.dwarf_registers[row.cfa_register]] + row.cfa_offset) & MASK
+        return _evaluate(self._architecture, row.cfa_code, registers, read)
 
 
 class SigreturnRow:
-    """A signal trampoline recognised by its code: the kernel's ``struct ucontext`` is at the stack pointer."""
+    """A signal trampoline recognised by its code: the registers that the kernel saved stand at the stack pointer."""
 
-    __slots__ = ("ends", "is_signal")
+    __slots__ = ("_architecture", "ends", "is_signal")
 
-    def __init__(self) -> None:
+    def __init__(self, architecture: Architecture) -> None:
+        self._architecture = architecture
         self.is_signal = True
         self.ends = False
 
     def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
-        size = max(SIGCONTEXT.values()) + 8
-        words = struct.unpack(f"<{size // 8}Q", read((registers["rsp"] + SIGCONTEXT_OFFSET) & MASK, size))
-        known = {name: words[offset // 8] for name, offset in SIGCONTEXT.items()}
-        return known["rsp"], known
+        frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
+        size = max(frame.saved.values()) + 8
+        words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))
+        known = {name: words[offset // 8] for name, offset in frame.saved.items()}
+        return known[sp], known
 
 
-def preserved(registers: Registers) -> Registers:
-    """Of the registers of a frame, those that a call leaves alone (with the caller's rip and rsp still to come)."""
-    return {name: registers[name] for name in CALLEE_SAVED if name in registers}
+def preserved(architecture: Architecture, registers: Registers) -> Registers:
+    """Of the registers of a frame, those that a call leaves alone (with the caller's pc and sp still to come)."""
+    return {name: registers[name] for name in architecture.callee_saved if name in registers}
 
 
-def register_name(number: int) -> str:
-    """The name of a DWARF register. Raises BadData for those that we do not follow (vectors, segments)."""
-    if not 0 <= number < len(DWARF_REGISTERS):
-        raise BadData(f"call frame information refers to DWARF register {number}")
-    return DWARF_REGISTERS[number]
-
-
-def compile_row(row: Row) -> UnwindRow:
+def compile_row(architecture: Architecture, row: Row) -> UnwindRow:
     """The cheapest step that does what ``row`` says. Raises BadData for a row that makes no sense."""
     if row.cfa_code is None:
-        register_name(row.cfa_register)
-    if row.return_register != DWARF_RETURN_ADDRESS:
+        _register_name(architecture, row.cfa_register)
+    if row.return_register != architecture.return_column:
         raise BadData(f"return address in DWARF register {row.return_register}")
-    saved = {n: rule.number for n, rule in row.rules.items() if rule.kind == OFFSET and n <= DWARF_RETURN_ADDRESS}
+    count = len(architecture.dwarf_registers)
+    rules = {number: rule for number, rule in row.rules.items() if number < count}
+    saved = {number: rule.number for number, rule in rules.items() if rule.kind == OFFSET}
     undefined = [
-        DWARF_REGISTERS[n] for n, rule in row.rules.items() if rule.kind == UNDEFINED and n < DWARF_RETURN_ADDRESS
+        architecture.dwarf_registers[number]
+        for number, rule in rules.items()
+        if rule.kind == UNDEFINED and number != row.return_register
     ]
-    simple = all(
-        rule.kind in (OFFSET, UNDEFINED, SAME) for n, rule in row.rules.items() if n <= DWARF_RETURN_ADDRESS
-    )
-    if row.is_signal or row.cfa_code is not None or not simple or not _compact(saved):
-        return InterpretedRow(row)
-    return CompiledRow(row, saved, undefined)
+    simple = all(rule.kind in (OFFSET, UNDEFINED, SAME) for rule in rules.values())
+    if row.is_signal or row.cfa_code is not None or not simple or not _compact(architecture, saved):
+        return InterpretedRow(architecture, row)
+    return CompiledRow(architecture, row, saved, undefined)
 
 
-def _compact(saved: dict[int, int]) -> bool:
+def _compact(architecture: Architecture, saved: dict[int, int]) -> bool:
     """True when all saved registers, the return address among them, can be had by one small aligned read."""
-    if DWARF_RETURN_ADDRESS not in saved or DWARF_RSP in saved:
+    stack_pointer = architecture.dwarf_registers.index(architecture.stack_pointer)
+    if architecture.return_column not in saved or stack_pointer in saved:
         return False
     low, high = min(saved.values()), max(saved.values())
     return high + 8 - low <= MAX_SPAN and all((offset - low) % 8 == 0 for offset in saved.values())
 
 
+def _register_name(architecture: Architecture, number: int) -> str:
+    """The name of a DWARF register. Raises BadData for those that we do not follow (vectors, segments)."""
+    if not 0 <= number < len(architecture.dwarf_registers):
+        raise BadData(f"call frame information refers to DWARF register {number}")
+    return architecture.dwarf_registers[number]
+
+
 def _apply(
-    known: Registers, name: str, rule: Rule, cfa: int, registers: Registers, read: ReadMemory
+    architecture: Architecture,
+    known: Registers,
+    name: str,
+    rule: Rule,
+    cfa: int,
+    registers: Registers,
+    read: ReadMemory,
 ) -> None:
     """Set ``known[name]`` as ``rule`` says; a rule that needs an unknown register makes it unknown."""
     try:
-        known[name] = _value(rule, name, cfa, registers, read)
+        known[name] = _value(architecture, rule, name, cfa, registers, read)
     except KeyError:
         known.pop(name, None)
 
 
-def _value(rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
+def _value(
+    architecture: Architecture, rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory
+) -> int:
     if rule.kind == UNDEFINED:
         raise KeyError(name)
     if rule.kind == SAME:
         return registers[name]
     if rule.kind == REGISTER:
-        return registers[register_name(rule.number)]
+        return registers[_register_name(architecture, rule.number)]
     if rule.kind in (EXPRESSION, VAL_EXPRESSION):
-        value = _evaluate(rule.code, registers, read, (cfa,))
+        value = _evaluate(architecture, rule.code, registers, read, (cfa,))
     else:
         value = (cfa + rule.number) & MASK
     if rule.kind in (OFFSET, EXPRESSION):
@@ -192,9 +220,11 @@ def _value(rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemo
     return value
 
 
-def _evaluate(code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()) -> int:
+def _evaluate(
+    architecture: Architecture, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()
+) -> int:
     def register(number: int) -> int:
-        return registers[register_name(number)]
+        return registers[_register_name(architecture, number)]
 
     def dereference(address: int, size: int) -> int:
         return int.from_bytes(read(address, size), "little")

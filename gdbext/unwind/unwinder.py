@@ -11,35 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.registers import DWARF_REGISTERS, SIGRETURN, SIGRETURN_SYSCALL
 from gdbext.errors import BadData, MemoryFault
 from gdbext.formats.cfi_program import row_at
 from gdbext.process.code_reader import CodeReader
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
-from gdbext.unwind.fallback_unwind import Fallback, FallbackUnwinder
+from gdbext.unwind.fallback_unwind import FallbackUnwinder
 from gdbext.unwind.frame_tables import FrameTable, frame_table
 from gdbext.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
 
 END_OF_STACK = "end of stack"
-_ALL = frozenset(DWARF_REGISTERS)
 
 
 class NativeFrame:
     """One frame of a native stack.
 
-    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are rip and rsp in this frame; ``cfa`` is the caller's rsp
-    after the return, 0 where it is not known (the last frame of a walk that ended for want of CFI). ``registers`` are
-    rip, rsp, rbp, rbx and r12–r15 as they were in this frame, fewer where one cannot be known; level 0 and a frame
-    that a signal interrupted have all. ``how`` tells by what this frame was found:
+    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
+    is the caller's stack pointer after the return, 0 where it is not known (the last frame of a walk that ended for
+    want of CFI). ``registers`` are these two and the callee-saved ones as they were in this frame, fewer where one
+    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` tells by what this frame was found:
 
     - ``registers``: the thread's own registers (level 0);
     - ``cfi``: call frame information of the inner frame;
     - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
     - ``return-address``: the word that a call has just pushed (a call to nowhere, code at a function's edge);
     - ``code``: code without CFI was followed to its return: next to certain, but not proven;
-    - ``frame-pointer``: rbp, in code without CFI: likely, not proven;
-    - ``debugger``: the fallback.
+    - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
 
     ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
     else ``pc``. ``is_signal`` marks the trampoline that a signal handler returns to.
@@ -50,6 +47,8 @@ class NativeFrame:
     def __init__(
         self,
         level: int,
+        pc: int,
+        sp: int,
         registers: Registers,
         cfa: int,
         how: str,
@@ -58,8 +57,8 @@ class NativeFrame:
         module: Module | None,
     ) -> None:
         self.level = level
-        self.pc = registers["rip"]
-        self.sp = registers["rsp"]
+        self.pc = pc
+        self.sp = sp
         self.cfa = cfa
         self.registers = registers
         self.how = how
@@ -88,13 +87,16 @@ class _Stop(Exception):
 class Unwinder:
     """Walks stacks. One instance serves all threads of a stopped target, as long as its module map stays the same."""
 
-    def __init__(self, memory: Memory, modules: ModuleTable, fallback: Fallback | None = None) -> None:
-        """``fallback`` is given a frame's registers where nothing else helps, and returns its caller's or None."""
+    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
         self.stopped = ""
+        self._architecture = memory.architecture
+        self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
+        self._least_growth = self._architecture.call_pushes
+        """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
         self._memory = memory
         self._modules = modules
         self._code = CodeReader(memory, modules)
-        self._guesser = FallbackUnwinder(memory, modules, self._code, self._starts_function, fallback)
+        self._guesser = FallbackUnwinder(memory, modules, self._code, self._starts_function)
         self._tables: dict[int, tuple[FrameTable | None, str]] = {}
         self._after_call: dict[int, _Place] = {}
         self._exact: dict[int, _Place] = {}
@@ -106,13 +108,15 @@ class Unwinder:
         a sentence. Memory use does not grow with the number of frames.
         """
         self.stopped = "not finished"
-        current = {name: registers[name] for name in registers if name in _ALL}
+        pc, sp = self._pc, self._sp
+        wanted = {*self._architecture.dwarf_registers, pc}
+        current = {name: value for name, value in registers.items() if name in wanted}
         how, exact = "registers", True
         seen_trampolines: set[int] = set()
         for level in range(limit):
-            place = self._place(current["rip"], exact)
+            place = self._place(current[pc], exact)
             if not exact and not place.is_code:
-                self.stopped = _no_code(current["rip"])
+                self.stopped = _no_code(current[pc])
                 return
             cfa, callers, next_how, reason = 0, None, "", ""
             try:
@@ -120,7 +124,7 @@ class Unwinder:
             except _Stop as stop:
                 cfa, reason = stop.args[1], stop.args[0]
             signal = place.step is not None and place.step.is_signal
-            yield NativeFrame(level, current, cfa, how, signal, place.lookup_pc, place.module)
+            yield NativeFrame(level, current[pc], current[sp], current, cfa, how, signal, place.lookup_pc, place.module)
             if callers is None:
                 self.stopped = reason
                 return
@@ -149,15 +153,16 @@ class Unwinder:
             if step.ends:
                 raise _Stop(END_OF_STACK, cfa)
             how = "signal" if step.is_signal else "cfi"
-        if "rip" not in callers or "rsp" not in callers:
+        pc, sp = self._pc, self._sp
+        if pc not in callers or sp not in callers:
             raise _Stop("the return address is not known", cfa)
         if step is not None and step.is_signal:
-            if registers["rsp"] in seen_trampolines:
-                raise _Stop(f"signal frames go round in a circle at {registers['rsp']:#x}", cfa)
-            seen_trampolines.add(registers["rsp"])
-        elif callers["rsp"] < registers["rsp"] + (0 if exact else 8):  # longjmp's end has its target's rsp already
-            raise _Stop(f"the stack does not grow at {registers['rip']:#x} (damaged)", cfa)
-        return callers["rsp"], callers, how
+            if registers[sp] in seen_trampolines:
+                raise _Stop(f"signal frames go round in a circle at {registers[sp]:#x}", cfa)
+            seen_trampolines.add(registers[sp])
+        elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
+            raise _Stop(f"the stack does not grow at {registers[pc]:#x} (damaged)", cfa)
+        return callers[sp], callers, how
 
     def _place(self, pc: int, exact: bool) -> _Place:
         places = self._exact if exact else self._after_call
@@ -171,7 +176,7 @@ class Unwinder:
         module = self._modules.find(lookup)
         step, problem = self._compiled(module, lookup) if module is not None else (None, f"no CFI at {pc:#x}")
         if step is None and self._is_sigreturn(pc):
-            step = SigreturnRow()
+            step = SigreturnRow(self._architecture)
         if step is not None and step.is_signal:
             lookup = pc
         return _Place(lookup, module, step, problem, step is not None or self._code.is_code(lookup))
@@ -183,7 +188,7 @@ class Unwinder:
             try:
                 fde = table.find(vaddr)
                 if fde is not None:
-                    return compile_row(row_at(fde, vaddr)), ""
+                    return compile_row(self._architecture, row_at(fde, vaddr)), ""
             except BadData as error:
                 return None, f"damaged CFI at {pc:#x}: {error.what}"
         return None, problem or f"no CFI at {pc:#x} ({module.name})"
@@ -211,9 +216,10 @@ class Unwinder:
         return found
 
     def _is_sigreturn(self, pc: int) -> bool:
-        """True at the first or the second instruction of a signal trampoline."""
-        starts = (pc, pc - SIGRETURN_SYSCALL)
-        return any(self._code.read(start, len(SIGRETURN)) == SIGRETURN for start in starts)
+        """True inside a signal trampoline."""
+        frame = self._architecture.signal_frame
+        code = frame.trampoline
+        return any(self._code.read(pc - entry, len(code)) == code for entry in frame.entries)
 
 
 def _no_code(pc: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from gdbext.arch.base import Architecture
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
 
@@ -30,9 +31,6 @@ STACK_SLACK = 0x11000
 SI_KERNEL = 128
 """si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, of which the kernel knows
 no address."""
-
-_USER_END = 1 << 47
-"""First address beyond user space on x86-64 with four page-table levels."""
 
 
 class CrashKind(Enum):
@@ -70,12 +68,13 @@ def is_trap(signal: Signal | None, registers: Mapping[str, int], memory: Memory)
     """SIGTRAP from a breakpoint instruction of the program itself: a debugger's own are not to be seen in memory."""
     if signal is None or signal.name != "SIGTRAP" or (signal.code is not None and signal.code <= 0):
         return False
-    return memory.try_read(registers.get("rip", 0) - 1, 1) == b"\xcc"
+    return memory.architecture.stopped_at_trap(registers, memory.try_read)
 
 
 def describe(
     tid: int,
     signal: Signal,
+    architecture: Architecture,
     registers: Mapping[str, int],
     maps: Sequence[MemoryMapping],
     aborted: str = "",
@@ -87,7 +86,7 @@ def describe(
     address = _fault_address(signal)
     if aborted in ABORTS and signal.name == "SIGABRT":
         return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[aborted]}")
-    kind, what = _classify(signal, address, registers, maps)
+    kind, what = _classify(signal, address, architecture, registers, maps)
     at = f" at {address:#x}" if address is not None else ""
     return Crash(tid, signal.name, address, kind, f"{signal.name}{at}: {what}")
 
@@ -102,7 +101,11 @@ def _fault_address(signal: Signal) -> int | None:
 
 
 def _classify(
-    signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
+    signal: Signal,
+    address: int | None,
+    architecture: Architecture,
+    registers: Mapping[str, int],
+    maps: Sequence[MemoryMapping],
 ) -> tuple[CrashKind, str]:
     if signal.name == "SIGABRT":
         return CrashKind.ABORT, "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
@@ -116,11 +119,15 @@ def _classify(
         return CrashKind.BUS, "memory behind a file that has become shorter, or /dev/shm is full"
     if signal.name != "SIGSEGV":
         return CrashKind.OTHER, "a signal that ends the process"
-    return _segv(signal, address, registers, maps)
+    return _segv(signal, address, architecture, registers, maps)
 
 
 def _segv(
-    signal: Signal, address: int | None, registers: Mapping[str, int], maps: Sequence[MemoryMapping]
+    signal: Signal,
+    address: int | None,
+    architecture: Architecture,
+    registers: Mapping[str, int],
+    maps: Sequence[MemoryMapping],
 ) -> tuple[CrashKind, str]:
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
@@ -128,13 +135,13 @@ def _segv(
         return CrashKind.NON_CANONICAL, "a pointer that is no valid address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
-    if is_stack_overflow(address, registers.get("rsp", 0), maps):
+    if is_stack_overflow(address, registers.get(architecture.stack_pointer, 0), maps):
         return CrashKind.STACK_OVERFLOW, "stack overflow: the guard page below the thread's stack was touched"
-    if registers.get("rip") == address:
+    if registers.get(architecture.program_counter) == address:
         return _jump(address, maps)
     if address < NULL_PAGE:
         return CrashKind.NULL, "a null pointer" if address == 0 else f"a null pointer plus {address}"
-    if address >= _USER_END:
+    if address >= architecture.user_limit:
         return CrashKind.NON_CANONICAL, "an address outside user space (overwritten or freed memory)"
     mapping = _mapping_at(address, maps)
     if mapping is None:

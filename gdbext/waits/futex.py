@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from gdbext.process.syscalls import Syscall
 
-FUTEX = 202
-_FUTEX_WAITV = 449
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
 _PRIVATE = 0x80
 _COMMAND = 0x7F
@@ -48,7 +46,7 @@ class FutexWait:
 
 def futex_wait(call: Syscall | None) -> FutexWait | None:
     """The futex wait of a system call, None for any other call."""
-    if call is None or call.number != FUTEX:
+    if call is None or call.name != "futex":
         return None
     address, operation, value, timeout = call.arguments[:4]
     command = operation & _COMMAND

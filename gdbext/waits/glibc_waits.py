@@ -25,8 +25,6 @@ _PRIORITY_INHERITING, _SHARED = 0x20, 0x80  # PTHREAD_MUTEX_PRIO_INHERIT_NP, PTH
 _READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
 _SIGNAL_OFFSETS = (40, 44, 32, 36)
 """__g_signals[0] and [1] of pthread_cond_t: up to glibc 2.40, then since 2.41 (which dropped __g_refs)."""
-_RED_ZONE = 128
-"""Bytes below the stack pointer that a function may use (psABI x86-64, 3.2.2)."""
 _NEAR = 14
 """Frames between the kernel and the exported function of libc or ld.so that waits."""
 
@@ -89,7 +87,7 @@ def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     if raw is None:
         return None
     lock, count, pointer = (int.from_bytes(raw[a:b], "little") for a, b in ((0, 4), (4, 8), (8, 16)))
-    owners = [each.tid for each in thread.process.threads if pointer and each.registers.get("fs_base") == pointer]
+    owners = [each.tid for each in thread.process.threads if pointer and each.thread_pointer == pointer]
     if not lock or not 0 < count < 1 << 16 or len(owners) != 1:
         return None
     resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
@@ -119,11 +117,12 @@ def _refused_mutex(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     levels = thread.inner_libc_levels
     if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
         return None
-    if not thread.frames[0].sp - _RED_ZONE <= futex.address < thread.frames[levels[-1]].cfa:
+    red_zone = thread.process.memory.architecture.red_zone
+    if not thread.frames[0].sp - red_zone <= futex.address < thread.frames[levels[-1]].cfa:
         return None
     found: dict[int, _MutexWords] = {}
     for address in {value - offset for level in levels for value in thread.values(level) for offset in (0, _KIND)}:
-        mutex = _MutexWords.read(thread.process.memory, address) if address % 8 == 0 and address > _RED_ZONE else None
+        mutex = _MutexWords.read(thread.process.memory, address) if address % 8 == 0 and address > 0 else None
         pi = mutex is not None and mutex.kind & _PRIORITY_INHERITING
         if mutex is not None and pi and thread.process.owner(mutex.lock & TID_MASK) is not None:
             found[address] = mutex
@@ -341,7 +340,7 @@ def _join(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
     word's address proves it, so that no name is needed (pthread_join jumps to a local function)."""
     owner = thread.process.owner(futex.value & TID_MASK)
     other = thread.process.thread(owner.tid) if owner is not None else None
-    if owner is None or other is None or other.registers.get("fs_base", 0) + PTHREAD_TID != futex.address:
+    if owner is None or other is None or other.thread_pointer + PTHREAD_TID != futex.address:
         named = thread.first("join", within=5) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
     evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"

@@ -15,10 +15,8 @@ from gdbext.waits.snapshot import ThreadSnapshot
 
 _DEEP = 200
 """Frames of a thread that are searched for a running initialiser."""
-_LONGEST_CALL = 7
-"""Bytes of ``call *disp32(%r12)``."""
-_CALL_LENGTHS = {0: 2, 1: 3, 2: 6, 3: 2}
-"""Bytes of ``call *operand`` by the mod field of its operand, without REX prefix and SIB byte."""
+_CALL_BYTES = 8
+"""Code before a return address that is looked at for a call instruction."""
 
 
 def classify(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
@@ -56,19 +54,6 @@ def _runs_initialiser(other: ThreadSnapshot, control: int) -> bool:
 
 
 def _after_indirect_call(other: ThreadSnapshot, level: int) -> bool:
-    """The frame's return address follows ``call *operand`` (FF /2, Intel SDM volume 2, CALL)."""
-    pc = other.frames[level].pc
-    code = other.process.memory.try_read(pc - _LONGEST_CALL, _LONGEST_CALL)
-    for size in range(2, _LONGEST_CALL + 1) if code is not None else ():
-        call = code[-size:] if code is not None else b""
-        call = call[1:] if call[0] == 0x41 and size > 2 else call
-        if call[0] == 0xFF and call[1] >> 3 & 7 == 2 and len(call) == _length(call[1]):
-            return True
-    return False
-
-
-def _length(modrm: int) -> int:
-    mod, rm = modrm >> 6, modrm & 7
-    if mod == 0 and rm == 5:
-        return 6
-    return _CALL_LENGTHS[mod] + (mod != 3 and rm == 4)
+    """The frame's return address follows a call through a pointer."""
+    memory, pc = other.process.memory, other.frames[level].pc
+    return memory.architecture.follows_call_by_pointer(memory.try_read(pc - _CALL_BYTES, _CALL_BYTES) or b"")

@@ -186,10 +186,15 @@ class ThreadSnapshot:
         """The system call the thread is blocked in, None when it runs."""
         return blocked(self.registers, self.process.memory)
 
+    @property
+    def thread_pointer(self) -> int:
+        """The address of the thread's control block, 0 where it is not known."""
+        return self.process.memory.architecture.thread_pointer(self.registers)
+
     @cached_property
     def own_tid(self) -> int | None:
         """The thread's id as glibc keeps it, None where it cannot be read."""
-        base = self.registers.get("fs_base")
+        base = self.thread_pointer
         raw = self.process.memory.try_read(base + PTHREAD_TID, 4) if base else None
         return int.from_bytes(raw, "little") if raw else None
 

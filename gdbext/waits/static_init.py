@@ -7,7 +7,6 @@ that contains the static, which has called something else than __cxa_guard_acqui
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gdbext.model.certainty import Certainty
@@ -20,8 +19,6 @@ from gdbext.waits.snapshot import ThreadSnapshot
 
 _PENDING = 1 << 8
 _GUARD_PREFIX = "guard variable for "
-_LOADS = re.compile(rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
-"""``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table), up to the displacement."""
 _LONGEST = 1 << 20
 """Bytes of a function's code that are searched."""
 _DEEP = 20_000
@@ -91,18 +88,16 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
 
 
 def between_uses(memory: Memory, function: Function, guard: int, pc: int) -> bool:
-    """The function's code has an address of the guard before ``pc`` and after it (x86-64, relative to rip)."""
+    """The function's code has an address of the guard before ``pc`` and after it."""
     code = memory.try_read(function.start, min(function.size, _LONGEST)) if function.size else None
     uses = list(_uses(memory, code, function.start, guard)) if code is not None else []
     return any(at < pc for at in uses) and any(at >= pc for at in uses)
 
 
 def _uses(memory: Memory, code: bytes, start: int, guard: int) -> Iterator[int]:
-    for match in _LOADS.finditer(code):
-        end = match.end() + 4
-        target = start + end + int.from_bytes(code[match.end() : end], "little", signed=True)
-        if target == guard or (match.group()[1] == 0x8B and memory.try_u64(target) == guard):
-            yield start + match.start()
+    for use in memory.architecture.address_uses(code, start):
+        if use.address == guard or (use.loads and memory.try_u64(use.address) == guard):
+            yield use.instruction
 
 
 def _near(pc: int, function: Function) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
 from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.linux import parse_auxv, parse_maps
@@ -25,6 +26,7 @@ class FakeTarget(Target):
         kind: str = "live",
         paths: Mapping[str, str] | None = None,
     ) -> None:
+        self.architecture = by_name("x86_64")
         self.regions = dict(regions)
         self.reads: list[tuple[int, int]] = []
         self.kind = kind

@@ -14,14 +14,17 @@ import gdb
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
-from gdbext.targets.base import GENERAL_REGISTERS, Target
+from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.linux import parse_maps
 from gdbext.unwind.unwinder import Unwinder
 
+ARCHITECTURE = by_name("x86_64")
+GENERAL_REGISTERS = ARCHITECTURE.general_registers
 COMPARED = ("rip", "rsp", "rbp", "rbx", "r12", "r13", "r14", "r15")
 
 
@@ -32,6 +35,7 @@ class StoppedByGdb(Target):
     debugger = "gdb"
 
     def __init__(self, pid):
+        self.architecture = ARCHITECTURE
         self.pid = pid
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
 

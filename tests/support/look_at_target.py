@@ -20,7 +20,7 @@ def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str])
         "debugger": target.debugger,
         "is_core": target.is_core,
         "pid": target.pid,
-        "architecture": target.architecture,
+        "architecture": target.architecture.name,
         "selected": selected.tid if selected else None,
         "threads": [_thread(thread) for thread in target.threads()],
         "maps": [vars(mapping) for mapping in target.maps()],

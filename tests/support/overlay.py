@@ -18,6 +18,7 @@ class OverlayTarget(Target):
         self.kind = inner.kind
         self.debugger = inner.debugger
         self.pid = inner.pid
+        self.architecture = inner.architecture
         self._patches = dict(patches or {})
         self._holes = tuple(holes)
 

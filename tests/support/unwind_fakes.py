@@ -6,6 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
 from gdbext.formats.elf import ElfImage
 from gdbext.process.memory import Memory
@@ -32,6 +33,7 @@ class FakeTarget(Target):
     pid = 1
 
     def __init__(self, gone: Sequence[str] = ()) -> None:
+        self.architecture = by_name("x86_64")
         self.regions: list[Region] = []
         self.gone = set(gone)
         self.auxiliary: dict[int, int] = {}
@@ -86,12 +88,12 @@ class FakeStack:
         target.add(STACK, bytes(self.data), "rw-p", "[stack]")
 
 
-def unwinder(target: FakeTarget, **options: object) -> Unwinder:
+def unwinder(target: FakeTarget) -> Unwinder:
     memory = Memory(target)
-    return Unwinder(memory, ModuleTable(target, memory), **options)  # type: ignore[arg-type]
+    return Unwinder(memory, ModuleTable(target, memory))
 
 
-def walk(target: FakeTarget, registers: Mapping[str, int], **options: object) -> tuple[list[NativeFrame], str]:
-    one = unwinder(target, **options)
+def walk(target: FakeTarget, registers: Mapping[str, int]) -> tuple[list[NativeFrame], str]:
+    one = unwinder(target)
     frames = list(one.frames(registers, 1000))
     return frames, one.stopped

@@ -7,10 +7,10 @@ appendix A (legacy, VEX and EVEX encodings); an instruction that is not understo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from gdbext.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.arch.x86_64 import effects as effects
-from gdbext.arch.x86_64.effects import NOTHING, REGISTERS, Effects, MemoryOperand, ModRM
+from gdbext.arch.x86_64.effects import Effects, ModRM
 from gdbext.arch.x86_64.opcodes import (
     BAD,
     IMM8_16,
@@ -27,46 +27,12 @@ from gdbext.arch.x86_64.opcodes import (
     REL32,
     VEX_IMMEDIATE_0F,
 )
-
-__all__ = ["REGISTERS", "Instruction", "MemoryOperand", "instructions"]
+from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
 
 _MAX_PREFIXES = 14
 _RSP = frozenset(("rsp",))
+_FRAME = frozenset(("rsp", "rbp"))
 _ALL = frozenset(REGISTERS)
-
-
-class Instruction(NamedTuple):
-    """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "push", "pop", "leave", "call", "jmp", "jcc",
-    "ret", "trap" (ud2, hlt, int3: what follows is not reached from here) or "other".
-
-    "mov" and "lea" are 64 bits wide and have a ``destination`` register (None: it stores to memory) and a ``source``
-    register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``; "add" adds
-    ``immediate`` to ``destination`` (``sub`` too).
-    ``target`` is where a direct call or jump goes, None when it goes through a register or memory. ``writes`` are the
-    general registers it may change, flags aside; ``stored`` is how many bytes at ``memory`` it may change at most (a
-    push not counted), whatever its kind; ``memory`` is None where the operand is relative to a segment.
-    """
-
-    address: int
-    length: int
-    kind: str
-    destination: str | None = None
-    source: str | None = None
-    memory: MemoryOperand | None = None
-    immediate: int | None = None
-    target: int | None = None
-    writes: frozenset[str] = NOTHING
-    stored: int = 0
-
-    @property
-    def is_call(self) -> bool:
-        """A call, direct or not."""
-        return self.kind == "call"
-
-    @property
-    def end(self) -> int:
-        """Address of the next instruction."""
-        return self.address + self.length
 
 
 def instructions(code: bytes, address: int) -> Iterator[Instruction]:
@@ -163,7 +129,7 @@ def _modrm(code: bytes, position: int, rex: int) -> ModRM:
             base = REGISTERS[(sib & 7) | (rex & 1) << 3]
         width = 1 if mod == 1 else 4 if mod == 2 or base is None else 0
     elif rm == 5 and mod == 0:
-        base, width = "rip", 4
+        base, width = PC_RELATIVE, 4
     else:
         base = REGISTERS[rm | (rex & 1) << 3]
         width = (0, 1, 4)[mod]
@@ -251,10 +217,12 @@ def _plain(
         return Instruction(here, length, "ret", immediate=immediate)
     if opcode in (0xCC, 0xF4):  # int3, hlt
         return Instruction(here, length, "trap")
+    if opcode == 0xC9:
+        return Instruction(here, length, "leave", "rbp", writes=_FRAME)
     found = effects.plain(opcode, rex)
     if (narrow and opcode == 0x9C) or opcode in (0xCA, 0xCB, 0xCF):
         return None  # no compiler's code
-    return Instruction(here, length, "leave" if opcode == 0xC9 else "other", writes=found.writes, stored=found.stored)
+    return Instruction(here, length, "other", writes=found.writes, stored=found.stored)
 
 
 def _group_5(here: int, length: int, modrm: ModRM) -> Instruction | None:
@@ -304,4 +272,6 @@ def _with_modrm(
         kind, destination = "and", rm
     elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 in (0, 5) and immediate is not None:
         kind, destination, immediate = "add", rm, immediate if modrm.reg & 7 == 0 else -immediate
+    elif opcode == 0xC1 and rm is not None and modrm.reg & 7 == 5:
+        kind, destination = "shr", rm
     return Instruction(here, length, kind, destination, source, modrm.memory, immediate, None, *found)

@@ -8,26 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-REGISTERS = (
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi",
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-)  # fmt: skip
-"""General registers by their encoding."""
+from gdbext.arch.instruction import NOTHING, MemoryOperand
+from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
 
-NOTHING: frozenset[str] = frozenset()
 ANY_SIZE = 1 << 20
 """Bytes written by instructions that save processor state, or whose place in memory is not the operand's alone."""
 _VECTOR = 64
 """Bytes of the widest vector store."""
-
-
-class MemoryOperand(NamedTuple):
-    """``[base + index*scale + displacement]``; base "rip" counts from the end of the instruction."""
-
-    base: str | None
-    index_register: str | None
-    scale: int
-    displacement: int
 
 
 class ModRM(NamedTuple):
@@ -77,7 +64,7 @@ def byte_register(number: int, rex: int) -> int:
 _STRING = _names("rsi", "rdi", "rcx", "rax")
 _PLAIN = {
     0x98: _names("rax"), 0x99: _names("rdx"), 0x9C: _names("rsp"), 0x9D: _names("rsp"), 0x9F: _names("rax"),
-    0xC8: _names("rsp", "rbp"), 0xC9: _names("rsp", "rbp"), 0xD7: _names("rax"), 0xA0: _names("rax"),
+    0xC8: _names("rsp", "rbp"), 0xD7: _names("rax"), 0xA0: _names("rax"),
     0xA1: _names("rax"), 0x6C: _STRING, 0x6D: _STRING, 0x6E: _STRING, 0x6F: _STRING, 0xE4: _names("rax"),
     0xE5: _names("rax"), 0xEC: _names("rax"), 0xED: _names("rax"),
     **dict.fromkeys((0xA4, 0xA5, 0xA6, 0xA7, 0xAA, 0xAB, 0xAC, 0xAD, 0xAE, 0xAF), _STRING),

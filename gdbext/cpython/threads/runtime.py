@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gdbext.arch.base import Architecture
 from gdbext.cpython.abi import debug_offsets
 from gdbext.cpython.abi.find_runtime import (
     RuntimeLocation,
@@ -183,7 +184,7 @@ class PythonRuntime:
         if state.native_id in self._known_tids:
             return state.native_id
         if self._tids_by_ident is None:
-            self._tids_by_ident = _tids_by_pthread(self.memory.target.threads())
+            self._tids_by_ident = _tids_by_pthread(self.memory.architecture, self.memory.target.threads())
         return self._tids_by_ident.get(state.ident)
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
@@ -196,12 +197,12 @@ class PythonRuntime:
         return self.tid_of(state) if state is not None else None
 
 
-def _tids_by_pthread(threads: Sequence[Thread]) -> dict[int, int]:
-    """pthread_t to tid: on x86-64 pthread_self() is the thread pointer, fs_base (glibc's and musl's tls.h)."""
+def _tids_by_pthread(architecture: Architecture, threads: Sequence[Thread]) -> dict[int, int]:
+    """pthread_t to tid: pthread_self() is the thread pointer (glibc's and musl's tls.h)."""
     table: dict[int, int] = {}
     for thread in threads:
         try:
-            base = thread.registers().get("fs_base")
+            base = architecture.thread_pointer(thread.registers())
         except GdbextError:
             continue
         if base:

@@ -44,11 +44,11 @@ def run(job: Mapping[str, Any]) -> None:
 
 def _open(job: Mapping[str, Any]) -> Session:
     from gdbext.debuggers.gdb.target import GdbCoreTarget, connection_type, current_target
-    from gdbext.formats.elf_core import ElfCore
     from gdbext.inspection.session import Session
+    from gdbext.targets.core_target import open_core
 
     if "core" in job:
-        ElfCore(job["core"]).close()  # our errors tell more than gdb's
+        open_core(job["core"]).close()  # our errors tell more than gdb's
         if connection_type(gdb.selected_inferior()) != "core":
             raise TargetError(f"gdb cannot load the core {job['core']}", help="--debugger none reads cores by itself")
         return Session(GdbCoreTarget(job["core"], gdb.selected_inferior(), job["sysroot"]))

@@ -1,7 +1,8 @@
 """Tells dispatch-break of operators and kernels that are registered while the program runs.
 
 Internal breakpoints stand on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with
-the OperatorEntry in rdi (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, results in rax). The
+the OperatorEntry as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, and no
+result goes through a hidden argument). The
 tables are changed when such a function has returned, so a second one stands at its return address for that long. A
 registration costs a stop of 0.3 ms, one of a watched operator the reading of its table; calls cost nothing.
 """
@@ -85,10 +86,11 @@ class Watch:
     def _registered(self) -> None:
         """At the entry of such a function. Raises gdb.error, MemoryFault, BadData."""
         self._session.memory.forget()
-        entry = int(gdb.parse_and_eval("$rdi")) & _WORD
+        architecture = self._session.memory.architecture
+        entry = int(gdb.parse_and_eval(f"${architecture.argument_registers[0]}")) & _WORD
         if not self._wanted(Operator(self._session.dispatcher, entry).qualified):
             return
-        address = int(gdb.parse_and_eval("*(unsigned long*)$rsp")) & _WORD
+        address = int(gdb.parse_and_eval(f"*(unsigned long*)${architecture.stack_pointer}")) & _WORD
         step = self._returns.get(address)
         if step is None:
             self._returns[address] = GdbStep(address, lambda: self._returned(address), self._failed)

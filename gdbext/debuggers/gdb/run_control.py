@@ -1,9 +1,9 @@
 """gdb's side of the live commands: breakpoints with a Python stop() that does next to nothing, and ``continue``.
 
 Measured with gdb 13.1 on this project's machine: a breakpoint with an empty stop() costs 160 to 290 µs a hit (two
-context switches, a step over the instruction), whatever stop() does comes on top. ``gdb.parse_and_eval("$rsi")`` takes
-6 µs without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs, since it
-computes the frame's identity. So registers are read by parse_and_eval.
+context switches, a step over the instruction), whatever stop() does comes on top. ``gdb.parse_and_eval`` of a register
+takes 6 µs without symbols and 22 µs with torch's symbols read; ``gdb.selected_frame()`` alone takes 14 and 128 µs,
+since it computes the frame's identity. So registers are read by parse_and_eval.
 """
 
 from __future__ import annotations

@@ -10,15 +10,14 @@ from typing import Any
 
 import gdb
 
-from gdbext.errors import ForeignArchitecture, MemoryFault, TargetError, TargetGone
+from gdbext.arch import registry
+from gdbext.arch.base import Architecture
+from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.elf_core import is_core
 from gdbext.targets import linux
-from gdbext.targets.base import GENERAL_REGISTERS, MemoryMapping, Signal, Target, Thread
+from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.procfs import started_at
-
-REGISTERS = (*GENERAL_REGISTERS, "eflags", "orig_rax", "fs_base", "gs_base")
-"""gdb's names; the last three exist on Linux only, and a gdbserver may lack them."""
 
 _WORD = (1 << 64) - 1
 _MAPPING_LINE = re.compile(
@@ -59,7 +58,7 @@ class GdbThread(Thread):
         return self._state
 
     def registers(self) -> Mapping[str, int]:
-        """REGISTERS. Raises TargetError (the thread runs), TargetGone."""
+        """All that gdb has of the architecture's registers. Raises TargetError (the thread runs), TargetGone."""
         self._read()
         return self._registers or {}
 
@@ -103,7 +102,7 @@ class GdbTarget(Target):
     debugger = "gdb"
 
     def __init__(self, inferior: gdb.Inferior, states: Mapping[int, str] | None = None) -> None:
-        _check_architecture(inferior)
+        self.architecture = _architecture(inferior)
         self.pid = inferior.pid
         self.is_native = connection_type(inferior) == "native"
         self._inferior = inferior
@@ -164,10 +163,11 @@ class GdbTarget(Target):
         return linux.under_sysroot(self._root, path)
 
     def register_names(self) -> tuple[str, ...]:
-        """Those of REGISTERS that this target has; found once, in the selected thread. Raises gdb.error."""
+        """The architecture's registers that this target has; found once, in the selected thread. Raises gdb.error."""
         if not self._register_names:
             frame = gdb.newest_frame()
-            self._register_names = tuple(name for name in REGISTERS if _has_register(frame, name))
+            names = (*self.architecture.general_registers, *self.architecture.system_registers)
+            self._register_names = tuple(name for name in names if _has_register(frame, name))
         return self._register_names
 
     def read_thread(self, thread: GdbThread) -> None:
@@ -344,10 +344,12 @@ def _core_path(inferior: gdb.Inferior) -> str:
     raise TargetError("gdb does not tell the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
-def _check_architecture(inferior: gdb.Inferior) -> None:
+def _architecture(inferior: gdb.Inferior) -> Architecture:
     name = inferior.architecture().name()
-    if not name.startswith("i386:x86-64"):
-        raise ForeignArchitecture(f"process {inferior.pid} is of architecture {name}")
+    found = registry.by_gdb_name(name)
+    if found is None:
+        raise registry.foreign(f"process {inferior.pid} is of architecture {name}")
+    return found
 
 
 def _execute(command: str) -> str:

@@ -146,7 +146,8 @@ class BreakPlan:
         if address is None:
             return []
         what = "computeDispatchTableEntryWithDebug"
-        condition = f"{_UNSIGNED}$rdi == {operator.address:#x}"
+        this = self._session.memory.architecture.argument_registers[0]
+        condition = f"{_UNSIGNED}${this} == {operator.address:#x}"
         return [BreakSite(address, "register", operator.address, operator.qualified, what, "", condition)]
 
     def _kernels(self, operator: Operator, where: str, key: str) -> list[BreakSite]:
@@ -161,8 +162,11 @@ class BreakPlan:
             named = kernels.name(kernel, self._keys.key_of_index(slot), operator.name)
             # All Python kernels have the same entry, also those that are registered after this.
             name = named.function if named.kind != "python" else "Python kernels"
-            boxed = where == "boxed"
-            site = _boxed_site(operator, kernel, name, where) if boxed else _kernel_site(operator, kernel, name)
+            arguments = self._session.memory.architecture.argument_registers
+            if where == "boxed":
+                site = _boxed_site(arguments, operator, kernel, name, where)
+            else:
+                site = _kernel_site(arguments, operator, kernel, name)
             found.setdefault(site.address, site)
         return list(found.values())
 
@@ -204,23 +208,26 @@ def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     ]
 
 
-def _boxed_site(operator: Operator, kernel: KernelFunction, name: str, event: str) -> BreakSite:
-    """A boxed entry: functor rdi, OperatorHandle& rsi, keyset rdx (BoxedKernel.h); other operators may share it."""
-    condition = f"*(unsigned long*)$rsi == {operator.address:#x}"
+def _boxed_site(
+    arguments: Sequence[str], operator: Operator, kernel: KernelFunction, name: str, event: str
+) -> BreakSite:
+    """A boxed entry: functor, OperatorHandle&, keyset (BoxedKernel.h); other operators may share it."""
+    condition = f"*(unsigned long*)${arguments[1]} == {operator.address:#x}"
     what = f"the boxed entry of {name}"
     return BreakSite(
-        kernel.boxed, event, operator.address, operator.qualified, what, f"{_UNSIGNED}$rdx", condition
+        kernel.boxed, event, operator.address, operator.qualified, what, f"{_UNSIGNED}${arguments[2]}", condition
     )
 
 
-def _kernel_site(operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
+def _kernel_site(arguments: Sequence[str], operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
     """An unboxed entry: functor and keyset, behind the hidden result pointer if there is one (KernelFunction_impl.h).
 
     The functor object belongs to one registration, so it tells this operator's kernel from folded code of others.
     """
     address = kernel.unboxed or kernel.sym_unboxed
     if not address:
-        return _boxed_site(operator, kernel, name, "kernel")
-    keyset = f"{_UNSIGNED}($rdi == {kernel.functor:#x} ? $rsi : $rdx)"
-    condition = f"$rdi == {kernel.functor:#x} || $rsi == {kernel.functor:#x}"
+        return _boxed_site(arguments, operator, kernel, name, "kernel")
+    first, second, third = (f"${name}" for name in arguments[:3])
+    keyset = f"{_UNSIGNED}({first} == {kernel.functor:#x} ? {second} : {third})"
+    condition = f"{first} == {kernel.functor:#x} || {second} == {kernel.functor:#x}"
     return BreakSite(address, "kernel", operator.address, operator.qualified, name, keyset, condition)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.arch.x86_64.decode import instructions
 from gdbext.errors import GdbextError
-from gdbext.live.hooks.arguments import REGISTERS, argument_texts, holders, register_values
+from gdbext.live.hooks.arguments import argument_texts, holders, register_values
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -30,7 +29,7 @@ def stop_lines(
             lines += _lookup(session, operator, bits)
         if operator is not None:
             lines += _arguments(session, site, operator, register)
-        lines += _state(session, tid, register("fs_base"))
+        lines += _state(session, tid, register(session.memory.architecture.thread_register))
     except GdbextError as error:
         lines.append(f"  cannot be read: {error.what}")
     return lines
@@ -59,13 +58,15 @@ def _arguments(
     session: Session, site: BreakSite, operator: Operator, register: Callable[[str], int]
 ) -> Iterator[str]:
     """Those that are in registers: at a kernel's entry behind functor and keyset, else as the function was called."""
+    architecture = session.memory.architecture
     start, end = site.function
     if start:
-        code = list(instructions(session.memory.read(start, end - start), start))
-        values = register_values(holders(code, site.address), register, session.memory.try_u64)
+        code = list(architecture.decode(session.memory.read(start, end - start), start))
+        places = holders(architecture, code, site.address)
+        values = register_values(architecture, places, register, session.memory.try_u64)
         skipped = 0 if site.event == "call" else 1
-    elif site.event == "kernel" and "$rdi ==" in site.condition:
-        values, skipped = [register(name) for name in REGISTERS], 2
+    elif site.event == "kernel" and f"${architecture.argument_registers[0]} ==" in site.condition:
+        values, skipped = [register(name) for name in architecture.argument_registers], 2
     else:
         return
     texts = argument_texts(session, operator, values, skipped)
@@ -73,7 +74,7 @@ def _arguments(
         yield f"  arguments {', '.join(texts)}"
 
 
-def _state(session: Session, tid: int, fs_base: int) -> Iterator[str]:
-    included, excluded = session.dispatch_states.keysets(fs_base)
+def _state(session: Session, tid: int, thread_pointer: int) -> Iterator[str]:
+    included, excluded = session.dispatch_states.keysets(thread_pointer)
     keys = session.dispatcher.keys
     yield f"  thread {tid} includes {keys.text(included)}, excludes {keys.text(excluded)}"

@@ -1,15 +1,14 @@
 """--all: the fewest places that see every call of every operator.
 
 ``Dispatcher::call`` and ``callBoxed`` ask ``at::getStepCallbacksUnlessEmpty`` once per call, at a point where the
-keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with the OperatorEntry in rdi and the keyset
-in rsi: one breakpoint on each copy of it sees them (and the redispatches that call it, which are left out: most have it
-inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it inlined, and
-are stopped at like an operator's own functions.
+keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with the OperatorEntry and the keyset as
+arguments: one breakpoint on each copy of it sees them (and the redispatches that call it, which are left out: most
+have it inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it
+inlined, and are stopped at like an operator's own functions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,11 +27,8 @@ if TYPE_CHECKING:
     from gdbext.live.trace.tracer import Tracer
 
 _MARK = b"getStepCallbacksUnlessEmpty"
-_WINDOW = 1 << 16
 _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
-_PLT_JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)
-"""``jmp *slot(%rip)``: the heart of a PLT stub."""
 
 
 class Host(NamedTuple):
@@ -102,7 +98,7 @@ class AllCalls:
             return
         start = module.base + text.address
         for target in (wanted, *self._stubs(module, wanted)):
-            for offset in direct_calls(code, target - start):
+            for offset in self._session.memory.architecture.direct_calls(code, target - start):
                 yield start + offset
 
     def _stubs(self, module: Module, wanted: int) -> list[int]:
@@ -112,29 +108,12 @@ class AllCalls:
         for name in (".plt", ".plt.sec", ".plt.got"):
             section = image.sections.get(name) if image is not None else None
             code = image.read(section.address, section.size) if image is not None and section is not None else None
-            for match in _PLT_JUMP.finditer(code or b""):
-                assert section is not None
-                jump = module.base + section.address + match.start()
-                slot = jump + 6 + int.from_bytes(match.group(1), "little", signed=True)
+            if section is None or code is None:
+                continue
+            for stub, slot in self._session.memory.architecture.stubs(code, module.base + section.address):
                 if self._session.memory.try_u64(slot) == wanted:
-                    found.append(jump - match.start() % 16)  # stubs are 16 bytes long
+                    found.append(stub)
         return found
-
-
-def direct_calls(code: bytes, target: int) -> Iterator[int]:
-    """Offsets of ``call rel32`` (E8) that lead to ``target``, an offset from the start of ``code``, too.
-
-    The upper half of the displacement is the same within 64 KiB of code, so a plain search finds the candidates.
-    """
-    for high in range((target - 5 - len(code)) >> 16, ((target - 5) >> 16) + 1):
-        last = target - 5 - high * _WINDOW  # call offsets whose displacement has this upper half
-        first = last - _WINDOW + 1
-        upper = (high & 0xFFFF).to_bytes(2, "little")
-        pattern = re.compile(b"\xe8(?=.." + re.escape(upper) + b")", re.DOTALL)
-        for match in pattern.finditer(code, max(0, first), min(len(code), max(0, last + 5))):
-            at = match.start()
-            if int.from_bytes(code[at + 1 : at + 5], "little", signed=True) == target - at - 5:
-                yield at
 
 
 def _names_callbacks(module: Module) -> bool:
@@ -162,6 +141,8 @@ class LookupStop:
         self._tracer = tracer
         self._plan = plan
         self._redispatches = redispatches
+        self._this = session.memory.architecture.argument_registers[0]
+        self._top = session.memory.architecture.stack_pointer
         self._callers: dict[int, _Caller] = {}
 
     def __call__(self, tid: int, cfa: int, bits: int) -> bool:
@@ -173,10 +154,10 @@ class LookupStop:
             caller = self._callers[returns_to] = self._classify(returns_to)
         if not caller.event or caller.frame is None:
             return False
-        operator = self._tracer.operator(control.register("rdi"))
+        operator = self._tracer.operator(control.register(self._this))
         if operator is None:
             return False
-        base = cfa if caller.frame.register == "rsp" else control.register(caller.frame.register)
+        base = cfa if caller.frame.register == self._top else control.register(caller.frame.register)
         return self._tracer.lookup(operator, caller.event, tid, base + caller.frame.offset, caller.place, bits)
 
     def _classify(self, returns_to: int) -> _Caller:

@@ -1,7 +1,7 @@
 """The arguments of a dispatch at a stop: where the compiler keeps them by then, and what they are.
 
-Integer arguments and references come in rdi, rsi, rdx, rcx, r8, r9 (psABI x86-64, 3.2.3). At a lookup in the middle of
-a function they have been moved to callee-saved registers or stack slots; those moves are followed. Only arguments in
+Integer arguments and references come in the architecture's argument registers. At a lookup in the middle of a function
+they have been moved to callee-saved registers or stack slots; those moves are followed. Only arguments in
 registers are told, up to the first one whose class is not certain from its schema type.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.arch.x86_64.decode import Instruction
+from gdbext.arch.base import Architecture
+from gdbext.arch.instruction import Instruction
 from gdbext.errors import GdbextError
 from gdbext.torch.registry.schema_types import schema_types
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.torch.registry.operators import Operator
 
-REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-_KEPT = frozenset(("rbx", "rbp", "r12", "r13", "r14", "r15"))
 _SIGN = 1 << 63
 _WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool": 1}
 """Registers that an argument of a schema type takes (torchgen/api/cpp.py): references, int64_t, SymInt by reference.
@@ -33,34 +32,35 @@ class Holder(NamedTuple):
     displacement: int | None = None
 
 
-def holders(code: Sequence[Instruction], site: int) -> dict[str, Holder]:
+def holders(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, Holder]:
     """Argument register → where its value is at the instruction at ``site``, for those that survived.
 
     A place counts only when nothing else in the whole function writes it, so that no branch can have changed it.
     """
     found: dict[str, Holder] = {}
-    intact = set(REGISTERS)
+    arguments = set(architecture.argument_registers)
+    intact = set(arguments)
     for one in code:
         if one.address >= site or not intact:
             break
         if one.kind == "mov" and one.source in intact and one.source not in found:
-            holder = _holder(one)
-            if holder is not None and _only_write(code, one, holder):
+            holder = _holder(architecture, one)
+            if holder is not None and _only_write(architecture.frame_pointer, code, one, holder):
                 found[one.source] = holder
-        intact -= set(REGISTERS) if one.is_call else one.writes
+        intact -= arguments if one.is_call else one.writes
     return found
 
 
-def _holder(one: Instruction) -> Holder | None:
-    if one.destination in _KEPT:
+def _holder(architecture: Architecture, one: Instruction) -> Holder | None:
+    if one.destination in architecture.callee_saved:
         return Holder(str(one.destination))
-    memory = one.memory
-    if one.destination is None and memory is not None and memory.base == "rbp" and memory.index_register is None:
-        return Holder("rbp", memory.displacement)
+    memory, base = one.memory, architecture.frame_pointer
+    if one.destination is None and memory is not None and memory.base == base and memory.index_register is None:
+        return Holder(base, memory.displacement)
     return None
 
 
-def _only_write(code: Sequence[Instruction], move: Instruction, holder: Holder) -> bool:
+def _only_write(frame_pointer: str, code: Sequence[Instruction], move: Instruction, holder: Holder) -> bool:
     """Nothing but ``move``, and the pops before a return, writes the place; called functions preserve it."""
     for one in code:
         if one is move:
@@ -68,7 +68,7 @@ def _only_write(code: Sequence[Instruction], move: Instruction, holder: Holder) 
         if holder.displacement is None:
             if holder.register in one.writes and one.kind not in ("pop", "leave", "call"):
                 return False
-        elif one.stored and one.memory is not None and one.memory.base == "rbp":
+        elif one.stored and one.memory is not None and one.memory.base == frame_pointer:
             start = one.memory.displacement
             if start < holder.displacement + 8 and start + one.stored > holder.displacement:
                 return False
@@ -78,9 +78,9 @@ def _only_write(code: Sequence[Instruction], move: Instruction, holder: Holder) 
 def argument_texts(session: Session, operator: Operator, values: Sequence[int | None], skipped: int) -> list[str]:
     """``self=f32[4, 4] Meta`` for each argument that the register values give.
 
-    ``values`` are those of REGISTERS at the start of the function, ``skipped`` how many stand between a hidden result
-    pointer and the arguments (functor, keyset). [] where the schema does not tell the calling convention, or where a
-    tensor of the schema is none.
+    ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
+    hidden result pointer and the arguments (functor, keyset). [] where the schema does not tell the calling convention,
+    or where a tensor of the schema is none.
     """
     schema = operator.schema
     hidden = hidden_result(schema.text) if schema is not None else None
@@ -90,7 +90,7 @@ def argument_texts(session: Session, operator: Operator, values: Sequence[int | 
 
 
 def hidden_result(schema: str) -> bool | None:
-    """The result goes through a pointer in rdi: a new tensor or several results do, a reference does not.
+    """The result goes through a hidden first argument: a new tensor or several results do, a reference does not.
 
     None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py.
     """
@@ -129,11 +129,14 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[i
 
 
 def register_values(
-    where: dict[str, Holder], register: Callable[[str], int], word: Callable[[int], int | None]
+    architecture: Architecture,
+    where: dict[str, Holder],
+    register: Callable[[str], int],
+    word: Callable[[int], int | None],
 ) -> list[int | None]:
-    """The values of REGISTERS as the function was called; None where one did not survive."""
+    """The values of the argument registers as the function was called; None where one did not survive."""
     values: list[int | None] = []
-    for name in REGISTERS:
+    for name in architecture.argument_registers:
         holder = where.get(name)
         if holder is None:
             values.append(None)

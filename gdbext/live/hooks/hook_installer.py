@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError
 from gdbext.live.hooks.all_calls import AllCalls, Host, LookupStop
 from gdbext.live.hooks.control import Control, HookSpec
-from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, frame_at
+from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import (
     REGISTER_SCHEMA,
     TORCH,
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.trace.tracer import Tracer
 
-AT_ENTRY = CfaRule("rsp", 8, 8)
-"""At a function's first instruction, and at its ret, the return address is all that lies below the CFA."""
-
 
 class HookInstaller:
     """Places hooks of one trace. ``count`` is how many there are."""
@@ -38,6 +35,8 @@ class HookInstaller:
     ) -> None:
         self.count = 0
         self._session = session
+        self._at_entry = at_entry(session.memory.architecture)
+        self._arguments = session.memory.architecture.argument_registers
         self._control = control
         self._plan = plan
         self._tracer = tracer
@@ -60,7 +59,7 @@ class HookInstaller:
 
         torch = self._session.modules.named(TORCH)
         for address in self._plan.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
-            self.hook(HookSpec(address, AT_ENTRY, registered, "rdi"))
+            self.hook(HookSpec(address, self._at_entry, registered, self._arguments[0]))
 
     # --- an operator's own functions -------------------------------------------------------------
 
@@ -78,8 +77,9 @@ class HookInstaller:
                 )
             )
         if entry:
-            entered = HookSpec(start, AT_ENTRY, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
-            self.hook(entered)
+            self.hook(
+                HookSpec(start, self._at_entry, lambda tid, cfa, _: tracer.entry(operator, event, tid, cfa, start))
+            )
         if self._with_returns:
             for invocation in sites.invocations:
                 self._invocation(invocation)
@@ -87,7 +87,7 @@ class HookInstaller:
 
     def _returns(self, addresses: Sequence[int]) -> None:
         for address in addresses:
-            self.hook(HookSpec(address, AT_ENTRY, lambda tid, cfa, _: self._tracer.returned(tid, cfa)))
+            self.hook(HookSpec(address, self._at_entry, lambda tid, cfa, _: self._tracer.returned(tid, cfa)))
 
     def _invocation(self, one: Invocation) -> None:
         tracer, through = self._tracer, one.through
@@ -109,7 +109,7 @@ class HookInstaller:
             self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
 
     def _frame(self, address: int) -> CfaRule | None:
-        return frame_at(self._session.modules, self._session.memory, address, AT_ENTRY.size)
+        return frame_at(self._session.modules, self._session.memory, address, self._at_entry.size)
 
     # --- structured kernels ----------------------------------------------------------------------
 
@@ -117,7 +117,8 @@ class HookInstaller:
         """The meta and impl functions, each once."""
         functions = {each.start: (kind, each) for op in operators for kind, each in self._plan.structured(op)}
         for start, (kind, function) in functions.items():
-            self.hook(HookSpec(start, AT_ENTRY, self._structured(start, kind, function.demangled[0].partition("(")[0])))
+            handler = self._structured(start, kind, function.demangled[0].partition("(")[0])
+            self.hook(HookSpec(start, self._at_entry, handler))
 
     def _structured(self, start: int, kind: str, name: str) -> Callable[[int, int, int], bool]:
         return lambda tid, cfa, _: self._tracer.function(tid, cfa, start, kind, name)
@@ -130,20 +131,20 @@ class HookInstaller:
         if function is None or function.start != entry.address:
             return
         tracer, operator, control = self._tracer, entry.operator, self._control
-        place = Place(entry.address, function.start, function.start + function.size, AT_ENTRY.size)
+        place = Place(entry.address, function.start, function.start + function.size, self._at_entry.size)
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
             event = self._boxed_event(int.from_bytes(control.read(cfa - 8, 8), "little"))
             if not event or (event == "callBoxed" and not calls):
                 return False
-            handle = int.from_bytes(control.read(control.register("rsi"), 8), "little")
+            handle = int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little")
             if handle != operator.address:
                 return False
             over = tracer.lookup(operator, event, tid, cfa, place, bits)
             tracer.kernel_entered(tid, cfa)
             return over
 
-        self.hook(HookSpec(entry.address, AT_ENTRY, entered, "rdx"))
+        self.hook(HookSpec(entry.address, self._at_entry, entered, self._arguments[2]))
         if self._with_returns:
             self._returns(self._plan.returns(function))
 
@@ -173,7 +174,7 @@ class HookInstaller:
     def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
         stop = LookupStop(self._session, self._control, self._tracer, self._plan, redispatches)
         for address in addresses:
-            self.hook(HookSpec(address, AT_ENTRY, stop, "rsi"))
+            self.hook(HookSpec(address, self._at_entry, stop, self._arguments[1]))
 
     def _boxed_event(self, returns_to: int) -> str:
         """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""

@@ -4,7 +4,7 @@ In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of som
 register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
 compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
 
-- a direct call of ``OperatorEntry::lookup``: ``this`` in rdi, the keyset in rsi;
+- a direct call of ``OperatorEntry::lookup``: the arguments are ``this`` and the keyset;
 - the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
   follows;
 - a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.decode import REGISTERS, Instruction, instructions
-from gdbext.arch.x86_64.registers import DWARF_REGISTERS
+from gdbext.arch.base import Architecture
+from gdbext.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.errors import BadData, MemoryFault
 from gdbext.formats.cfi_program import row_at
 from gdbext.process.memory import Memory
@@ -33,9 +33,9 @@ SLOW_PATH = "_ZN3c1010Dispatcher27callWithDispatchKeySlowPathI"
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""
 
-_ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8")
-_RETURN_ADDRESS = 8
-_PAIR = 16
+_WORD = 8
+_HANDLE_ARGUMENTS = 5
+"""Arguments among which a handle and the keyset behind it are looked for."""
 
 
 class CfaRule(NamedTuple):
@@ -47,6 +47,11 @@ class CfaRule(NamedTuple):
     register: str
     offset: int
     size: int
+
+
+def at_entry(architecture: Architecture) -> CfaRule:
+    """The rule at a function's first instruction, and at its return: only what the call left is below the CFA."""
+    return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
 
 
 class Invocation(NamedTuple):
@@ -95,6 +100,7 @@ class SiteFinder:
     ) -> None:
         """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
         self._memory = memory
+        self._architecture = memory.architecture
         self._modules = modules
         self._symbolizer = symbolizer
         self._shift = num_backends
@@ -107,8 +113,8 @@ class SiteFinder:
         ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
         """
         raw = self._memory.read(start, min(size, FUNCTION_LIMIT))
-        code = list(instructions(raw, start))
-        found = self._lookup(raw, code, handles)
+        code = list(self._architecture.decode(raw, start))
+        found = self._lookup(code, handles)
         if found is None:
             return None
         positions, keyset, entry, how = found
@@ -118,10 +124,10 @@ class SiteFinder:
         if frame is None or None in frames:
             return None
         end = start + size
-        invocations = tuple(self._invocations(raw, code, position))
+        invocations = tuple(self._invocations(code, position))
         tail = any(one.after is None for one in invocations)
         if tail:
-            frame = frame._replace(size=_RETURN_ADDRESS)
+            frame = frame._replace(size=self._architecture.call_pushes)
         others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule is not None)
         returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
         return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
@@ -129,14 +135,15 @@ class SiteFinder:
     # --- the lookup ------------------------------------------------------------------------------
 
     def _lookup(
-        self, raw: bytes, code: Sequence[Instruction], handles: Collection[int]
+        self, code: Sequence[Instruction], handles: Collection[int]
     ) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
         called = [index for index, name in names if name.startswith(LOOKUP_PREFIX)]
-        inlined = self._inlined(raw, code)
+        inlined = self._inlined(code)
         if called and not inlined:
-            return called, "rsi", "rdi", "call"
+            this, keyset = self._architecture.argument_registers[:2]
+            return called, keyset, this, "call"
         if called or len(inlined) > 1:
             return None
         if inlined:
@@ -148,12 +155,16 @@ class SiteFinder:
             return ([outer[0]], register, "", "out of line") if register else None
         return None
 
-    def _inlined(self, raw: bytes, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
+    def _inlined(self, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
         """(position, keyset, OperatorEntry*) of each shift by num_backends that an access to the table follows.
 
         ``highestPriorityTypeId`` has the same shift, for messages and for the profiler, and no such access.
         """
-        shifts = self._shifts(raw, code)
+        shifts = [
+            (index, one.destination)
+            for index, one in enumerate(code)
+            if one.kind == "shr" and one.immediate == self._shift and one.destination is not None
+        ]
         found = []
         for number, (index, register) in enumerate(shifts):
             end = shifts[number + 1][0] if number + 1 < len(shifts) else len(code)
@@ -164,35 +175,23 @@ class SiteFinder:
 
     def _table_base(self, code: Sequence[Instruction]) -> str | None:
         """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
+        unlikely = (None, PC_RELATIVE, self._architecture.stack_pointer)
         written: set[str] = set()
         for one in code:
             memory = one.memory
-            if memory is not None and memory.displacement in self._table and memory.base not in (None, "rip", "rsp"):
-                return memory.base if memory.base not in written else ""
+            if memory is not None and memory.displacement in self._table and memory.base not in unlikely:
+                return str(memory.base) if memory.base not in written else ""
             written |= one.writes
         return None
 
-    def _shifts(self, raw: bytes, code: Sequence[Instruction]) -> list[tuple[int, str]]:
-        """``shr $num_backends, %r64``: REX.W C1 /5 ib (Intel SDM, SHR)."""
-        base = code[0].address if code else 0
-        found = []
-        for index, one in enumerate(code):
-            text = raw[one.address - base : one.end - base]
-            if len(text) == 4 and text[0] & 0xFE == 0x48 and text[1] == 0xC1 and text[2] & 0xF8 == 0xE8:
-                register = REGISTERS[(text[2] & 7) | (text[0] & 1) << 3]
-                found.extend([(index, register)] if text[3] == self._shift else [])
-        return found
-
     def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
         """The argument register behind the one that is given the address of the operator's static handle."""
+        arguments = self._architecture.argument_registers[:_HANDLE_ARGUMENTS]
         for one in reversed(code[:call]):
             if one.is_call:
                 break
-            memory = one.memory
-            if one.kind != "lea" or memory is None or memory.base != "rip" or one.destination not in _ARGUMENTS[:-1]:
-                continue
-            if one.end + memory.displacement in handles:
-                return _ARGUMENTS[_ARGUMENTS.index(one.destination) + 1]
+            if one.kind == "lea" and one.destination in arguments[:-1] and one.fixed_operand in handles:
+                return arguments[arguments.index(one.destination) + 1]
         return ""
 
     def _name(self, target: int | None) -> str:
@@ -208,15 +207,14 @@ class SiteFinder:
 
     # --- kernels and returns ---------------------------------------------------------------------
 
-    def _invocations(self, raw: bytes, code: Sequence[Instruction], lookup: int) -> list[Invocation]:
+    def _invocations(self, code: Sequence[Instruction], lookup: int) -> list[Invocation]:
         found = []
-        base = code[0].address
         for index, one in enumerate(code):
             if index <= lookup or one.kind not in ("call", "jmp"):
                 continue
             after = one.end if one.is_call else None
             if one.target is None:
-                place = self._pointer(raw[one.address - base : one.end - base], one)
+                place = _pointer(one)
                 if place is not None:
                     found.append(Invocation(one.address, after, "kernel", *place))
                 continue
@@ -227,24 +225,16 @@ class SiteFinder:
                 found.append(Invocation(one.address, after, through, "", 0, False))
         return found
 
-    def _pointer(self, raw: bytes, one: Instruction) -> tuple[str, int, bool] | None:
-        """The operand of ``call``/``jmp`` through a register or [register + displacement] (FF /2, FF /4)."""
-        memory = one.memory
-        if memory is not None:
-            if memory.base is None or memory.base == "rip" or memory.index_register is not None:
-                return None
-            return memory.base, memory.displacement, True
-        at = raw.find(0xFF)
-        if at < 0 or at + 1 >= len(raw) or raw[at + 1] >> 6 != 3:
-            return None
-        extended = at > 0 and raw[at - 1] & 0xF1 == 0x41
-        return REGISTERS[(raw[at + 1] & 7) | extended << 3], 0, False
-
     # --- the frame -------------------------------------------------------------------------------
 
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """By the call frame information of the lookup's address."""
-        return frame_at(self._modules, self._memory, code[position].address, _prologue_size(code[:position]))
+        return frame_at(
+            self._modules,
+            self._memory,
+            code[position].address,
+            _prologue_size(self._architecture, code[:position]),
+        )
 
 
 def frame_at(modules: ModuleTable, memory: Memory, address: int, size: int) -> CfaRule | None:
@@ -258,23 +248,36 @@ def frame_at(modules: ModuleTable, memory: Memory, address: int, size: int) -> C
         row = row_at(fde, module.vaddr(address)) if fde is not None else None
     except (BadData, MemoryFault):
         return None
-    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(DWARF_REGISTERS):
+    names = memory.architecture.dwarf_registers
+    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
         return None
-    register = DWARF_REGISTERS[row.cfa_register]
-    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == "rsp" else size)
+    register = names[row.cfa_register]
+    is_top = register == memory.architecture.stack_pointer
+    return CfaRule(register, row.cfa_offset, row.cfa_offset if is_top else size)
 
 
-def _prologue_size(code: Sequence[Instruction]) -> int:
+def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
+    """The operand of a call or jump through a register, or through [register + displacement]."""
+    memory = one.memory
+    if memory is None:
+        return (one.source, 0, False) if one.source is not None else None
+    if memory.base in (None, PC_RELATIVE) or memory.index_register is not None:
+        return None
+    return str(memory.base), memory.displacement, True
+
+
+def _prologue_size(architecture: Architecture, code: Sequence[Instruction]) -> int:
     """Bytes below the CFA that the straight-line start of the function has taken: never more than it has."""
-    size = _RETURN_ADDRESS
+    top = architecture.stack_pointer
+    size = architecture.call_pushes
     for one in code:
         if one.kind == "push":
-            size += 8
-        elif one.kind == "add" and one.destination == "rsp" and one.immediate is not None and one.immediate < 0:
+            size += _WORD
+        elif one.kind == "add" and one.destination == top and one.immediate is not None and one.immediate < 0:
             return size - one.immediate
         elif one.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
             break
-    return max(size, _PAIR)
+    return max(size, architecture.call_pushes + _WORD)
 
 
 def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:

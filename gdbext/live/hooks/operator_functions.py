@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.arch.x86_64.decode import Instruction, instructions
-from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, CfaRule, LookupSites, SiteFinder, static_handles
+from gdbext.arch.instruction import Instruction
+from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -26,10 +26,9 @@ OPERATOR_STRUCT = b"_ZN2at4_ops"
 BOXED_FROM_UNBOXED = "_ZN3c104impl31make_boxed_from_unboxed_functorI"
 COMPUTE_ENTRY = "_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE"
 REGISTER_SCHEMA = "_ZN3c104impl13OperatorEntry14registerSchemaE"
-"""Begins the name of what is called, with the OperatorEntry in rdi, when an operator is defined (OperatorEntry.cpp)."""
+"""Begins the name of the OperatorEntry's method that is called when an operator is defined (OperatorEntry.cpp)."""
 SHARED_FUNCTOR = "WrapFunctionIntoRuntimeFunctor_"
 """Kernels behind a function pointer: one boxed entry for all operators of the signature."""
-_ENTRY_SIZE = 8
 _FUNCTIONS_FOLLOWED = 200
 """Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
 
@@ -44,11 +43,10 @@ class OperatorFunction(NamedTuple):
 
 
 class BoxedEntry(NamedTuple):
-    """The boxed entry of one of an operator's own kernels: functor rdi, OperatorHandle& rsi, keyset rdx, stack rcx."""
+    """The boxed entry of one of an operator's own kernels: called with functor, OperatorHandle&, keyset, stack."""
 
     operator: Operator
     address: int
-    frame: CfaRule
 
 
 class OperatorFunctions:
@@ -115,7 +113,7 @@ class OperatorFunctions:
         for address in addresses:
             names = symbolizer.names_at(address)
             if names and all(name.startswith(BOXED_FROM_UNBOXED) and SHARED_FUNCTOR not in name for name in names):
-                found.append(BoxedEntry(operator, address, CfaRule("rsp", _ENTRY_SIZE, _ENTRY_SIZE)))
+                found.append(BoxedEntry(operator, address))
         return found
 
     def addresses_named(self, prefix: str, modules: Sequence[Module]) -> list[int]:
@@ -161,7 +159,7 @@ class OperatorFunctions:
 
     def _code(self, function: Function) -> Iterator[Instruction]:
         code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
-        return instructions(code, function.start)
+        return self._session.memory.architecture.decode(code, function.start)
 
 
 def structured_kind(names: Sequence[str]) -> str:

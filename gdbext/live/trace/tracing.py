@@ -97,7 +97,8 @@ class Tracing:
         clock: list[Callable[[], float]] = []
         sink = make_sink(lambda: clock[0](), self._session.target.pid)
         rules = Rules(self._session.memory, self._session.modules)
-        lineage = CallerWalk(rules, self._control.read, lambda: self._control.register("rbp"))
+        frame_pointer = self._session.memory.architecture.frame_pointer
+        lineage = CallerWalk(rules, self._control.read, lambda: self._control.register(frame_pointer))
         tracer = Tracer(describer, sink, lineage, self._control.read, limits, self._is_traced)
         clock.append(tracer.now)
         self._hooks = self._place(tracer, operators)

@@ -10,25 +10,25 @@ from functools import reduce
 from operator import and_
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.argument_flow import Location, argument_source
-from gdbext.arch.x86_64.decode import instructions
+from gdbext.arch.argument_flow import Location, argument_source
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.unwind.stack import Stack
 
-ARGUMENTS = ("rdi", "rsi", "rdx", "rcx")
-"""Where the System V ABI passes the first integer arguments (psABI x86-64, 3.2.3)."""
+_STUB_BYTES = 16
+"""Code of a stub of a procedure linkage table up to its jump, at most."""
 
 
 class CallSite(NamedTuple):
-    """A call instruction: whether it goes through a pointer, and where its arguments came from."""
+    """A call instruction: whether it goes through a pointer, and where its arguments (integers and pointers, by number)
+    came from."""
 
     through_pointer: bool | None
     target: int | None
-    sources: dict[str, Location]
+    sources: tuple[Location | None, ...]
 
 
-UNKNOWN = CallSite(None, None, {})
+UNKNOWN = CallSite(None, None, ())
 
 
 class CallSites:
@@ -36,6 +36,7 @@ class CallSites:
 
     def __init__(self, memory: Memory, code: FunctionCode) -> None:
         self._memory = memory
+        self._architecture = memory.architecture
         self._code = code
         self._sites: dict[int, CallSite] = {}
         self._targets: dict[int, int | None] = {}
@@ -53,7 +54,7 @@ class CallSites:
     def direct_target(self, stack: Stack, level: int) -> int | None:
         """Where the direct call that frame ``level`` made leads, through a PLT stub if need be; None if not direct.
 
-        Only looks at the call instruction itself (E8 rel32), so it is cheap enough for every frame.
+        Only looks at the call instruction itself, so it is cheap enough for every frame.
         """
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
@@ -63,15 +64,24 @@ class CallSites:
         return self._targets[frame.pc]
 
     def _read_target(self, pc: int) -> int | None:
-        code = self._memory.try_read(pc - 5, 5)
-        if code is None or code[0] != 0xE8:
-            return None
-        return follow_stub(self._memory, pc + int.from_bytes(code[1:], "little", signed=True))
+        size = self._architecture.longest_direct_call
+        code = self._memory.try_read(pc - size, size)
+        target = self._architecture.called(code, pc) if code is not None else None
+        return None if target is None else follow_stub(self._memory, target)
 
-    def argument(self, stack: Stack, level: int, register: str) -> int | None:
-        """The value that frame ``level`` passed in ``register``, None where that cannot be told for certain."""
-        location = self.site(stack, level).sources.get(register)
+    def argument(self, stack: Stack, level: int, number: int) -> int | None:
+        """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
+        sources = self.site(stack, level).sources
+        location = sources[number] if number < len(sources) else None
         return None if location is None else self._evaluate(location, stack, level)
+
+    def arguments(self, stack: Stack, level: int, count: int) -> list[int | None]:
+        """The first ``count`` arguments in registers of the call that frame ``level`` made."""
+        return [self.argument(stack, level, number) for number in range(count)]
+
+    def place(self, number: int) -> str:
+        """Where argument ``number`` is passed, in words."""
+        return self._architecture.argument_registers[number]
 
     def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
         if location.kind == "constant":
@@ -94,18 +104,12 @@ class CallSites:
         if not before or not before[-1].is_call:
             return UNKNOWN
         call = before[-1]
-        registers = (*ARGUMENTS, "r8", "r9")
-        places = ((register, argument_source(before, register, code.labels)) for register in registers)
-        sources = {register: place for register, place in places if place is not None}
+        registers = self._architecture.argument_registers
+        sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in registers)
         return CallSite(call.target is None, call.target, sources)
 
 
 def follow_stub(memory: Memory, target: int) -> int | None:
     """``target`` itself, or the function that it jumps to where it is a PLT stub whose slot is bound."""
-    for found in instructions(memory.try_read(target, 16) or b"", target):
-        operand = found.memory
-        if found.kind == "jmp" and operand is not None and operand.base == "rip":
-            return memory.try_u64(found.end + operand.displacement)
-        if found.kind != "other":
-            break
-    return target
+    slot = memory.architecture.stub_slot(memory.try_read(target, _STUB_BYTES) or b"", target)
+    return target if slot is None else memory.try_u64(slot)

@@ -17,8 +17,6 @@ from gdbext.unwind.stack import Stack
 
 MAX_FRAME_WORDS = 512
 """Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
-SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")
-"""Registers that a called function gives back (psABI x86-64); unwinding recovers them."""
 
 
 class KernelMatcher:
@@ -65,7 +63,7 @@ class KernelMatcher:
     def words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
         """Callee-saved registers and stack words of a frame, with where they are."""
         frame = stack.frames[level]
-        for register in SAVED:
+        for register in self._memory.architecture.callee_saved:
             value = frame.registers.get(register)
             if value is not None:
                 yield register, value

@@ -16,10 +16,10 @@ from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.keyset import KeyNames
 from gdbext.unwind.stack import Stack
 
-REGISTERS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
-"""Where the System V ABI passes the first six integer and pointer arguments (psABI x86-64, 3.2.3)."""
+_ARGUMENTS = 6
+"""Arguments that are followed: hidden result, functor, keyset, and three of the schema's."""
 _ONE_WORD = ("Tensor", "int", "bool", "Scalar")
-"""Schema types that take one of these registers (torchgen/api/cpp.py: references, integers, SymInt by value)."""
+"""Schema types that take one argument register (torchgen/api/cpp.py: references, integers, SymInt by value)."""
 
 
 class KeySetExplanation:
@@ -59,7 +59,7 @@ class KeySetExplanation:
     def _behind_keyset(self, stack: Stack, step: DispatchFrame) -> list[int | None]:
         """The argument registers behind the keyset in the call that the step's frame made."""
         assert step.keyset is not None
-        values = [self._sites.argument(stack, step.level, register) for register in REGISTERS]
+        values = self._sites.arguments(stack, step.level, _ARGUMENTS)
         if step.keyset.bits not in values[:4]:
             return []
         return values[values.index(step.keyset.bits) + 1 :]

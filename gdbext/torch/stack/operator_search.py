@@ -15,10 +15,13 @@ from gdbext.errors import MemoryFault
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.stack.call_arguments import ARGUMENTS, CallSites
+from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.unwind.stack import Stack
+
+_HANDLE_ARGUMENTS = 3
+"""Arguments among which a handle is looked for: the first, behind a hidden result pointer, behind that and ``this``."""
 
 
 class OperatorSearch:
@@ -89,10 +92,10 @@ class OperatorSearch:
     def _passed_on(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
         """The handle that one of the pass's frames passes on."""
         for level in reversed(found.header):
-            for register in ARGUMENTS[:3]:
-                operator = self._behind(self._sites.argument(stack, level, register))
+            for number in range(_HANDLE_ARGUMENTS):
+                operator = self._behind(self._sites.argument(stack, level, number))
                 if operator is not None:
-                    place = f"{register} of the call in frame #{level}"
+                    place = f"{self._sites.place(number)} of the call in frame #{level}"
                     evidence.append(f"handle in {place}: OperatorDef {operator.address:#x} is registered")
                     return operator
         return None
@@ -102,10 +105,11 @@ class OperatorSearch:
         level = found.header[0] + 1
         if not found.event or found.hosted or found.elided or level >= len(stack):
             return None
-        for register in ARGUMENTS[:3]:
-            operator = self._behind(self._sites.argument(stack, level, register))
+        for number in range(_HANDLE_ARGUMENTS):
+            operator = self._behind(self._sites.argument(stack, level, number))
             if operator is not None:
-                evidence.append(f"handle in {register} of the call in frame #{level}, into the dispatcher")
+                place = self._sites.place(number)
+                evidence.append(f"handle in {place} of the call in frame #{level}, into the dispatcher")
                 return operator
         return None
 
@@ -191,14 +195,15 @@ class OperatorSearch:
         """
         if not found.hosted or found.kernel is None or found.header[-1] != found.kernel + 1:
             return None
-        for register in ("rsi", "rdx"):
-            value = self._sites.argument(stack, found.header[-1], register)
+        for number in (1, 2):  # behind the functor, and behind a hidden result pointer if there is one
+            value = self._sites.argument(stack, found.header[-1], number)
             if not value or value & ~self._dispatcher.keys.known_bits:
                 continue
             kernel = outer.kernel_for(value)[1]
             unboxed = kernel._replace(boxed=0)
             if self._running.runs(stack, found.kernel, unboxed) and self._running.fits(stack, found.kernel, unboxed):
-                evidence.append(f"{outer.qualified} again: {value:#x} in {register} leads to the kernel that runs")
+                place = self._sites.place(number)
+                evidence.append(f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs")
                 return outer
         return None
 
@@ -212,11 +217,11 @@ class OperatorSearch:
         level = found.header[-1]
         if not self._sites.site(stack, level).through_pointer:
             return None
-        first = self._sites.argument(stack, level, "rdi")
+        first = self._sites.argument(stack, level, 0)
         if first is None:
             return None
         in_stack = stack.frames[level].sp <= first < stack.frames[-1].cfa
-        return self._sites.argument(stack, level, "rsi") if in_stack else first
+        return self._sites.argument(stack, level, 1) if in_stack else first
 
     def _with_functor(self, functor: int) -> Iterator[Operator]:
         """Operators with a kernel of that functor: every table is looked through, which costs a tenth of a second."""

@@ -17,15 +17,17 @@ from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.stack.call_arguments import ARGUMENTS, CallSites
+from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kernel_match import SAVED, KernelMatcher
+from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
 from gdbext.unwind.stack import Stack
 
 MAX_STACK = 1 << 26
 """Bytes from a frame to the outermost one that a pointer into the stack may span."""
+_KEYSET_ARGUMENTS = 4
+"""Arguments of a call among which its keyset can be."""
 _TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
 """Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
 runtime key of each; autograd is the one that tensors do not have alone."""
@@ -98,14 +100,13 @@ class Recovery:
 
     def _exact(self, stack: Stack, found: DispatchCall, level: int, result: Recovered, operator: Operator) -> bool:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
-        values = [self._sites.argument(stack, level, register) for register in ARGUMENTS]
+        values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
         by_position = self._position_in_unboxed_call(stack, found, level, values[0])
         if found.elided and level == found.header[0]:
             by_position = self._position_in_redispatch(stack, level, values[0])
         elif found.detail is Role.LOOKUP and level == found.header[-1]:
             by_position = _position_in_lookup
-        for position in range(len(ARGUMENTS)):
-            value = values[position]
+        for position, value in enumerate(values):
             if value is None or not self._possible(value):
                 continue
             index, kernel = operator.kernel_for(value)
@@ -114,7 +115,7 @@ class Recovery:
                 continue
             if not self._runs(stack, found, kernel) and not self._entry_in_hand(stack, found, operator, index):
                 continue
-            place = f"{ARGUMENTS[position]} by the call in frame #{level}"
+            place = f"{self._sites.place(position)} by the call in frame #{level}"
             result.evidence.append(f"keyset {value:#x} passed in {place}")
             self._accept(result, value, index, kernel, Certainty.EXACT)
             return True
@@ -170,8 +171,9 @@ class Recovery:
         Needed where the entry left by a virtual tail call, whose target no code tells.
         """
         for level in found.header:
-            saved = (stack.frames[level].registers.get(register) for register in SAVED)
-            passed = (self._sites.argument(stack, level, register) for register in ARGUMENTS)
+            registers = stack.frames[level].registers
+            saved = (registers.get(register) for register in self._memory.architecture.callee_saved)
+            passed = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
             if any(value and operator.index_of_entry(value) == index for value in (*saved, *passed)):
                 return True
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.arch.x86_64.decode import Instruction, instructions
+from gdbext.arch.instruction import Instruction
 from gdbext.errors import GdbextError
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
@@ -65,7 +65,7 @@ class TailCalls:
         code = self._memory.try_read(start, min(size, MAX_CODE))
         if code is None:
             return
-        for instruction in instructions(code, start):
+        for instruction in self._memory.architecture.decode(code, start):
             if instruction.kind != "jmp":
                 continue
             target = self._jump_target(instruction)
@@ -77,10 +77,8 @@ class TailCalls:
     def _jump_target(self, instruction: Instruction) -> int | None:
         if instruction.target is not None:
             return instruction.target
-        memory = instruction.memory
-        if memory is not None and memory.base == "rip":  # a PLT stub: the slot holds the function
-            return self._memory.try_u64(instruction.address + instruction.length + memory.displacement)
-        return None
+        slot = instruction.fixed_operand  # of a PLT stub: the slot holds the function
+        return None if slot is None else self._memory.try_u64(slot)
 
     def stored_pointers(self, functor: int) -> tuple[int, ...]:
         """The words of a functor object, one of which may be the function that it wraps."""

@@ -102,7 +102,7 @@ class DispatchState:
 
 
 class DispatchStateReader:
-    """Reads the state of any thread by its fs_base. Raises LayoutError at construction."""
+    """Reads the state of any thread by its thread pointer. Raises LayoutError at construction."""
 
     def __init__(
         self,
@@ -121,13 +121,13 @@ class DispatchStateReader:
         self._default_included = layout.constant("keyset.default_included_set")
         self._default_excluded = layout.constant("keyset.default_excluded_set")
 
-    def read(self, fs_base: int) -> DispatchState:
-        """The state of the thread whose thread control block is at ``fs_base``. Never raises: see ``problems``."""
+    def read(self, thread_pointer: int) -> DispatchState:
+        """The state of the thread with its control block at ``thread_pointer``. Never raises: see ``problems``."""
         problems: list[str] = []
 
         def attempt(what: str, reader: Callable[[int], _T]) -> _T | None:
             try:
-                return reader(fs_base)
+                return reader(thread_pointer)
             except GdbextError as error:
                 problems.append(f"{what}: {error.what}")
                 return None
@@ -150,18 +150,18 @@ class DispatchStateReader:
             problems=tuple(problems),
         )
 
-    def keysets(self, fs_base: int) -> tuple[int, int]:
+    def keysets(self, thread_pointer: int) -> tuple[int, int]:
         """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault.
 
         ``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default.
         """
-        raw = self._variables.read(fs_base, KEYSETS, C10, 16) or bytes(16)
+        raw = self._variables.read(thread_pointer, KEYSETS, C10, 16) or bytes(16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
-    def _autograd(self, fs_base: int) -> AutogradFlags:
+    def _autograd(self, thread_pointer: int) -> AutogradFlags:
         shape = self._layout.struct("c10::AutogradState")
-        raw = self._variables.read(fs_base, AUTOGRAD_STATE, C10, shape.size)
+        raw = self._variables.read(thread_pointer, AUTOGRAD_STATE, C10, shape.size)
         if raw is None:
             return AutogradFlags()
         return AutogradFlags(
@@ -172,12 +172,12 @@ class DispatchStateReader:
             _flag(raw, shape, "view_replay_enabled_"),
         )
 
-    def _autocast(self, fs_base: int) -> tuple[Autocast, ...]:
+    def _autocast(self, thread_pointer: int) -> tuple[Autocast, ...]:
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
         count = devices.get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        raw = self._variables.read(fs_base, AUTOCAST_DTYPE, CPU, count) or b""
-        excluded = self.keysets(fs_base)[1]
+        raw = self._variables.read(thread_pointer, AUTOCAST_DTYPE, CPU, count) or b""
+        excluded = self.keysets(thread_pointer)[1]
         found = []
         for slot in self._keys.slots:
             device = slot.name[8:] if slot.name.startswith("Autocast") else ""
@@ -188,23 +188,23 @@ class DispatchStateReader:
             found.append(Autocast(device.lower(), not excluded & slot.bits, dtype))
         return tuple(found)
 
-    def _autocast_cache(self, fs_base: int) -> bool:
-        return (self._variables.read(fs_base, AUTOCAST_CACHE, CPU, 1) or b"\1") != b"\0"
+    def _autocast_cache(self, thread_pointer: int) -> bool:
+        return (self._variables.read(thread_pointer, AUTOCAST_CACHE, CPU, 1) or b"\1") != b"\0"
 
-    def _autocast_nesting(self, fs_base: int) -> int:
-        return struct.unpack("<i", self._variables.read(fs_base, AUTOCAST_NESTING, CPU, 4) or bytes(4))[0]  # type: ignore[no-any-return]
+    def _autocast_nesting(self, thread_pointer: int) -> int:
+        return struct.unpack("<i", self._variables.read(thread_pointer, AUTOCAST_NESTING, CPU, 4) or bytes(4))[0]  # type: ignore[no-any-return]
 
-    def _sequence_number(self, fs_base: int) -> int:
-        return int.from_bytes(self._variables.read(fs_base, SEQUENCE_NUMBER, CPU, 8) or b"", "little")
+    def _sequence_number(self, thread_pointer: int) -> int:
+        return int.from_bytes(self._variables.read(thread_pointer, SEQUENCE_NUMBER, CPU, 8) or b"", "little")
 
-    def _python_dispatcher(self, fs_base: int) -> bool:
-        return any(self._variables.read(fs_base, PYTHON_DISPATCHER, C10, 8) or b"")
+    def _python_dispatcher(self, thread_pointer: int) -> bool:
+        return any(self._variables.read(thread_pointer, PYTHON_DISPATCHER, C10, 8) or b"")
 
     # --- functorch -------------------------------------------------------------------------------
 
-    def _functorch(self, fs_base: int) -> tuple[FunctorchLayer, ...]:
+    def _functorch(self, thread_pointer: int) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
-        pointer = int.from_bytes(self._variables.read(fs_base, FUNCTORCH, CPU, 8) or b"", "little")
+        pointer = int.from_bytes(self._variables.read(thread_pointer, FUNCTORCH, CPU, 8) or b"", "little")
         if not pointer:
             return ()
         vtable = self._symbolizer.address_of(FUNCTORCH_VTABLE, CPU)
@@ -225,10 +225,10 @@ class DispatchStateReader:
 
     # --- Python ----------------------------------------------------------------------------------
 
-    def _python_modes(self, fs_base: int) -> tuple[PythonMode, ...]:
+    def _python_modes(self, thread_pointer: int) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
         shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
-        state = self._variables.address(fs_base, DISPATCH_MODES, C10)
+        state = self._variables.address(thread_pointer, DISPATCH_MODES, C10)
         if state is None:
             return ()
         kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
@@ -241,10 +241,10 @@ class DispatchStateReader:
         stack = self._stack(state + shape.field("stack_").offset)
         return (*found, *(PythonMode(name) for name in stack))
 
-    def _torch_function(self, fs_base: int) -> tuple[str, tuple[str, ...]]:
+    def _torch_function(self, thread_pointer: int) -> tuple[str, tuple[str, ...]]:
         """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
         shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
-        state = self._variables.address(fs_base, TORCH_FUNCTION, CPU)
+        state = self._variables.address(thread_pointer, TORCH_FUNCTION, CPU)
         if state is None:
             return _TORCH_FUNCTION_STATES[0], ()
         number = self._memory.u32(state + shape.field("disabled_state_").offset)

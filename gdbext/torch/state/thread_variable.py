@@ -25,7 +25,7 @@ class ThreadVariables:
         self._locals = ThreadLocals(memory, symbolizer.modules)
         self._guards: dict[tuple[str, int], int | None] = {}
 
-    def read(self, fs_base: int, name: str, module: str, size: int) -> bytes | None:
+    def read(self, thread_pointer: int, name: str, module: str, size: int) -> bytes | None:
         """The first ``size`` bytes of the variable with that mangled name.
 
         Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
@@ -37,19 +37,19 @@ class ThreadVariables:
             raise BadData(f"{name} has {symbol.size} bytes, not {size}")
         guard = self._guard(place, symbol)
         try:
-            block = self._locals.block(fs_base, place)
+            block = self._locals.block(thread_pointer, place)
         except ThreadLocalUntouched:
             return None if guard is not None else _initial(place, symbol.vaddr, size)
         if guard is not None and not self._memory.u8(block + guard):
             return None
         return self._memory.read(block + symbol.vaddr, size)
 
-    def address(self, fs_base: int, name: str, module: str) -> int | None:
+    def address(self, thread_pointer: int, name: str, module: str) -> int | None:
         """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
         place, symbol = self._find(name, module)
         guard = self._guard(place, symbol)
         try:
-            block = self._locals.block(fs_base, place)
+            block = self._locals.block(thread_pointer, place)
         except ThreadLocalUntouched:
             return None
         if guard is not None and not self._memory.u8(block + guard):

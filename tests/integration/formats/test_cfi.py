@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from machine import own_libc, system_library, torch_library
 
+from gdbext.arch.registry import by_name
 from gdbext.formats.cfi_program import (
     EXPRESSION,
     OFFSET,
@@ -203,7 +204,7 @@ def test_signal_frame_with_personality_and_lsda(assembled: ElfImage) -> None:
     assert fde is not None
     assert fde.cie.is_signal
     assert row_at(fde, start).is_signal
-    assert isinstance(compile_row(row_at(fde, start)), InterpretedRow)
+    assert isinstance(compile_row(by_name("x86_64"), row_at(fde, start)), InterpretedRow)
     other = search_table(assembled).find(symbol(assembled, "f"))
     assert other is not None
     assert not other.cie.is_signal

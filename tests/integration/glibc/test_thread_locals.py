@@ -206,13 +206,13 @@ def test_damage_is_refused(tmp_path: Path, address: int, words: tuple[int, ...])
         find(target)
 
 
-def test_fs_base_that_is_not_known(tmp_path: Path) -> None:
+def test_a_thread_pointer_that_is_not_known(tmp_path: Path) -> None:
     target, _ = process(library(tmp_path, "local-dynamic"), {3: BLOCK})
     memory = Memory(target)
     modules = ModuleTable(target, memory)
     for slot in slots(str(tmp_path / "libt.so"), "R_X86_64_DTPMOD64"):
         patched(target, BASE + slot, 3)
-    with pytest.raises(ThreadLocalUnknown, match="fs_base"):
+    with pytest.raises(ThreadLocalUnknown, match="thread pointer"):
         ThreadLocals(memory, modules).address(0, module_of(modules), 0)
     with pytest.raises(ThreadLocalUnknown, match="damaged"):
         ThreadLocals(memory, modules).address(0xDEAD_0000, module_of(modules), 0)

@@ -12,7 +12,7 @@ import plain_program
 import pytest
 from harness import ROOT, run
 
-from gdbext.targets.base import GENERAL_REGISTERS
+from gdbext.arch.registry import by_name
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
 
@@ -165,7 +165,7 @@ def test_registers(seen: Seen) -> None:
     by_tid = {thread["tid"]: thread["registers"] for thread in seen.answer["threads"]}
     for index, thread in enumerate(seen.truth["threads"]):
         registers = by_tid[thread["tid"]]
-        assert set(GENERAL_REGISTERS) <= set(registers)
+        assert set(by_name("x86_64").general_registers) <= set(registers)
         assert all(0 <= value < 1 << 64 for value in registers.values())
         assert registers["fs_base"] == thread["tls"]
         assert abs(thread["stack"] - registers["rsp"]) < 65536

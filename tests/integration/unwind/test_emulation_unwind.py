@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from machine import own_libc, torch_library
 
+from gdbext.arch.registry import by_name
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, row_at
 from gdbext.formats.dwarf_expression import evaluate
@@ -16,6 +17,7 @@ from gdbext.formats.eh_frame import SearchTable
 from gdbext.formats.elf import ElfImage
 from gdbext.unwind.emulation_unwind import EmulationUnwinder
 
+X86 = by_name("x86_64")
 SP = 0x7FFF_0000_0000
 SAVED = (3, 6, 12, 13, 14, 15)
 
@@ -112,7 +114,7 @@ def test_agrees_with_call_frame_information(name: str) -> None:
         if row.cfa_register == 6:
             registers[6] = SP + generator.randrange(16, 4096, 16)
         names = {"rbp": registers[6], "rsp": SP, "rbx": registers[3], **{f"r{n}": registers[n] for n in range(12, 16)}}
-        flow = EmulationUnwinder(FileCode(image), starts)  # type: ignore[arg-type]
+        flow = EmulationUnwinder(X86, FileCode(image), starts)  # type: ignore[arg-type]
         rows = flow.rows(pc, names)
         results["none" if not rows else "found"] += 1
         for found in rows:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from describe_object import describe
 
+from gdbext.arch.registry import by_name
 from gdbext.cpython.abi import debug_offsets
 from gdbext.cpython.abi.find_runtime import RuntimeLocation, evidence
 from gdbext.cpython.abi.python_abi import PythonAbi
@@ -44,6 +45,7 @@ class Bytes(Target):
     pid = 1
 
     def __init__(self, data: bytes) -> None:
+        self.architecture = by_name("x86_64")
         self.data = data
 
     def read(self, address: int, size: int) -> bytes:

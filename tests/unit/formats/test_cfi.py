@@ -7,6 +7,7 @@ import random
 import pytest
 from machine import own_libc
 
+from gdbext.arch.registry import by_name
 from gdbext.errors import BadData
 from gdbext.formats.cfi_program import row_at
 from gdbext.formats.dwarf_expression import evaluate
@@ -16,6 +17,7 @@ from gdbext.formats.leb128 import sleb128, uleb128
 from gdbext.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row
 
 LIBC = own_libc()
+X86 = by_name("x86_64")
 
 
 def search_table(image: ElfImage) -> SearchTable:
@@ -64,9 +66,9 @@ def test_steps_give_the_same_whichever_is_chosen() -> None:
         if fde is None:
             continue
         row = row_at(fde, vaddr)
-        step = compile_row(row)
+        step = compile_row(X86, row)
         if isinstance(step, CompiledRow) and row.cfa_offset < 0x4000:
-            assert step.caller(dict(registers), read) == InterpretedRow(row).caller(dict(registers), read)
+            assert step.caller(dict(registers), read) == InterpretedRow(X86, row).caller(dict(registers), read)
             compared += 1
     assert compared > 500
 
@@ -98,7 +100,7 @@ def test_damage_is_refused(seed: int) -> None:
         try:
             fde = table.find(vaddr)
             if fde is not None:
-                compile_row(row_at(fde, vaddr))
+                compile_row(X86, row_at(fde, vaddr))
         except BadData:
             continue
 
@@ -110,7 +112,7 @@ def test_random_programs_are_refused_or_run() -> None:
     for _ in range(3000):
         program = Fde(0, 1000, fde.cie, generator.randbytes(generator.randrange(40)))
         try:
-            compile_row(row_at(program, 999))
+            compile_row(X86, row_at(program, 999))
         except BadData:
             continue
 

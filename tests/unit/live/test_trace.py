@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
+from gdbext.arch.x86_64.patterns import direct_calls
 from gdbext.errors import UsageError
 from gdbext.layouts import store
 from gdbext.live.breakpoints.break_plan import BreakRequest, check_keys, key_condition
 from gdbext.live.hooks import control
-from gdbext.live.hooks.all_calls import direct_calls
 from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
 from gdbext.live.hooks.operator_functions import split_struct
 from gdbext.live.trace.tracer import Limits, Tracer
@@ -274,10 +275,10 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     # push rbp; mov rsp,rbp; mov rdi,-0x20(rbp); mov rsi,r12; mov rdx,rbx; mov rcx,r13; xor ebx,ebx; call; nop
     code = bytes.fromhex("55 4889e5 48897de0 4989f4 4889d3 4989cd 31db e800000000 90")
     listing = list(instructions(code, 0x1000))
-    found = holders(listing, listing[-1].address)
+    found = holders(ARCHITECTURE, listing, listing[-1].address)
     assert found == {"rdi": Holder("rbp", -0x20), "rsi": Holder("r12"), "rcx": Holder("r13")}  # rbx is reused
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
-    values = register_values(found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
     assert values == [4, 5, None, 6, None, None]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from gdbext.arch.registry import by_name
 from gdbext.formats.cfi_program import OFFSET, SAME
 from gdbext.formats.dwarf_expression import evaluate
 from gdbext.unwind.emulation_unwind import EmulationUnwinder, Value
 
+X86 = by_name("x86_64")
 SP = 0x7FFF_0000_0000
 
 
@@ -17,7 +19,7 @@ def flow_of(code: str, start: int = 0x1000) -> EmulationUnwinder:
             at = address - start
             return data[at : at + size] if at >= 0 else b""
 
-    return EmulationUnwinder(Bytes(), lambda _: False)  # type: ignore[arg-type]
+    return EmulationUnwinder(X86, Bytes(), lambda _: False)  # type: ignore[arg-type]
 
 
 KNOWN = {"rsp": SP, "rbp": SP + 0x100, "rbx": 1, "r12": 2, "r13": 3, "r14": 4, "r15": 5}

@@ -207,20 +207,6 @@ def test_code_without_cfi_and_without_frame_pointer_is_followed() -> None:
     }  # fmt: skip
 
 
-def test_debugger_is_the_last_resort() -> None:
-    target = jit_target()
-    asked = []
-
-    def fallback(registers: dict[str, int]) -> dict[str, int] | None:
-        asked.append(registers["rip"])
-        return {"rip": CODE + 12, "rsp": TOP + 32} if len(asked) == 1 else None
-
-    frames, stopped = walk(target, {"rip": CODE + 4, "rsp": TOP, "rbp": 0}, fallback=fallback)
-    assert [frame.how for frame in frames] == ["registers", "debugger"]
-    assert asked == [CODE + 4, CODE + 12]
-    assert "no CFI" in stopped
-
-
 def test_signal_trampoline_without_cfi() -> None:
     """mov $15,%rax; syscall, as in a C library that has no unwind information for it."""
     target = FakeTarget()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_target import FakeTarget
 
+from gdbext.arch.x86_64.architecture import ARCHITECTURE as X86
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.verdict.crash import CrashKind, describe, is_trap
@@ -20,7 +21,7 @@ SP = 0x7F0000400000
 
 def kind(address, sp=SP, rip=0x400100, code=1, maps=MAPS, number=11, name="SIGSEGV"):
     signal = Signal(number, name, code, address)
-    return describe(1, signal, {"rsp": sp, "rip": rip}, maps).kind.value
+    return describe(1, signal, X86, {"rsp": sp, "rip": rip}, maps).kind.value
 
 
 @pytest.mark.parametrize(("address", "expected"), [
@@ -58,14 +59,14 @@ def test_jumps():
 
 
 def test_abort_has_no_address():
-    crash = describe(1, Signal(6, "SIGABRT", -6, 123), {"rsp": SP}, MAPS)
+    crash = describe(1, Signal(6, "SIGABRT", -6, 123), X86, {"rsp": SP}, MAPS)
     assert (crash.kind, crash.address) == (CrashKind.ABORT, None)
 
 
 def test_what_ended_the_program():
     abort = Signal(6, "SIGABRT", -6, None)
-    assert "std::terminate" in describe(1, abort, {}, MAPS, "terminate").sentence
-    assert "std::terminate" not in describe(1, abort, {}, MAPS).sentence
+    assert "std::terminate" in describe(1, abort, X86, {}, MAPS, "terminate").sentence
+    assert "std::terminate" not in describe(1, abort, X86, {}, MAPS).sentence
 
 
 def test_a_trap_of_the_program_is_no_breakpoint_of_a_debugger():

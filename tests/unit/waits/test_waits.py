@@ -88,7 +88,8 @@ class Stack:
             home = MODULES[module]
             start = home.start + sum(map(ord, name or "?")) % 0xF000
             frame = {"rip": start + 8, "rsp": STACK + level * 64, **(registers if level in (0, 1, 2) else {})}
-            self.frames.append(NativeFrame(level, frame, STACK + level * 64 + 64, "cfi", False, start + 8, home))
+            pc, sp, cfa = frame["rip"], frame["rsp"], STACK + level * 64 + 64
+            self.frames.append(NativeFrame(level, pc, sp, frame, cfa, "cfi", False, start + 8, home))
             self.functions.append(Function(start, 64, (name,), home) if name else None)
 
     def function(self, level):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.arch.x86_64.argument_flow import Location, argument_source, jump_targets
-from gdbext.arch.x86_64.decode import Instruction, instructions
+from gdbext.arch.argument_flow import Location, argument_source, jump_targets
+from gdbext.arch.instruction import Instruction
+from gdbext.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.arch.x86_64.decode import instructions
 
 pytestmark = pytest.mark.compiler
 
@@ -95,23 +97,24 @@ UNSURE = [
 @pytest.mark.parametrize("text", KNOWN)
 def test_followed(assemble: Callable[[str], list[Instruction]], text: str) -> None:
     code = assemble(text)
-    assert argument_source(code, "rdi") == KNOWN[text]
+    assert argument_source(ARCHITECTURE, code, "rdi") == KNOWN[text]
 
 
 @pytest.mark.parametrize("text", UNSURE)
 def test_unsure(assemble: Callable[[str], list[Instruction]], text: str) -> None:
     if text == "mov %rbx,%rdi; 1: nop; call *%rax; jmp 1b; call *%rax":
         code = assemble(text)[:3]
-        assert argument_source(code, "rdi") == register("rbx")  # the jump behind the call is not in these bytes
-        assert argument_source(code, "rdi", jump_targets(assemble(text))) is None
+        # The jump behind the call is not in these bytes.
+        assert argument_source(ARCHITECTURE, code, "rdi") == register("rbx")
+        assert argument_source(ARCHITECTURE, code, "rdi", jump_targets(assemble(text))) is None
         return
-    assert argument_source(assemble(text), "rdi") is None
+    assert argument_source(ARCHITECTURE, assemble(text), "rdi") is None
 
 
 def test_a_store_relative_to_another_register_counts_only_where_it_does_not_hit(
     assemble: Callable[[str], list[Instruction]],
 ) -> None:
-    found = argument_source(assemble("mov -8(%rbp),%rdi; mov %rax,8(%rsp); call *%rax"), "rdi")
+    found = argument_source(ARCHITECTURE, assemble("mov -8(%rbp),%rdi; mov %rax,8(%rsp); call *%rax"), "rdi")
     assert found == Location("memory", "rbp", -8, others=(("rsp", 8, 8),))
     assert found.intact({"rbp": 0x1040, "rsp": 0x1000})
     assert not found.intact({"rbp": 0x1014, "rsp": 0x1000})
@@ -184,7 +187,7 @@ def test_against_a_running_program(tmp_path: Path, options: str) -> None:
         before = list(instructions(bytes.fromhex(code), start))
         assert before[-1].is_call
         for name, value in arguments.items():
-            location = argument_source(before, name)
+            location = argument_source(ARCHITECTURE, before, name)
             if location is None:
                 continue
             seen = evaluate(location, caller, bytes.fromhex(stack))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from gdbext.arch.x86_64.argument_flow import Location, argument_source
+from gdbext.arch.argument_flow import Location, argument_source
+from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 
 pytestmark = pytest.mark.compiler
@@ -26,7 +27,7 @@ def assemble(tmp_path: Path, source: str) -> bytes:
 def source_of(tmp_path: Path, register: str, source: str) -> Location | None:
     code = list(instructions(assemble(tmp_path, source), 0x1000))
     assert code[-1].is_call
-    return argument_source(code, register)
+    return argument_source(ARCHITECTURE, code, register)
 
 
 def objdump_functions(path: Path) -> list[list[int]]:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdbext.arch.x86_64.decode import Instruction, MemoryOperand, instructions
-from gdbext.arch.x86_64.registers import follows_call, return_address_offset
+from gdbext.arch.instruction import Instruction, MemoryOperand
+from gdbext.arch.x86_64.decode import instructions
+from gdbext.arch.x86_64.patterns import follows_call, return_address_offset
 
 
 def one(code: str, address: int = 0x1000) -> Instruction:
@@ -34,7 +35,7 @@ FORMS = {
     "4154": ("push", None, "r12", None, None),
     "415f": ("pop", "r15", None, None, None),
     "6a01": ("push", None, None, None, 1),
-    "c9": ("leave", None, None, None, None),
+    "c9": ("leave", "rbp", None, None, None),
     "c3": ("ret", None, None, None, None),
     "0f0b": ("trap", None, None, None, None),
     "64488b3c2500000000": ("other", "rdi", None, None, None),  # relative to fs: not an address that we know

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gdbext.arch.x86_64.decode import Instruction, MemoryOperand
+from gdbext.arch.base import Architecture
+from gdbext.arch.instruction import Instruction, MemoryOperand
 
-CALLEE_SAVED = frozenset(("rbx", "rbp", "rsp", "r12", "r13", "r14", "r15"))
-"""Registers that a called function gives back as they were (psABI x86-64, figure 3.4); unwinding recovers them."""
 _WORD = 8
 _ENDS = ("call", "jmp", "ret", "trap")
 
@@ -47,7 +46,9 @@ class Location(NamedTuple):
         return True
 
 
-def argument_source(code: Sequence[Instruction], register: str, labels: Iterable[int] = ()) -> Location | None:
+def argument_source(
+    architecture: Architecture, code: Sequence[Instruction], register: str, labels: Iterable[int] = ()
+) -> Location | None:
     """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
 
     Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
@@ -56,7 +57,7 @@ def argument_source(code: Sequence[Instruction], register: str, labels: Iterable
     """
     known = jump_targets(code)
     known.update(labels)
-    return _Search(code, known).find(len(code) - 1, register)
+    return _Search(architecture, code, known).find(len(code) - 1, register)
 
 
 def jump_targets(code: Iterable[Instruction]) -> set[int]:
@@ -65,7 +66,10 @@ def jump_targets(code: Iterable[Instruction]) -> set[int]:
 
 
 class _Search:
-    def __init__(self, code: Sequence[Instruction], labels: set[int]) -> None:
+    def __init__(self, architecture: Architecture, code: Sequence[Instruction], labels: set[int]) -> None:
+        self._stack_pointer = architecture.stack_pointer
+        self._kept = frozenset((*architecture.callee_saved, architecture.stack_pointer))
+        """Registers that a called function gives back as they were; unwinding recovers them."""
         self._code = code
         self._labels = labels
         self._call = len(code) - 1
@@ -74,7 +78,7 @@ class _Search:
         """Where ``register``, as it is just before instruction number ``before``, still is at the call."""
         position = before
         while position >= 0:
-            if register in CALLEE_SAVED:
+            if register in self._kept:
                 kept = self._unchanged(register, position)
                 if kept is not None:
                     return Location("register", register, kept)
@@ -90,7 +94,7 @@ class _Search:
 
     def _source(self, position: int, found: Instruction, register: str) -> Location | None:
         if found.destination != register:
-            return None  # pop writes rsp, too, and many write without naming
+            return None  # a pop writes the stack pointer, too, and many write without naming
         if found.kind == "and":
             parts = (self.find(position, register), self._operand(position, found))
             return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
@@ -104,9 +108,8 @@ class _Search:
             return self.find(position, found.source)
         if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
             return None
-        if found.memory.base == "rip":
-            place = found.end + found.memory.displacement
-            return Location("constant", value=place) if found.kind == "lea" else None
+        if found.fixed_operand is not None:
+            return Location("constant", value=found.fixed_operand) if found.kind == "lea" else None
         return self._through_base(position, found, found.memory)
 
     def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
@@ -129,9 +132,10 @@ class _Search:
         for found in self._code[position : self._call]:
             if register not in found.writes:
                 continue
-            if register == "rsp" and found.kind == "push":
+            is_top = register == self._stack_pointer
+            if is_top and found.kind == "push":
                 added += _WORD
-            elif register == "rsp" and found.kind == "pop" and found.destination != "rsp":
+            elif is_top and found.kind == "pop" and found.destination != self._stack_pointer:
                 added -= _WORD
             elif found.kind == "add" and found.immediate is not None:
                 added -= found.immediate
@@ -155,7 +159,7 @@ class _Search:
             memory = found.memory
             if memory is None or memory.base is None or memory.index_register is not None:
                 return None
-            base = self.find(number, memory.base) if memory.base in CALLEE_SAVED else None
+            base = self.find(number, memory.base) if memory.base in self._kept else None
             if base is None or base.kind != "register" or base.register is None:
                 return None
             start = base.displacement + memory.displacement

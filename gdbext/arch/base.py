@@ -1,0 +1,184 @@
+"""What is asked of an architecture. Everybody else names no register, no system call number and no instruction.
+
+A register is a name and a value in a plain mapping, for that is what the unwinder can afford; which name means what is
+asked here: ``registers[architecture.stack_pointer]``.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple, Optional
+
+from gdbext.arch.instruction import Instruction
+from gdbext.errors import TargetError
+
+ReadCode = Callable[[int, int], Optional[bytes]]
+"""(address, size) to exactly so many bytes of memory, None where they cannot be read."""
+
+
+class SignalFrame(NamedTuple):
+    """What the kernel leaves on the stack for a signal handler (``struct rt_sigframe`` of the architecture).
+
+    ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it at which a frame may stand.
+    ``context`` is the offset of the saved registers (``struct sigcontext``) from the stack pointer there, and ``saved``
+    where each of them is in it; all are 8 bytes wide.
+    """
+
+    trampoline: bytes
+    entries: tuple[int, ...]
+    context: int
+    saved: Mapping[str, int]
+
+
+class TlsRelocations(NamedTuple):
+    """Types of the relocations by which thread-local variables are found: of a module's id, of an offset from the
+    thread pointer, of a descriptor."""
+
+    module_id: int
+    offset: int
+    descriptor: int
+
+
+class AddressUse(NamedTuple):
+    """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
+
+    instruction: int
+    address: int
+    loads: bool
+
+
+class Architecture(ABC):
+    """One architecture. There is one instance of each, made by ``registry``; it has no state."""
+
+    # --- identity --------------------------------------------------------------------------------
+
+    name: str
+    """As the kernel calls it (uname -m), and in layouts and recordings."""
+    title: str
+    """For people."""
+    elf_machine: int
+    """e_machine of its ELF files."""
+
+    # --- registers -------------------------------------------------------------------------------
+
+    general_registers: tuple[str, ...]
+    """Registers that every target gives for every thread, the program counter among them."""
+    system_registers: tuple[str, ...]
+    """Further ones that a target gives where it can, as debuggers call them."""
+    register_sets: Mapping[int, tuple[str, ...]]
+    """ptrace's register sets, which are also the types of a core's notes (NT_PRSTATUS 1, …): the fields of each in
+    order, 8 bytes each."""
+    dwarf_registers: tuple[str, ...]
+    """Names by DWARF number, as far as call frame information is followed."""
+    return_column: int
+    """The DWARF number under which call frame information has the return address."""
+    program_counter: str
+    stack_pointer: str
+    frame_pointer: str
+    thread_register: str
+    """The register that points to the thread's control block."""
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    argument_registers: tuple[str, ...]
+    """Where integer and pointer arguments are passed, in order."""
+    callee_saved: tuple[str, ...]
+    """Registers that a called function gives back as they were; without the stack pointer."""
+    call_pushes: int
+    """Bytes that a call itself puts on the stack: the return address, or nothing where that is in a register."""
+    red_zone: int
+    """Bytes below the stack pointer that a function may use."""
+
+    # --- code ------------------------------------------------------------------------------------
+
+    longest_instruction: int
+    longest_direct_call: int
+    """Bytes of a call instruction that names its target."""
+    entry_marks: tuple[bytes, ...]
+    """Instructions that only the target of an indirect call or jump begins with."""
+    padding: tuple[bytes, ...]
+    """How the instructions begin that fill the space between functions."""
+    signal_frame: SignalFrame
+    tls_relocations: TlsRelocations
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    user_limit: int
+    """The first address beyond user space, with the usual number of page-table levels."""
+    kernel_mappings: Mapping[int, str]
+    """What the kernel maps at fixed addresses: start to name."""
+
+    # --- the kernel ------------------------------------------------------------------------------
+
+    syscall_names: Mapping[int, str]
+    """Names of the system calls in which a thread may block, by number."""
+
+    @cached_property
+    def followed(self) -> frozenset[str]:
+        """Registers that are known of a caller: what a call preserves, and what it returns to."""
+        return_register = self.dwarf_registers[self.return_column]
+        return frozenset((*self.callee_saved, self.stack_pointer, self.program_counter, return_register))
+
+    def unpack_registers(self, kind: int, data: bytes) -> dict[str, int]:
+        """The registers of one of ``register_sets``, as ptrace and cores give it. Raises TargetError."""
+        names = self.register_sets[kind]
+        if len(data) < 8 * len(names):
+            raise TargetError(f"register set {kind} has {len(data)} bytes instead of {8 * len(names)}")
+        return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", data)))
+
+    def thread_pointer(self, registers: Mapping[str, int]) -> int:
+        """The address of the thread's control block, 0 where the target does not give it."""
+        return registers.get(self.thread_register, 0)
+
+    @abstractmethod
+    def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+        """Number and arguments of the system call that a stopped thread sits in; None when it runs user code."""
+
+    @abstractmethod
+    def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
+        """The thread has just executed a breakpoint instruction that stands in memory."""
+
+    # --- code ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
+        """The instructions of ``code``, which starts at ``address``, until its end or one that is not understood."""
+
+    @abstractmethod
+    def follows_call(self, before: bytes) -> bool:
+        """The last bytes of ``before`` can be a call instruction, so that a return address may follow them."""
+
+    @abstractmethod
+    def follows_call_by_pointer(self, before: bytes) -> bool:
+        """The last bytes of ``before`` can be a call through a register or through memory."""
+
+    @abstractmethod
+    def called(self, before: bytes, returns_to: int) -> int | None:
+        """Where the direct call leads that ends ``before`` and returns to ``returns_to``; None if there is none."""
+
+    @abstractmethod
+    def return_address_offset(self, at: bytes, before: bytes) -> int | None:
+        """Where the return address is, relative to the stack pointer, at a function's edge or in a jump stub.
+
+        ``at`` is the code at the program counter, ``before`` the code before it. None anywhere else. What is found
+        there has to be checked.
+        """
+
+    @abstractmethod
+    def stub_slot(self, code: bytes, address: int) -> int | None:
+        """The slot through which the stub of a procedure linkage table at ``address`` jumps; None for other code."""
+
+    @abstractmethod
+    def stubs(self, table: bytes, address: int) -> Iterator[tuple[int, int]]:
+        """(stub, its slot) of each stub in a procedure linkage table that starts at ``address``."""
+
+    @abstractmethod
+    def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
+        """Offsets in ``code`` of the direct calls of ``target``, which is an offset from the start of ``code``, too."""
+
+    @abstractmethod
+    def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:
+        """The instructions in ``code``, which starts at ``address``, that name a fixed address."""

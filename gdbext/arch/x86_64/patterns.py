@@ -1,0 +1,133 @@
+"""What a few bytes of x86-64 code mean: calls, prologues, the stubs of linkage tables, addresses relative to rip.
+
+Encodings: Intel SDM, volume 2; linkage tables: System V ABI, AMD64 supplement 1.0, 5.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gdbext.arch.base import AddressUse
+from gdbext.arch.x86_64.decode import instructions
+
+ENDBR64 = b"\xf3\x0f\x1e\xfa"
+"""What a function, or any other target of an indirect branch, may begin with."""
+PADDING = (b"\x90", b"\x66\x90", b"\x0f\x1f", b"\x66\x0f\x1f", b"\x66\x2e", b"\x66\x66", b"\xcc")
+BREAKPOINT = b"\xcc"
+
+_LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
+_FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
+_WINDOW = 1 << 16
+_STUB_SIZE = 16
+_STUB_JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)
+"""``jmp *slot(%rip)``: the heart of a stub."""
+_ADDRESSES = re.compile(rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
+"""``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table), up to the displacement."""
+_LOAD = 0x8B
+
+
+def follows_call(before: bytes) -> bool:
+    """The last bytes of ``before`` can be ``call rel32`` (e8) or any form of ``call r/m64`` (ff /2)."""
+    return (len(before) >= 5 and before[-5] == 0xE8) or follows_call_by_pointer(before)
+
+
+def follows_call_by_pointer(before: bytes) -> bool:
+    """The last bytes of ``before`` can be ``call r/m64`` (ff /2)."""
+    return any(
+        len(before) >= size and before[-size] == 0xFF and _is_indirect_call(before[-size:])
+        for size in range(2, _LONGEST_INDIRECT_CALL + 1)
+    )
+
+
+def _is_indirect_call(code: bytes) -> bool:
+    """True when ``code`` (ff, ModRM, …) is one complete ``call r/m64``."""
+    modrm = code[1]
+    mode, operation, base = modrm >> 6, modrm >> 3 & 7, modrm & 7
+    if operation != 2:
+        return False
+    size = 2
+    if mode == 3:
+        return len(code) == size
+    if base == 4:
+        if len(code) < 3:
+            return False
+        size += 1
+        base = code[2] & 7
+    if mode == 0:
+        size += 4 if base == 5 else 0
+    else:
+        size += 1 if mode == 1 else 4
+    return len(code) == size
+
+
+def called(before: bytes, returns_to: int) -> int | None:
+    """Where the ``call rel32`` that ends ``before`` leads."""
+    if len(before) < 5 or before[-5] != 0xE8:
+        return None
+    return returns_to + int.from_bytes(before[-4:], "little", signed=True)
+
+
+def return_address_offset(at: bytes, before: bytes) -> int | None:
+    """Where the return address is, relative to rsp, if pc is at the edge of a function or in a jump stub.
+
+    Known are the prologue ``push %rbp; mov %rsp,%rbp``, ``ret``, and the stubs of a procedure linkage table
+    (``jmp *GOT``, ``push $index; jmp PLT0``, PLT0 itself), all with or without ``endbr64`` and ``bnd``.
+    """
+    code = at[4:] if at.startswith(ENDBR64) else at
+    if code[:1] == b"\x55" and code[1:4] in _FRAME_SETUP:
+        return 0
+    if before[-1:] == b"\x55" and at[:3] in _FRAME_SETUP:
+        return 8
+    bare = code[1:] if code[:1] == b"\xf2" else code
+    if bare[:2] == b"\xff\x25":
+        return 16 if before[-6:-4] == b"\xff\x35" else 0
+    if bare[:2] == b"\xff\x35":
+        return 8
+    if code[:1] == b"\x68" and code[5:].lstrip(b"\xf2")[:1] == b"\xe9":
+        return 0
+    if bare[:1] == b"\xe9" and before[-5:-4] == b"\x68":
+        return 8
+    return 0 if code[:1] == b"\xc3" else None
+
+
+def stub_slot(code: bytes, address: int) -> int | None:
+    """The slot that ``jmp *slot(%rip)`` takes its target from, where that is all the code does."""
+    for found in instructions(code[:_STUB_SIZE], address):
+        if found.kind == "jmp":
+            return found.fixed_operand
+        if found.kind != "other":
+            break
+    return None
+
+
+def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
+    """(stub, slot) of each stub of a .plt, .plt.sec or .plt.got; all are 16 bytes long, or 8 and nothing precedes."""
+    for match in _STUB_JUMP.finditer(table):
+        jump = match.start()
+        slot = address + match.end() + int.from_bytes(match.group(1), "little", signed=True)
+        yield address + jump - jump % _STUB_SIZE, slot
+
+
+def direct_calls(code: bytes, target: int) -> Iterator[int]:
+    """Offsets of ``call rel32`` (E8) that lead to ``target``, an offset from the start of ``code``, too.
+
+    The upper half of the displacement is the same within 64 KiB of code, so a plain search finds the candidates.
+    """
+    for high in range((target - 5 - len(code)) >> 16, ((target - 5) >> 16) + 1):
+        last = target - 5 - high * _WINDOW  # call offsets whose displacement has this upper half
+        first = last - _WINDOW + 1
+        upper = (high & 0xFFFF).to_bytes(2, "little")
+        pattern = re.compile(b"\xe8(?=.." + re.escape(upper) + b")", re.DOTALL)
+        for match in pattern.finditer(code, max(0, first), min(len(code), max(0, last + 5))):
+            at = match.start()
+            if int.from_bytes(code[at + 1 : at + 5], "little", signed=True) == target - at - 5:
+                yield at
+
+
+def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
+    """The ``lea`` and ``mov`` of 64 bits whose operand is relative to rip."""
+    for match in _ADDRESSES.finditer(code):
+        end = match.end() + 4
+        used = address + end + int.from_bytes(code[match.end() : end], "little", signed=True)
+        yield AddressUse(address + match.start(), used, match.group()[1] == _LOAD)

@@ -1,0 +1,80 @@
+"""The system call that a stopped x86-64 thread is blocked in, from its registers and the code around rip.
+
+The kernel keeps the number in orig_rax and leaves the arguments as they were; rax tells whether the call is still to be
+made again. Numbers: arch/x86/entry/syscalls/syscall_64.tbl; -ERESTART*: include/linux/errno.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gdbext.arch.base import ReadCode
+from gdbext.arch.x86_64.registers import SYSCALL_ARGUMENTS
+
+NAMES = {
+    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 22: "pipe", 23: "select", 34: "pause",
+    35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
+    47: "recvmsg", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync",
+    75: "fdatasync", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex", 208: "io_getevents",
+    219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid",
+    270: "pselect6", 271: "ppoll", 275: "splice", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 307: "sendmmsg",
+    318: "getrandom", 426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
+}  # fmt: skip
+
+_RESTART = 219
+_INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
+"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
+from the entry of a system call until its result is known."""
+_WRITES = (1, 44)
+"""write and sendto, whose third argument is the number of bytes."""
+_SYSCALL = b"\x0f\x05"
+_MOV_EAX = 0xB8
+"""``mov eax, imm32``: how every libc loads the number."""
+_LOOK_BACK = 48
+
+
+def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+    """Number and arguments of the system call, None where the thread runs user code.
+
+    Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
+    code in rax must agree.
+    """
+    rax = _signed(registers.get("rax", 0))
+    number = registers.get("orig_rax")
+    if number is not None and _signed(number) < 0:
+        return None
+    if rax not in _INTERRUPTED and not _is_cut_short(number, rax, registers):
+        return None
+    code = read(registers["rip"] - _LOOK_BACK, _LOOK_BACK)
+    if code is None or code[-2:] != _SYSCALL:
+        # The kernel has already turned the program counter back to make the call again.
+        again = read(registers["rip"], 2)
+        if number is None or again != _SYSCALL:
+            return None
+    if number is None or number == _RESTART:
+        number = _loaded_number(code)
+    if number is None:
+        return None
+    return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
+
+
+def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int]) -> bool:
+    """A blocking write that had got rid of a part when the debugger stopped it (pipe_write in fs/pipe.c and
+    sock_sendmsg end early then); the thread is still on its way out of the system call, with orig_rax in place."""
+    return number in _WRITES and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
+
+
+def _loaded_number(code: bytes | None) -> int | None:
+    """The number that the code before the system call loads into eax; the nearest one."""
+    if code is None:
+        return None
+    for at in range(len(code) - 7, -1, -1):
+        if code[at] == _MOV_EAX:
+            number = int.from_bytes(code[at + 1 : at + 5], "little")
+            if number in NAMES:
+                return number
+    return None
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
