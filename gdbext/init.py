@@ -11,7 +11,7 @@ if __name__ == "__main__":
         import sys
 
         folder = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-        former = sys.modules.get("gdbext.debuggers.gdb.commands")
+        former = getattr(sys.modules.get("gdbext"), "commands_in_gdb", None)
         if former is not None:
             former.unload()
         for name in [name for name in sys.modules if name.partition(".")[0] == "gdbext"]:
@@ -23,7 +23,8 @@ if __name__ == "__main__":
         package = importlib.util.module_from_spec(spec)
         sys.modules["gdbext"] = package
         spec.loader.exec_module(package)
-        importlib.import_module("gdbext.debuggers.gdb.commands").load()
+        commands = importlib.import_module("gdbext.debuggers.gdb.commands")
+        vars(package)["commands_in_gdb"] = commands.GdbCommands()
 
     try:
         _gdbext_load(__file__)

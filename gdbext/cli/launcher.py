@@ -128,14 +128,14 @@ def usage() -> str:
 
 def init_path(words: Sequence[str]) -> str:
     """The file that defines the commands inside a debugger. Raises UsageError."""
-    files = {"gdb": "init.py", "lldb": "lldb_init.py"}
+    from gdbext.debuggers import table
+
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    if len(words) != 1 or words[0] not in files:
-        raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(files)}")
-    path = f"{package}/{files[words[0]]}"
-    if not os.path.exists(path):  # noqa: PTH110
+    if len(words) != 1 or words[0] not in DEBUGGERS[:-1]:
+        raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(DEBUGGERS[:-1])}")
+    if words[0] not in table.ENTRIES:
         raise UsageError(f"{words[0]} is not supported by this version", help="gdbext --init-path gdb")
-    return path
+    return f"{package}/{table.ENTRIES[words[0]]}"
 
 
 def parse(argv: Sequence[str], options: Options) -> None:
@@ -239,15 +239,17 @@ def _run(options: Options) -> registry.Outcome:
         check_process(options.pid)
     if options.debugger == "none":
         return _run_alone(options)
-    if options.debugger == "lldb":
+    from gdbext.debuggers import table
+
+    if options.debugger not in table.ENTRIES:
         raise TargetError(
-            "lldb is not supported by this version",
+            f"{options.debugger} is not supported by this version",
             why="it can look through gdb, or by itself without any debugger",
             help="use --debugger gdb or --debugger none",
         )
-    from gdbext.cli import gdb_runner
+    from gdbext.cli import debugger_runner
 
-    return gdb_runner.run(options, terminal())
+    return debugger_runner.run(options, terminal())
 
 
 def _run_alone(options: Options) -> registry.Outcome:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.break_plan import PLACES, BreakRequest, check_keys
-from gdbext.live.hooks import control as live_control
+from gdbext.live.host import write
 from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
+    from gdbext.live.run_control import Ending, RunControl
 
 NAME = "dispatch-break"
 
@@ -53,19 +56,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
 
 
-def run(session: Session, args: argparse.Namespace) -> Report:
+def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Sets, lists or deletes. Raises UsageError, TargetError."""
-    control = live_control.control_for(session)
-    from gdbext.debuggers.gdb import breakpoints
-
+    control = host.run_control(session)
     deleted: int | None = None
-    shown = None
+    shown: _Listed | None = None
     notes: list[str] = []
-    ending: live_control.Ending | None = None
+    ending: Ending | None = None
     if args.delete is not None:
-        deleted = breakpoints.delete(args.delete)
+        deleted = host.breakpoints.delete(args.delete)
+    elif not args.list and not host.is_batch:
+        shown, notes = _set(session, host, _request(session, args))
     elif not args.list:
-        shown, ending = _set(session, control, _request(session, args), notes, args.json)
+        shown, notes, ending = _set_and_run(session, host, control, _request(session, args), args.json)
     errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
     target = session.target_facts()
     unread = session.errors() if ending is None or ending.alive else ()  # of a process that has ended nothing is missed
@@ -74,14 +77,14 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         target=target,
         view="breaks",
         errors=(*unread, *errors),
-        extra={"breaks": _document(shown if shown is not None else breakpoints.listed(), deleted, ending, notes)},
+        extra={"breaks": _document(shown if shown is not None else host.breakpoints.listed(), deleted, ending, notes)},
         why=args.why,
     )
 
 
 def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
     if args.where not in PLACES:
-        what = "say where to stop" if args.where is None else f"{args.where!r} is no place to stop"
+        what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
     if not args.op:
         raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
@@ -91,37 +94,35 @@ def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
     return request
 
 
-def _set(
-    session: Session, control: live_control.Control, request: BreakRequest, notes: list[str], quiet: bool
-) -> tuple[_Listed, live_control.Ending | None]:
-    """Set the breakpoints, and tell them; in a gdb of our own let the process run, too. ``notes`` is filled, and told
-    unless ``quiet``."""
-    from gdbext.debuggers.gdb import breakpoints
+def _set(session: Session, host: Host, request: BreakRequest) -> tuple[_Listed, list[str]]:
+    """Set the breakpoints in the user's own debugger; with them what the user must know."""
+    notes = list(host.breakpoints.add(request, session, host.tell).notes)
+    if request.go_on:
+        notes.append(NO_CONDITION)
+    return host.breakpoints.listed()[-1:], notes
+
+
+def _set_and_run(
+    session: Session, host: Host, control: RunControl, request: BreakRequest, quiet: bool
+) -> tuple[_Listed, list[str], Ending]:
+    """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops are
+    told on standard error, and notes are left to the document."""
     from gdbext.live.waiting import torch_session
 
-    if not live_control.alone:
-        notes += breakpoints.add(request, session).notes
-        if request.go_on:
-            notes.append(NO_CONDITION)
-        return breakpoints.listed()[-1:], None
-    if quiet:
-        live_control.output = 2  # standard output is for the one document; stops are told beside it
-    live_control.begin(NAME)
-    try:
-        notes += breakpoints.add(request, torch_session(control, session)).notes
-        for note in () if quiet else notes:  # at once: without a stop the process may run for long
-            breakpoints.tell(f"note: {note}\n")
-        ending = control.run()
-        return breakpoints.listed()[-1:] if ending.alive else [], ending
-    finally:
-        breakpoints.delete([])
-        control.close()
-        live_control.end()
+    tell = partial(write, 2) if quiet else host.tell
+    with host.running(NAME):
+        try:
+            notes = host.breakpoints.add(request, torch_session(control, session), tell).notes
+            for note in () if quiet else notes:  # at once: without a stop the process may run for long
+                tell(f"note: {note}\n")
+            ending = control.run()
+            return host.breakpoints.listed()[-1:] if ending.alive else [], list(notes), ending
+        finally:
+            host.breakpoints.delete([])
+            control.close()
 
 
-def _document(
-    listed: _Listed, deleted: int | None, ending: live_control.Ending | None, notes: list[str]
-) -> dict[str, Any]:
+def _document(listed: _Listed, deleted: int | None, ending: Ending | None, notes: list[str]) -> dict[str, Any]:
     return {
         "requests": [
             {

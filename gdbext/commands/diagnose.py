@@ -11,6 +11,7 @@ from gdbext.model.report import Report
 if TYPE_CHECKING:
     from gdbext.inspection.inspection import Inspection
     from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
     from gdbext.model.section import Section
 
 NAME = "dispatch-diagnose"
@@ -23,20 +24,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
 
 
-def run(session: Session, args: argparse.Namespace) -> Report:
+def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Looks at all threads, judges, and adds advice."""
     from gdbext.inspection.inspection import inspect_threads
 
     if args.samples is not None:
-        return _sampled(session, args)
+        return _sampled(session, args, host)
     return _report(session, args, inspect_threads(session), ())
 
 
-def _sampled(session: Session, args: argparse.Namespace) -> Report:
+def _sampled(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Several looks; the last session is ours to close."""
     from gdbext.live.samples import sample
 
-    last, sampled = sample(session, args.samples, args.interval)
+    last, sampled = sample(session, host, args.samples, args.interval)
     try:
         return _report(last, args, sampled.inspection, (sampled.section,))
     finally:

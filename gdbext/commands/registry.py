@@ -1,7 +1,8 @@
 """The commands: their table, how one is run, and the boundary at which every failure becomes a message.
 
-A command is a module gdbext/commands/X.py with NAME, ``configure(parser)`` and ``run(session, args) -> Report``. It is
-imported when it is used. --json, --why and --help are added here. Imports little: the launcher starts with it.
+A command is a module gdbext/commands/X.py with NAME, ``configure(parser)`` and ``run(session, args) -> Report``; one
+that lets the process run has ``run(session, args, host)``. It is imported when it is used. --json, --why and --help
+are added here. Imports little: the launcher starts with it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from gdbext.errors import GdbextError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from gdbext.commands.options import CommandParser
     from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
+    from gdbext.model.report import Report
 
 DEFAULT = "dispatch-diagnose"
 """What scripts/dispatch runs when no command is named."""
@@ -26,21 +30,29 @@ _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pat
 
 
 class Entry:
-    """A line of the table. ``live`` marks the commands that run the process on and so need one, not a core."""
+    """A line of the table.
 
-    __slots__ = ("live", "module", "name", "summary")
+    ``live`` marks the commands that run the process on and so need one, not a core; ``takes_host`` them and those that
+    do so on demand.
+    """
 
-    def __init__(self, name: str, module: str, summary: str, live: bool = False) -> None:
+    __slots__ = ("live", "module", "name", "summary", "takes_host")
+
+    def __init__(self, name: str, module: str, summary: str, live: bool = False, takes_host: bool = False) -> None:
         self.name = name
         self.module = module
         self.summary = summary
         self.live = live
+        self.takes_host = takes_host or live
 
 
 TABLE = (
     Entry("dispatch-bt", "bt", "Show the dispatcher's path through a thread's stack: operators, keysets, kernels."),
     Entry("all-threads", "all_threads", "Show what each thread does and waits for, who holds that, and deadlocks."),
-    Entry("dispatch-diagnose", "diagnose", "Say why the process hangs or crashed, with evidence and what to try next."),
+    Entry(
+        "dispatch-diagnose", "diagnose", "Say why the process hangs or crashed, with evidence and what to try next.",
+        takes_host=True,
+    ),
     Entry("dispatch-keyset", "keyset", "Decode a DispatchKeySet, or turn key names into bits."),
     Entry("dispatch-op", "op", "Show an operator: schema, registrations and its computed dispatch table."),
     Entry(
@@ -142,14 +154,18 @@ def help_text(entry: Entry) -> str:
 
 
 def execute(
-    name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal | None = None
+    name: str,
+    argv: Sequence[str],
+    open_session: Callable[[], Session],
+    terminal: Terminal | None = None,
+    host: Host | None = None,
 ) -> Outcome:
-    """Run a command. The arguments are checked before ``open_session`` is called.
+    """Run a command. The arguments are checked before ``open_session`` is called. No ``host`` means no debugger.
 
     This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes.
     """
     try:
-        return _execute(name, argv, open_session, terminal or Terminal())
+        return _execute(name, argv, open_session, terminal or Terminal(), host)
     except GdbextError as error:
         return failure(name, argv, error)
     except KeyboardInterrupt:
@@ -158,7 +174,9 @@ def execute(
         return failure(name, argv, _unexpected(error))
 
 
-def _execute(name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal) -> Outcome:
+def _execute(
+    name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal, host: Host | None
+) -> Outcome:
     from gdbext.commands.options import HelpRequested
 
     entry = find(name)
@@ -166,7 +184,7 @@ def _execute(name: str, argv: Sequence[str], open_session: Callable[[], Session]
         args = parser_of(entry).parse(argv)
     except HelpRequested as request:
         return Outcome(0, str(request))
-    report = module_of(entry).run(open_session(), args)
+    report = _run(entry, open_session(), args, host)
     if args.json:
         from gdbext.render.json import json_report
 
@@ -174,6 +192,17 @@ def _execute(name: str, argv: Sequence[str], open_session: Callable[[], Session]
     from gdbext.render.text import text_report
 
     return Outcome(0, text_report.render(report, terminal.color, terminal.width))
+
+
+def _run(entry: Entry, session: Session, args: Namespace, host: Host | None) -> Report:
+    module = module_of(entry)
+    if entry.takes_host:
+        from gdbext.live.host import NoDebugger
+
+        report: Report = module.run(session, args, host or NoDebugger())
+    else:
+        report = module.run(session, args)
+    return report
 
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:

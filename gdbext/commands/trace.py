@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.live.hooks import control as live_control
+from gdbext.live.host import write
 from gdbext.live.trace.tracing import Traced, TraceRequest, Tracing
 from gdbext.model.report import ErrorFact, Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
     from gdbext.live.trace.sink import Sink
 
 NAME = "dispatch-trace"
@@ -64,21 +65,23 @@ def positive(word: str) -> int:
     return number
 
 
-def run(session: Session, args: argparse.Namespace) -> Report:
+def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Traces. Raises UsageError, TargetError."""
     if bool(args.op) == bool(args.all):
         raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
-    control = live_control.control_for(session)
+    control = host.run_control(session)
     tid = session.find_thread(args.thread).tid if args.thread is not None else None
     chrome = bool(args.output) and args.output.endswith(".json")
     request = TraceRequest(
         args.op, args.all, args.verbose, chrome, args.boxed, args.limit, args.depth, tid, args.since
     )  # fmt: skip
-    output = _Output(args)
+    output = _Output(args, host.output)
     try:
-        traced = Tracing(session, control, request, output.notify).run(output.sink)
+        with host.running(NAME):
+            traced = Tracing(session, control, request, output.notify).run(output.sink)
     finally:
         output.close()
+    host.lets_finish = traced.ending.kind in ("limit", "failed", "replaced")
     return Report(
         command=NAME,
         target=traced.target,
@@ -109,14 +112,13 @@ def _errors(traced: Traced) -> tuple[ErrorFact, ...]:
 class _Output:
     """The file, the terminal, or (with --json and no file) the events for the document."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, standard_output: int) -> None:
         self._path: str | None = args.output
         self._verbose: bool = args.verbose
         self._quiet: bool = args.json
         self._events: list[dict[str, Any]] | None = [] if args.json and not args.output else None
-        self._descriptor = live_control.output
-        if self._path is not None:
-            self._descriptor = open_output(self._path)
+        self._standard_output = standard_output
+        self._descriptor = standard_output if self._path is None else open_output(self._path)
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """What the trace goes to."""
@@ -139,7 +141,7 @@ class _Output:
     def notify(self, text: str) -> None:
         """Tell something at once, where people look; with --json it is in the document's notes."""
         if not self._quiet:
-            os.write(live_control.output, f"note: {text}\n".encode("utf-8", "backslashreplace"))
+            write(self._standard_output, f"note: {text}\n")
 
     def document(self) -> dict[str, Any]:
         """Where the events are."""

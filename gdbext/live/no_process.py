@@ -12,8 +12,10 @@ class NoProcess(Target):
     """A target without memory, threads or modules."""
 
     kind = "live"
-    debugger = "gdb"
     pid = 0
+
+    def __init__(self, debugger: str) -> None:
+        self.debugger = debugger
 
     def read(self, address: int, size: int) -> bytes:
         """Always raises MemoryFault."""

@@ -1,21 +1,24 @@
 """Several looks at a live process that runs on in between: stuck or slow.
 
-This resumes the process. Without a debugger it is let go and stopped again; gdb detaches and attaches again.
+This resumes the process; how it is let go and stopped again is the host's affair.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.samples_section import SamplesSection, ThreadProgress
-from gdbext.targets.base import Target
 from gdbext.verdict import progress
+
+if TYPE_CHECKING:
+    from gdbext.live.host import Host
 
 MAX_SAMPLES = 1000
 MAX_INTERVAL = 3600.0
@@ -29,7 +32,7 @@ class Sampled:
     section: SamplesSection
 
 
-def sample(session: Session, count: int, interval: float) -> tuple[Session, Sampled]:
+def sample(session: Session, host: Host, count: int, interval: float) -> tuple[Session, Sampled]:
     """Look ``count`` times, ``interval`` seconds apart. The session of the last look is to be closed by the caller.
 
     Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
@@ -38,12 +41,12 @@ def sample(session: Session, count: int, interval: float) -> tuple[Session, Samp
         raise UsageError("--samples needs a live process: a core shows one moment only")
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
-    again = _resumer(session.target)
+    pause = host.pause(session.target)
     looks: list[Inspection] = [inspect_threads(session)]
     started = time.monotonic()
     while len(looks) < count:
         session.target.close()
-        session = Session(again(interval))
+        session = Session(pause(interval))
         looks.append(inspect_threads(session))
     return session, _sampled(looks, time.monotonic() - started)
 
@@ -61,23 +64,3 @@ def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
     judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
     threads = tuple(ThreadProgress(each.tid, each.kind) for each in found)
     return Sampled(replace(last, judgement=judgement), SamplesSection(len(looks), round(elapsed, 3), threads))
-
-
-def _resumer(target: Target) -> Callable[[float], Target]:
-    """What lets the process run for some seconds and gives it stopped again."""
-    if target.debugger == "none":
-        from gdbext.targets.proc_target import ProcTarget
-
-        def again(seconds: float) -> Target:
-            time.sleep(seconds)
-            return ProcTarget(target.pid)
-
-        return again
-    if target.debugger == "gdb":
-        from gdbext.debuggers.gdb.resume import resumer
-
-        return resumer(target)
-    raise UsageError(
-        f"--samples cannot let the process run under {target.debugger}",
-        help=f"scripts/dispatch --debugger none -p {target.pid} dispatch-diagnose --samples 5",
-    )

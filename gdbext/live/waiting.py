@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 from gdbext.errors import GdbextError, NotTorch, TargetGone
 from gdbext.inspection.session import Session
-from gdbext.live.hooks.control import Control, Ending, Hook, HookSpec
 from gdbext.live.hooks.lookup_sites import at_entry
+from gdbext.live.run_control import Ending, Hook, HookSpec, RunControl
 from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
 
 LOADER_STATE = "_dl_debug_state"
 TORCH = "libtorch_cpu.so"
 
 
-def torch_session(control: Control, session: Session) -> Session:
+def torch_session(control: RunControl, session: Session) -> Session:
     """A session in which the dispatcher can be read; starts and runs the program until there is one, if need be.
 
     Raises TargetGone where it ends before, NotTorch where loading cannot be watched.
@@ -34,7 +34,7 @@ def torch_session(control: Control, session: Session) -> Session:
     return session
 
 
-def _run_to(control: Control, session: Session, address: int, wanted: Callable[[], bool]) -> Session:
+def _run_to(control: RunControl, session: Session, address: int, wanted: Callable[[], bool]) -> Session:
     hook: Hook = control.place(HookSpec(address, at_entry(session.memory.architecture), lambda *_: wanted()))
     try:
         ending = control.run()
@@ -64,7 +64,7 @@ def _first_dispatch(session: Session) -> int:
     return address
 
 
-def _is_mapped(control: Control) -> bool:
+def _is_mapped(control: RunControl) -> bool:
     return any(mapping.path.endswith("/" + TORCH) for mapping in control.session().target.maps())
 
 

@@ -138,11 +138,8 @@ def _rank(module: str) -> int | None:
 
 
 TO_CUT = {
-    "commands/break_.py": "debuggers.gdb.breakpoints",
     "formats/elf_core.py": "targets.linux",
     "layouts/select.py": "layouts.measure.generate",
-    "live/hooks/control.py": "debuggers.gdb.run_control",
-    "live/samples.py": "debuggers.gdb.resume",
 }
 """Upward imports that the move of the rooms left; this list only ever gets shorter."""
 

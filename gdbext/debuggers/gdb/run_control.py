@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.debuggers.gdb.target import GdbTarget
-from gdbext.errors import GdbextError, MemoryFault, TargetError, TargetGone
-from gdbext.live.hooks.control import Ending, HookSpec
+from gdbext.debuggers.gdb.target import stopped_target
+from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.live.run_control import Ending, HookSpec
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -28,7 +28,7 @@ _evaluate = gdb.parse_and_eval
 class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
     """An internal breakpoint at an address."""
 
-    def __init__(self, control: GdbControl, spec: HookSpec) -> None:
+    def __init__(self, control: GdbRunControl, spec: HookSpec) -> None:
         super().__init__(f"*{spec.address:#x}", internal=True)
         self.silent = True
         self._control = control
@@ -65,7 +65,7 @@ def value_expression(spec: HookSpec) -> str:
     return f"*(unsigned long*)((unsigned long)${spec.register} + {spec.load})"
 
 
-class GdbControl:
+class GdbRunControl:
     """Places hooks and runs the selected inferior."""
 
     def __init__(self) -> None:
@@ -94,8 +94,11 @@ class GdbControl:
             raise MemoryFault(address, size) from error
 
     def register(self, name: str) -> int:
-        """A register of the selected thread's innermost frame. Raises gdb.error."""
-        return int(_evaluate(f"${name}")) & _WORD
+        """A register of the selected thread's innermost frame. Raises TargetError."""
+        try:
+            return int(_evaluate(f"${name}")) & _WORD
+        except gdb.error as error:
+            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 
     def fail(self, error: BaseException) -> None:
         """A handler raised; the first error counts."""
@@ -114,10 +117,7 @@ class GdbControl:
         """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
         from gdbext.inspection.session import Session
 
-        inferior = gdb.selected_inferior()
-        if inferior.pid == 0:
-            raise TargetGone("the process has ended")
-        return Session(GdbTarget(inferior))  # not current_target(): inside a stop() gdb says that the thread runs
+        return Session(stopped_target())
 
     def close(self) -> None:
         """Take away every hook."""

@@ -251,6 +251,17 @@ def current_target(states: Mapping[int, str] | None = None) -> Target:
     return GdbTarget(inferior, states)
 
 
+def stopped_target() -> GdbTarget:
+    """The selected process at this stop. Raises TargetGone.
+
+    Not current_target(): inside a breakpoint's stop() gdb says that the thread runs.
+    """
+    inferior = gdb.selected_inferior()
+    if inferior.pid == 0:
+        raise TargetGone("the process has ended")
+    return GdbTarget(inferior)
+
+
 def connection_type(inferior: gdb.Inferior) -> str:
     """What gdb is connected to: "native", "core", "remote", "extended-remote", … or "" for nothing."""
     if hasattr(inferior, "connection"):

@@ -1,22 +1,21 @@
-"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger.
-
-Conditions are expressions that gdb evaluates by itself, so that the user can see and change them.
-"""
+"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
+from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
 from gdbext.live.hooks.all_calls import AllCalls, Host
 from gdbext.live.hooks.operator_functions import COMPUTE_ENTRY, TORCH, OperatorFunction, OperatorFunctions
 from gdbext.torch.values.keyset import KeyNames
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.conditions import Condition, Value
     from gdbext.torch.registry.kernel import KernelFunction
     from gdbext.torch.registry.operators import Operator
 
@@ -24,12 +23,11 @@ PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "re
 """WHERE: ``lookup`` is call and redispatch; ``boxed`` the kernels' boxed entries; ``register`` the computation of a
 table entry; ``return`` the ends of call and redispatch."""
 WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
-_UNSIGNED = "(unsigned long)"
 
 
 @dataclass(frozen=True)
 class BreakSite:
-    """One address. ``keyset`` is the gdb expression of the keyset there, ``condition`` what must hold, "" for nothing.
+    """One address where to stop for an operator. ``keyset`` is where the keyset is then, None without one.
 
     ``event`` is one of PLACES other than "lookup"; ``what`` names the place.
     """
@@ -39,10 +37,19 @@ class BreakSite:
     operator: int
     name: str
     what: str
-    keyset: str = ""
-    condition: str = ""
-    function: tuple[int, int] = (0, 0)
-    """The function [start, end) in the middle of which it is, where the arguments came to its start."""
+    keyset: Value | None = None
+    condition: Condition = ALWAYS
+    arguments: ArgumentPlace | None = None
+    """Where the operator's arguments are, None where that is not known."""
+
+
+@dataclass(frozen=True)
+class ArgumentPlace:
+    """Argument registers hold the operator's arguments, behind the first ``skipped``: at the site itself, or where the
+    ``function`` [start, end) was entered in the middle of which the site is."""
+
+    skipped: int
+    function: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class BreakPlan:
         self._session = session
         self._keys = session.dispatcher.keys
         self._plan = OperatorFunctions(session)
+        self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> list[UsageError]:
         """An error with the closest names for each word that means no operator yet."""
@@ -77,7 +85,7 @@ class BreakPlan:
     def sites(self, request: BreakRequest) -> list[BreakSite]:
         """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
         check_keys(self._keys, request)
-        found: dict[tuple[int, str], BreakSite] = {}
+        found: dict[tuple[int, Condition], BreakSite] = {}
         for operator in self.operators(request.patterns):
             for site in self._of(operator, request):
                 limited = self._limited(site, request)
@@ -86,16 +94,13 @@ class BreakPlan:
 
     def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:
         """The site with the conditions on keys, where it has a keyset."""
-        parts = [site.condition] if site.condition else []
-        if site.keyset and request.key and site.event != "kernel":
-            parts.append(key_condition(self._keys, site.keyset, request.key))
-        if site.keyset and request.has:
+        condition = site.condition
+        if site.keyset is not None and request.key and site.event != "kernel":
+            condition = both(condition, key_condition(self._keys, site.keyset, request.key))
+        if site.keyset is not None and request.has:
             bits = self._keys.bits_of(request.has)
-            parts.append(f"({site.keyset} & {bits:#x}) == {bits:#x}")
-        return BreakSite(
-            site.address, site.event, site.operator, site.name, site.what, site.keyset,
-            parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts), site.function,
-        )  # fmt: skip
+            condition = both(condition, Equals(Bits(site.keyset, bits), bits))
+        return replace(site, condition=condition)
 
     def _of(self, operator: Operator, request: BreakRequest) -> list[BreakSite]:
         where = request.where
@@ -129,8 +134,8 @@ class BreakPlan:
             if event in wanted:
                 sites = host.sites
                 what = f"its lookup, in {host.function.demangled[0].partition('(')[0]}"
-                condition = f"{_UNSIGNED}${sites.entry} == {operator.address:#x}"
-                keyset = f"{_UNSIGNED}${sites.keyset}"
+                condition = Equals(Register(sites.entry), operator.address)
+                keyset = Register(sites.keyset)
                 found += [
                     BreakSite(address, event, operator.address, operator.qualified, what, keyset, condition)
                     for address in (sites.lookup, *(each for each, _ in sites.others))
@@ -146,9 +151,8 @@ class BreakPlan:
         if address is None:
             return []
         what = "computeDispatchTableEntryWithDebug"
-        this = self._session.memory.architecture.argument_registers[0]
-        condition = f"{_UNSIGNED}${this} == {operator.address:#x}"
-        return [BreakSite(address, "register", operator.address, operator.qualified, what, "", condition)]
+        condition = Equals(self._arguments[0], operator.address)
+        return [BreakSite(address, "register", operator.address, operator.qualified, what, None, condition)]
 
     def _kernels(self, operator: Operator, where: str, key: str) -> list[BreakSite]:
         """Each distinct kernel (``kernel``), or each distinct boxed entry (``boxed``), of the operator's table."""
@@ -162,11 +166,10 @@ class BreakPlan:
             named = kernels.name(kernel, self._keys.key_of_index(slot), operator.name)
             # All Python kernels have the same entry, also those that are registered after this.
             name = named.function if named.kind != "python" else "Python kernels"
-            arguments = self._session.memory.architecture.argument_registers
             if where == "boxed":
-                site = _boxed_site(arguments, operator, kernel, name, where)
+                site = _boxed_site(self._arguments, operator, kernel, name, where)
             else:
-                site = _kernel_site(arguments, operator, kernel, name)
+                site = _kernel_site(self._arguments, operator, kernel, name)
             found.setdefault(site.address, site)
         return list(found.values())
 
@@ -182,44 +185,42 @@ def check_keys(keys: KeyNames, request: BreakRequest) -> None:
         )
 
 
-def key_condition(keys: KeyNames, keyset: str, key: str) -> str:
-    """``highestPriorityTypeId() == key`` in C: the highest functionality, and the highest backend where it counts."""
+def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
+    """``highestPriorityTypeId() == key``: the highest functionality, and the highest backend where it counts."""
     bits = keys.slots[keys.index_of_key(key)].bits
     functionality = (bits >> keys.num_backends).bit_length()
     if not functionality:
-        return f"({keyset} >> {keys.num_backends}) == 0"
-    condition = f"({keyset} >> {keys.num_backends + functionality - 1}) == 1"
+        return Equals(Bits(keyset, shift=keys.num_backends), 0)
+    condition = Equals(Bits(keyset, shift=keys.num_backends + functionality - 1), 1)
     backend = (bits & keys.backend_mask).bit_length()
-    if backend:
-        within = f"{keyset} & {keys.backend_mask:#x}"
-        condition += f" && ({within}) == 1" if backend == 1 else f" && (({within}) >> {backend - 1}) == 1"
-    return condition
+    if not backend:
+        return condition
+    return AllOf((condition, Equals(Bits(keyset, keys.backend_mask, backend - 1), 1)))
 
 
 def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
     operator, sites = function.operator, function.sites
-    keyset = f"{_UNSIGNED}${sites.keyset}"
     what = f"its lookup, in {function.function.demangled[0].partition('(')[0]}"
     addresses = [sites.lookup, *(address for address, _ in sites.others)]
     span = (function.function.start, function.function.start + function.function.size)
+    arguments = ArgumentPlace(0 if function.event == "call" else 1, span)  # redispatch has the keyset first
     return [
-        BreakSite(address, function.event, operator.address, operator.qualified, what, keyset, "", span)
+        BreakSite(address, function.event, operator.address, operator.qualified, what, Register(sites.keyset),
+                  arguments=arguments)
         for address in addresses
-    ]
+    ]  # fmt: skip
 
 
 def _boxed_site(
-    arguments: Sequence[str], operator: Operator, kernel: KernelFunction, name: str, event: str
+    arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str, event: str
 ) -> BreakSite:
     """A boxed entry: functor, OperatorHandle&, keyset (BoxedKernel.h); other operators may share it."""
-    condition = f"*(unsigned long*)${arguments[1]} == {operator.address:#x}"
+    condition = Equals(Pointee(arguments[1]), operator.address)
     what = f"the boxed entry of {name}"
-    return BreakSite(
-        kernel.boxed, event, operator.address, operator.qualified, what, f"{_UNSIGNED}${arguments[2]}", condition
-    )
+    return BreakSite(kernel.boxed, event, operator.address, operator.qualified, what, arguments[2], condition)
 
 
-def _kernel_site(arguments: Sequence[str], operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
+def _kernel_site(arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
     """An unboxed entry: functor and keyset, behind the hidden result pointer if there is one (KernelFunction_impl.h).
 
     The functor object belongs to one registration, so it tells this operator's kernel from folded code of others.
@@ -227,7 +228,9 @@ def _kernel_site(arguments: Sequence[str], operator: Operator, kernel: KernelFun
     address = kernel.unboxed or kernel.sym_unboxed
     if not address:
         return _boxed_site(arguments, operator, kernel, name, "kernel")
-    first, second, third = (f"${name}" for name in arguments[:3])
-    keyset = f"{_UNSIGNED}({first} == {kernel.functor:#x} ? {second} : {third})"
-    condition = f"{first} == {kernel.functor:#x} || {second} == {kernel.functor:#x}"
-    return BreakSite(address, "kernel", operator.address, operator.qualified, name, keyset, condition)
+    first, second, third = arguments[:3]
+    without_result = Equals(first, kernel.functor)
+    return BreakSite(
+        address, "kernel", operator.address, operator.qualified, name, Choice(without_result, second, third),
+        AnyOf((without_result, Equals(second, kernel.functor))), ArgumentPlace(2),
+    )  # fmt: skip

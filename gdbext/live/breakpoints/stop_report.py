@@ -1,35 +1,35 @@
-"""What is told at a stop of dispatch-break."""
+"""The report at a stop of dispatch-break."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.live.breakpoints.conditions import value_of
 from gdbext.live.hooks.arguments import argument_texts, holders, register_values
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.breakpoints.break_plan import BreakSite
+    from gdbext.live.breakpoints.conditions import StoppedThread
     from gdbext.torch.registry.operators import Operator
 
 
-def stop_lines(
-    session: Session, site: BreakSite, bits: int | None, tid: int, register: Callable[[str], int]
-) -> list[str]:
+def stop_lines(session: Session, site: BreakSite, thread: StoppedThread) -> list[str]:
     """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
 
-    ``bits`` is the keyset where the place has one, ``register`` reads those of the thread that stopped. What cannot be
-    read is left out, and that is said.
+    What cannot be read is left out, and the last line says so. Raises TargetError.
     """
     lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
+    bits = None if site.keyset is None else value_of(site.keyset, thread)
     try:
         operator = session.dispatcher.by_def(site.operator)
         if operator is not None and bits is not None:
             lines += _lookup(session, operator, bits)
         if operator is not None:
-            lines += _arguments(session, site, operator, register)
-        lines += _state(session, tid, register(session.memory.architecture.thread_register))
+            lines += _arguments(session, site, operator, thread)
+        lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
     except GdbextError as error:
         lines.append(f"  cannot be read: {error.what}")
     return lines
@@ -54,22 +54,19 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
         yield f"  further on: {links[-1].why}"
 
 
-def _arguments(
-    session: Session, site: BreakSite, operator: Operator, register: Callable[[str], int]
-) -> Iterator[str]:
-    """Those that are in registers: at a kernel's entry behind functor and keyset, else as the function was called."""
-    architecture = session.memory.architecture
-    start, end = site.function
-    if start:
+def _arguments(session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> Iterator[str]:
+    """The arguments that are in registers, or whose registers survived in the function."""
+    architecture, place = session.memory.architecture, site.arguments
+    if place is None:
+        return
+    if place.function is None:
+        values: list[int | None] = [thread.register(name) for name in architecture.argument_registers]
+    else:
+        start, end = place.function
         code = list(architecture.decode(session.memory.read(start, end - start), start))
         places = holders(architecture, code, site.address)
-        values = register_values(architecture, places, register, session.memory.try_u64)
-        skipped = 0 if site.event == "call" else 1
-    elif site.event == "kernel" and f"${architecture.argument_registers[0]} ==" in site.condition:
-        values, skipped = [register(name) for name in architecture.argument_registers], 2
-    else:
-        return
-    texts = argument_texts(session, operator, values, skipped)
+        values = register_values(architecture, places, thread.register, session.memory.try_u64)
+    texts = argument_texts(session, operator, values, place.skipped)
     if texts:
         yield f"  arguments {', '.join(texts)}"
 

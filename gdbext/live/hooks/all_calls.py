@@ -23,7 +23,7 @@ from gdbext.unwind.caller_check import Place
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.live.hooks.control import Control
+    from gdbext.live.run_control import RunControl
     from gdbext.live.trace.tracer import Tracer
 
 _MARK = b"getStepCallbacksUnlessEmpty"
@@ -133,7 +133,7 @@ class LookupStop:
     """What is done at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
 
     def __init__(
-        self, session: Session, control: Control, tracer: Tracer, plan: OperatorFunctions, redispatches: bool
+        self, session: Session, control: RunControl, tracer: Tracer, plan: OperatorFunctions, redispatches: bool
     ) -> None:
         """``redispatches``: tell of those, too."""
         self._session = session

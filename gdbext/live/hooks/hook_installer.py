@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.live.hooks.all_calls import AllCalls, Host, LookupStop
-from gdbext.live.hooks.control import Control, HookSpec
 from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import (
     REGISTER_SCHEMA,
@@ -16,6 +15,7 @@ from gdbext.live.hooks.operator_functions import (
     OperatorFunction,
     OperatorFunctions,
 )
+from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.process.symbols import Function
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
@@ -31,7 +31,7 @@ class HookInstaller:
     """Places hooks of one trace. ``count`` is how many there are."""
 
     def __init__(
-        self, session: Session, control: Control, plan: OperatorFunctions, tracer: Tracer, returns: bool
+        self, session: Session, control: RunControl, plan: OperatorFunctions, tracer: Tracer, returns: bool
     ) -> None:
         self.count = 0
         self._session = session

@@ -10,7 +10,7 @@ from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.live.hooks.control import Control
+    from gdbext.live.run_control import RunControl
     from gdbext.model.traced_dispatch import TracedDispatch
     from gdbext.targets.base import Thread
 
@@ -25,7 +25,7 @@ MEANINGS = {
 """By the stage of dispatch-bt's innermost step; after the table "Where to look" of the print-based procedure."""
 
 
-def aftermath(control: Control, threads: Mapping[int, Sequence[TracedDispatch]]) -> list[dict[str, Any]]:
+def aftermath(control: RunControl, threads: Mapping[int, Sequence[TracedDispatch]]) -> list[dict[str, Any]]:
     """For each thread with dispatches that are still on its stack: those, the innermost step and its meaning."""
     if not threads:
         return []

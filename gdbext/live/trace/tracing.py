@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError
-from gdbext.live.hooks import control as live_control
 from gdbext.live.hooks.all_calls import AllCalls
-from gdbext.live.hooks.control import Control, Ending
 from gdbext.live.hooks.hook_installer import HookInstaller
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.live.run_control import Ending, RunControl
 from gdbext.live.trace.describe import Describer
 from gdbext.live.trace.open_dispatches import aftermath
 from gdbext.live.trace.sink import Sink
@@ -65,7 +64,7 @@ class Tracing:
     """One run of dispatch-trace."""
 
     def __init__(
-        self, session: Session, control: Control, request: TraceRequest, notify: Callable[[str], None]
+        self, session: Session, control: RunControl, request: TraceRequest, notify: Callable[[str], None]
     ) -> None:
         """``notify`` is told at once what the user must know before the end."""
         self._notify = notify
@@ -78,13 +77,11 @@ class Tracing:
         self._target = session.target_facts()
 
     def run(self, make_sink: MakeSink) -> Traced:
-        """Trace until something ends it. Raises TargetError, UsageError (another trace runs)."""
-        live_control.begin("dispatch-trace")
+        """Trace until something ends it. Raises TargetError."""
         try:
             return self._run(make_sink)
         finally:
             self._control.close()
-            live_control.end()
 
     def _run(self, make_sink: MakeSink) -> Traced:
         request = self._request
@@ -201,7 +198,6 @@ class Tracing:
         except OSError as error:
             what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
             ending = Ending("failed", what, error=TargetError(what, help="make room, or name another --output"))
-        live_control.finish_program = ending.kind in ("limit", "failed", "replaced")
         hangs = ending.alive and ending.kind not in ("replaced", "limit")
         left = aftermath(self._control, tracer.depth.threads()) if hangs else []
         return Traced(self._target, tracer.count, ending, sorted(tracer.operators), self._hooks, left, self._notes)

@@ -13,29 +13,17 @@ import pytest
 from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.patterns import direct_calls
-from gdbext.errors import UsageError
-from gdbext.layouts import store
-from gdbext.live.breakpoints.break_plan import BreakRequest, check_keys, key_condition
-from gdbext.live.hooks import control
 from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
 from gdbext.live.hooks.operator_functions import split_struct
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.render.json.chrome_trace import ChromeTrace
 from gdbext.render.text.trace_text import JsonTrace, TextTrace
-from gdbext.torch.values.keyset import KeyNames
 from gdbext.unwind.caller_check import CallerCheck, CallerWalk, Place, Rule
-
-_LAYOUTS = sorted(store.DATA.glob("torch-*.json"))
 
 CODE = 0x1000
 """Where the traced functions' code is; each is 0x100 bytes long."""
 STACK = 0x7000
-
-
-@pytest.fixture(scope="module")
-def keys() -> KeyNames:
-    return KeyNames(store.load(_LAYOUTS[-1]))
 
 
 class Stack:
@@ -299,42 +287,3 @@ def test_direct_calls_are_all_found() -> None:
         assert sorted(found) == brute
         assert len(found) == len(set(found))
         assert set(places) <= set(found)
-
-
-def test_key_conditions_hold_exactly_for_their_key(keys: KeyNames) -> None:
-    generator = random.Random(7)
-    names = [slot.name for slot in keys.slots[1:]]
-    for _ in range(300):
-        bits = keys.bits_of(generator.choice(names)) | keys.bits_of(generator.choice(names))
-        highest = keys.highest_key(bits)
-        for name in {highest, *generator.sample(names, 10)}:
-            condition = key_condition(keys, "ks", name).replace("&&", "and")
-            assert bool(eval(condition, {"ks": bits})) == (name == highest), (name, hex(bits), condition)
-
-
-def test_keys_are_checked(keys: KeyNames) -> None:
-    check_keys(keys, BreakRequest("call", ["mm"], key="CPU", has="Meta"))
-    with pytest.raises(UsageError, match="Autogard"):
-        check_keys(keys, BreakRequest("call", ["mm"], key="Autogard"))
-    with pytest.raises(UsageError, match="no keyset"):
-        check_keys(keys, BreakRequest("return", ["mm"], key="CPU"))
-
-
-def test_only_one_trace_at_a_time() -> None:
-    control.begin("dispatch-trace")
-    try:
-        with pytest.raises(UsageError, match="running already"):
-            control.begin("dispatch-trace")
-    finally:
-        control.end()
-    control.begin("dispatch-break")
-    control.end()
-
-
-def test_a_core_cannot_be_traced() -> None:
-    session: Any = SimpleNamespace(target=SimpleNamespace(is_core=True, debugger="gdb"))
-    with pytest.raises(Exception, match="cannot run"):
-        control.control_for(session)
-    session = SimpleNamespace(target=SimpleNamespace(is_core=False, debugger="none"))
-    with pytest.raises(UsageError, match="needs gdb"):
-        control.control_for(session)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import gdb
 
 from gdbext.debuggers.gdb.target import GdbTarget
 from gdbext.errors import TargetGone, UsageError
-from gdbext.targets.base import Target
+
+if TYPE_CHECKING:
+    from gdbext.live.host import Pause
+    from gdbext.targets.base import Target
 
 
-def resumer(target: Target) -> Callable[[float], Target]:
-    """A function that lets the process run for some seconds. Raises UsageError for one that gdb started itself:
-    detaching from it could not be undone."""
+def pause_of(target: Target) -> Pause:
+    """What lets the process run for some seconds. Raises UsageError for one that gdb started itself: detaching from it
+    could not be undone."""
     inferior = gdb.selected_inferior()
     if not inferior.was_attached or not getattr(target, "is_native", False):
         raise UsageError(
@@ -22,7 +25,7 @@ def resumer(target: Target) -> Callable[[float], Target]:
             help=f"detach, then: scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5",
         )
 
-    def again(seconds: float) -> Target:
+    def pause(seconds: float) -> Target:
         selected = gdb.selected_thread()
         number = selected.num if selected is not None else 1
         try:
@@ -36,4 +39,4 @@ def resumer(target: Target) -> Callable[[float], Target]:
                 thread.switch()
         return GdbTarget(gdb.selected_inferior())
 
-    return again
+    return pause

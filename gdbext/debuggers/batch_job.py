@@ -1,0 +1,44 @@
+"""One command in a debugger of our own, started by cli/: attach or load, run, hand the result over, let go.
+
+The result travels through a file descriptor of its own: nothing that the debugger or the program prints can get into
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gdbext.commands import registry
+from gdbext.debuggers import table
+from gdbext.debuggers.host import DebuggerHost
+from gdbext.debuggers.job import Job
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+
+__all__ = ["Job", "code", "run"]
+
+
+def code(debugger: str, job: Job, root: str) -> str:
+    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in."""
+    imports = f"import sys; sys.path.append({root!a}); from gdbext.debuggers.batch_job import Job, run"
+    return f"{imports}; run({debugger!a}, {job.expression()})"
+
+
+def run(name: str, job: Job) -> None:
+    """Do the job in the debugger of that name, inside which this runs, and write its outcome to ``job.result``."""
+    debugger = table.debugger(name)
+    host = DebuggerHost(debugger, is_batch=True, output=job.output)
+    live = registry.find(job.command).live
+
+    def open_session() -> Session:
+        from gdbext.inspection.session import Session
+
+        return Session(debugger.open(job, live))
+
+    try:
+        outcome = registry.execute(job.command, job.argv, open_session, registry.Terminal(job.color, job.width), host)
+    finally:
+        debugger.let_go(job, host.lets_finish)
+    with open(job.result, "wb") as file:
+        file.write(outcome.encode())

@@ -1,0 +1,109 @@
+"""gdb, as debuggers/base.py asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gdb
+
+from gdbext.debuggers.base import Debugger
+
+if TYPE_CHECKING:
+    from gdbext.debuggers.job import Job
+    from gdbext.live.breakpoints.setter import BreakpointSetter
+    from gdbext.live.host import Pause
+    from gdbext.live.run_control import RunControl
+    from gdbext.targets.base import Target
+
+_CHANGES = ("stop", "cont", "exited", "memory_changed", "register_changed", "new_objfile", "clear_objfiles",
+            "inferior_deleted", "inferior_call")  # fmt: skip
+"""gdb's events after which what was read may be wrong. Older gdbs lack some."""
+
+
+class GdbDebugger(Debugger):
+    """Imports what is needed when it is: most commands only want a target."""
+
+    name = "gdb"
+
+    def target(self) -> Target:
+        """gdb's selected inferior, or its core."""
+        from gdbext.debuggers.gdb.target import current_target
+
+        return current_target()
+
+    def stopped_target(self) -> Target:
+        """The selected inferior, also inside a breakpoint's stop()."""
+        from gdbext.debuggers.gdb.target import stopped_target
+
+        return stopped_target()
+
+    def has_process(self) -> bool:
+        """The selected inferior has one."""
+        return bool(gdb.selected_inferior().pid)
+
+    def identity(self) -> Hashable:
+        """Inferior, process, connection, and where files are looked for."""
+        inferior = gdb.selected_inferior()
+        connection = getattr(inferior, "connection", None)
+        number = connection.num if connection is not None else 0
+        return inferior.num, inferior.pid, number, gdb.parameter("sysroot")
+
+    def thread_numbers(self) -> Sequence[int]:
+        """Those of ``info threads``."""
+        return [thread.num for thread in gdb.selected_inferior().threads()]
+
+    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Connect ``action`` to all events of that kind; gives what disconnects it."""
+
+        def changed(_: Any) -> None:
+            action()
+
+        events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
+        for event in events:
+            event.connect(changed)
+
+        def disconnect() -> None:
+            for event in events:
+                event.disconnect(changed)
+
+        return disconnect
+
+    def run_control(self) -> RunControl:
+        """Runs the selected inferior."""
+        from gdbext.debuggers.gdb.run_control import GdbRunControl
+
+        return GdbRunControl()
+
+    def pause(self, target: Target) -> Pause:
+        """By detaching. Raises UsageError."""
+        from gdbext.debuggers.gdb.pause import pause_of
+
+        return pause_of(target)
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Sets gdb's ordinary breakpoints."""
+        from gdbext.debuggers.gdb.breakpoints import GdbBreakpointSetter
+
+        return GdbBreakpointSetter()
+
+    def write(self, text: str) -> None:
+        """To gdb's output."""
+        gdb.write(text)
+
+    def open(self, job: Job, live: bool) -> Target:
+        """Attach, load or start. Raises TargetError and its relatives."""
+        from gdbext.debuggers.gdb.batch import open_target
+
+        return open_target(job, live)
+
+    def let_go(self, job: Job, runs_on: bool) -> None:
+        """Detach, or end the program."""
+        from gdbext.debuggers.gdb.batch import let_go
+
+        let_go(job, runs_on)
+
+
+def debugger() -> Debugger:
+    """This gdb."""
+    return GdbDebugger()

@@ -1,0 +1,53 @@
+"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.commands import registry
+from gdbext.debuggers.host import DebuggerHost
+
+if TYPE_CHECKING:
+    from gdbext.debuggers.base import Debugger
+    from gdbext.debuggers.sessions import SessionCache
+    from gdbext.inspection.session import Session
+
+
+class Shell:
+    """Runs the commands that a debugger defines. One of it lives as long as the commands do."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._host = DebuggerHost(debugger)
+        self._sessions: SessionCache | None = None
+
+    def execute(self, entry: registry.Entry, argv: Sequence[str], terminal: registry.Terminal) -> registry.Outcome:
+        """Run one command on what the user has selected."""
+        return registry.execute(entry.name, argv, lambda: self._session(entry), terminal, self._host)
+
+    def completions(self, entry: registry.Entry, words: Sequence[str], current: str) -> list[str]:
+        """What ``current`` may become behind ``words``: options, and thread numbers after --thread."""
+        if words[-1:] == ["--thread"]:
+            candidates = [str(number) for number in self._debugger.thread_numbers()]
+        else:
+            candidates = registry.parser_of(entry).option_names()
+        return [name for name in sorted(candidates) if name.startswith(current)]
+
+    def close(self) -> None:
+        """Stop listening to the debugger. Breakpoints stay: they are the user's."""
+        if self._sessions is not None:
+            self._sessions.close()
+
+    def _session(self, entry: registry.Entry) -> Session:
+        """The current session; a live command may come before the program was started."""
+        if entry.live and not self._debugger.has_process():
+            from gdbext.inspection.session import Session
+            from gdbext.live.no_process import NoProcess
+
+            return Session(NoProcess(self._debugger.name))
+        if self._sessions is None:
+            from gdbext.debuggers.sessions import SessionCache
+
+            self._sessions = SessionCache(self._debugger)
+        return self._sessions.get()

@@ -1,0 +1,190 @@
+"""The breakpoints of one request of dispatch-break, through all runs of the program.
+
+Before torch is loaded, and again when the program has ended, a pending breakpoint on
+``at::getStepCallbacksUnlessEmpty`` stands for them: the debugger finds it when the library is loaded, and the first
+dispatch of any operator reaches it when all operators of torch are registered. Others may be registered at any time;
+the registration watch notices them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError, UsageError
+from gdbext.live.breakpoints.break_plan import BreakPlan, BreakRequest, BreakSite
+from gdbext.live.breakpoints.conditions import ALWAYS, holds
+from gdbext.live.breakpoints.stop_report import stop_lines
+from gdbext.torch.registry.operator_names import matcher
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.conditions import Condition, StoppedThread
+    from gdbext.live.breakpoints.registration_watch import RegistrationWatch
+    from gdbext.live.breakpoints.setter import Breakpoint, BreakpointSetter, Reached
+
+PENDING_AT = "at::getStepCallbacksUnlessEmpty"
+REGISTERING_AT = "c10::impl::OperatorEntry::registerSchema"
+
+
+@dataclass
+class Placed:
+    """A breakpoint of a request, and what it is for: a site; or something that is ``awaited``."""
+
+    breakpoint: Breakpoint
+    site: BreakSite | None = None
+    awaits: str = ""
+
+
+class BreakSet:
+    """``notes`` is what the user must know."""
+
+    def __init__(
+        self,
+        request: BreakRequest,
+        setter: BreakpointSetter,
+        open_session: Callable[[], Session],
+        watch_of: Callable[[Session], RegistrationWatch],
+        tell: Callable[[str], None],
+    ) -> None:
+        """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
+        share; ``tell`` shows text at once."""
+        self.request = request
+        self.notes: list[str] = []
+        self._setter = setter
+        self._open_session = open_session
+        self._watch_of = watch_of
+        self._tell = tell
+        self._placed: list[Placed] = []
+        self._pending: Placed | None = None
+        self._waiting: Placed | None = None
+        self._matchers = [matcher(pattern) for pattern in request.patterns]
+        self._known: set[tuple[int, Condition]] = set()
+
+    def wants(self, name: str) -> bool:
+        """The request means the operator of that qualified name."""
+        return any(matches(name) for matches in self._matchers)
+
+    def tell(self, text: str) -> None:
+        """A line about dispatch-break itself. Raises OSError."""
+        self._tell(f"dispatch-break: {text}\n")
+
+    @property
+    def is_pending(self) -> bool:
+        """It waits for torch."""
+        return self._pending is not None
+
+    def alive(self) -> list[Placed]:
+        """What the user has not deleted."""
+        ours = (*self._placed, self._waiting, self._pending)
+        return [each for each in ours if each is not None and each.breakpoint.is_alive()]
+
+    # --- setting them ----------------------------------------------------------------------------
+
+    def resolve(self, session: Session) -> None:
+        """Set the breakpoints, those for operators that do not exist yet when they do.
+
+        Raises UsageError, TargetError, LayoutError.
+        """
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        watch = self._watch_of(session)
+        if missing and not watch.addresses:
+            raise missing[0]  # a libtorch without symbols: it could not be seen when it is registered
+        awaited = "" if self._add(plan) or missing else self._absent()
+        self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing]
+        if awaited:
+            self.notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
+        if missing:
+            names = [each for each in self.request.patterns if any(repr(each) in error.what for error in missing)]
+            awaited = f"{', '.join(names)} is registered"
+        if awaited and self._waiting is None and watch.addresses:
+            self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
+        if self._pending is not None:
+            self._pending.breakpoint.delete_later()
+            self._pending = None
+
+    def refresh(self, session: Session) -> None:
+        """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        if not self._add(plan) and not missing:
+            try:
+                awaited = self._absent()
+            except UsageError as error:
+                self.tell(error.what)
+            else:
+                if self._waiting is not None:
+                    self._waiting.awaits = awaited
+                return
+        if self._waiting is not None and not missing:
+            self._waiting.breakpoint.delete_later()
+            self._waiting = None
+
+    def _add(self, plan: BreakPlan) -> bool:
+        """Set breakpoints at the sites that are new; whether there is any site. Raises TargetError, UsageError."""
+        sites = plan.sites(self.request)
+        for site in sites:
+            if (site.address, site.condition) not in self._known:  # known, too, is what the user has deleted
+                self._placed.append(Placed(self._set(site), site))
+                self._known.add((site.address, site.condition))
+        return bool(sites)
+
+    def _set(self, site: BreakSite) -> Breakpoint:
+        if self.request.go_on:
+            return self._setter.set_call(site.address, self._reporter(site, site.condition))
+        return self._setter.set_stop(site.address, site.condition, self._reporter(site, ALWAYS))
+
+    def _reporter(self, site: BreakSite, condition: Condition) -> Reached:
+        def report(thread: StoppedThread) -> None:
+            try:
+                if holds(condition, thread):
+                    self._tell("\n".join(stop_lines(self._open_session(), site, thread)) + "\n")
+            except (GdbextError, OSError) as error:
+                self.tell(str(error))
+
+        return report
+
+    def _absent(self) -> str:
+        """What must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
+        request = self.request
+        if request.where in ("kernel", "boxed"):
+            key = f" for {request.key}" if request.key else ""
+            return f"a kernel of {', '.join(request.patterns)}{key} is registered"
+        raise UsageError(
+            f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
+            help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
+        )
+
+    # --- through the runs of a program -----------------------------------------------------------
+
+    def wait(self) -> None:
+        """Set the pending one. Raises TargetError."""
+        self._placed = []
+        self._known.clear()
+        if self._pending is None or not self._pending.breakpoint.is_alive():
+            self._pending = Placed(self._setter.set_pending(PENDING_AT, self._torch_is_used))
+
+    def _torch_is_used(self) -> bool:
+        """The first dispatch: set the real ones; True where that fails, so that the user sees it."""
+        try:
+            self.resolve(self._open_session())
+            for note in self.notes:
+                self.tell(note)
+        except GdbextError as error:
+            self.tell(str(error))
+            return True
+        return False
+
+    def suspend(self) -> None:
+        """The program has ended: addresses mean nothing any more. Raises TargetError."""
+        if any(each is not self._pending for each in self.alive()):
+            self.delete()
+            self.wait()
+
+    def delete(self) -> None:
+        """Take everything away."""
+        for each in self.alive():
+            each.breakpoint.delete()
+        self._placed, self._pending, self._waiting = [], None, None

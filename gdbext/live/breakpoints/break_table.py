@@ -1,0 +1,126 @@
+"""All requests of dispatch-break in one debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdbext.errors import TargetError, UsageError
+from gdbext.live.breakpoints.break_set import PENDING_AT, REGISTERING_AT, BreakSet, Placed
+from gdbext.live.breakpoints.registration_watch import RegistrationWatch
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.break_plan import BreakRequest
+    from gdbext.live.breakpoints.setter import BreakpointSetter
+
+
+class BreakTable:
+    """Adds, lists and deletes requests, and keeps them through all runs of the program."""
+
+    def __init__(self, setter: BreakpointSetter, open_session: Callable[[], Session]) -> None:
+        """``open_session`` gives a fresh session of the stopped process, also while the debugger calls us."""
+        self._setter = setter
+        self._open_session = open_session
+        self._sets: list[BreakSet] = []
+        self._watch: RegistrationWatch | None = None
+        setter.on_exit(self._ended)
+
+    def add(self, request: BreakRequest, session: Session, tell: Callable[[str], None]) -> BreakSet:
+        """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``tell`` shows its stops.
+
+        Raises UsageError, TargetError.
+        """
+        found = BreakSet(request, self._setter, self._open_session, self._watch_of, tell)
+        try:
+            if _readable(session):
+                found.resolve(session)
+            else:
+                found.wait()
+            self._sets.append(found)
+        except TargetError:
+            found.delete()
+            raise
+        finally:
+            self._forget()
+        return found
+
+    def listed(self) -> list[tuple[BreakRequest, list[dict[str, Any]]]]:
+        """Every request with its breakpoints: number, place, hits, whether it is pending."""
+        self._forget()
+        return [(each.request, [self._document(one) for one in each.alive()]) for each in self._sets]
+
+    def delete(self, numbers: Sequence[int]) -> int:
+        """Delete these breakpoints, all for none; how many were. Raises UsageError for a number that is not ours."""
+        ours = {one.breakpoint.number: one.breakpoint for each in self._sets for one in each.alive()}
+        wrong = [number for number in numbers if number not in ours]
+        if wrong:
+            raise UsageError(f"breakpoint {wrong[0]} is not one of dispatch-break's", help="dispatch-break --list")
+        chosen = numbers or list(ours)
+        for number in chosen:
+            ours[number].delete()
+        self._forget()
+        return len(chosen)
+
+    def _forget(self) -> None:
+        """Drop the requests whose breakpoints were all deleted, and after the last one what watches for them."""
+        self._sets = [each for each in self._sets if each.alive()]
+        if not self._sets:
+            self._end_watch()
+
+    # --- registrations ---------------------------------------------------------------------------
+
+    def _watch_of(self, session: Session) -> RegistrationWatch:
+        """The one watch for all requests. Raises TargetError."""
+        if self._watch is None:
+            self._watch = RegistrationWatch(session, self._setter, self._wanted, self._refresh, self._failed)
+        return self._watch
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _wanted(self, name: str) -> bool:
+        return any(each.wants(name) for each in self._sets)
+
+    def _refresh(self) -> None:
+        """A registration that a request wants is done."""
+        session = self._open_session()
+        for each in self._sets:
+            if not each.is_pending and each.alive():
+                each.refresh(session)
+        self._setter.call_soon(self._forget)
+
+    def _failed(self, error: Exception) -> None:
+        for each in self._sets[:1]:
+            each.tell(str(error))
+
+    def _ended(self) -> None:
+        """The process has ended."""
+        self._end_watch()
+        for each in self._sets:
+            each.suspend()
+
+    def _document(self, one: Placed) -> dict[str, Any]:
+        site = one.site
+        return {
+            "number": one.breakpoint.number,
+            "pending": site is None,
+            "address": f"{site.address:#x}" if site else None,
+            "op": site.name if site else None,
+            "event": site.event if site else None,
+            "place": site.what if site else REGISTERING_AT if one.awaits else PENDING_AT,
+            "waits_for": one.awaits or None,
+            "condition": (self._setter.text_of(site.condition) if site else "") or None,
+            "hits": one.breakpoint.hits,
+        }
+
+
+def _readable(session: Session) -> bool:
+    if not session.has_torch:
+        return False
+    try:
+        return bool(session.dispatcher.entries)
+    except TargetError:
+        return False

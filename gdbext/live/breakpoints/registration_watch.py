@@ -1,0 +1,95 @@
+"""Notices operators and kernels that are registered while the program runs.
+
+Traps stand on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with the
+OperatorEntry as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, and no result
+goes through a hidden argument). The tables are changed when such a function has returned, so another trap stands at
+its return address for that long. A registration costs a stop of 0.3 ms, one of a watched operator the reading of its
+table; calls cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError
+from gdbext.live.hooks.operator_functions import REGISTER_SCHEMA, TORCH, OperatorFunctions
+from gdbext.torch.registry.operators import Operator
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.conditions import StoppedThread
+    from gdbext.live.breakpoints.setter import BreakpointSetter, Reached, Trap
+
+REGISTRATIONS = (
+    REGISTER_SCHEMA,
+    "_ZN3c104impl13OperatorEntry14registerKernelE",
+    "_ZN3c104impl13OperatorEntry17deregisterKernel_E",
+    "_ZN3c104impl13OperatorEntry14updateFallbackE",
+)
+"""How the mangled names of those functions begin. A kernel that goes uncovers another; a fallback is for all operators,
+and each is told of it."""
+
+
+class RegistrationWatch:
+    """The traps on registrations, for one run of the program."""
+
+    def __init__(
+        self,
+        session: Session,
+        setter: BreakpointSetter,
+        wanted: Callable[[str], bool],
+        changed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """``wanted`` gets an operator's qualified name, ``changed`` is called when such a one is registered or gets a
+        kernel, ``failed`` when something could not be read. Raises TargetError where a trap cannot be set."""
+        self._session = session
+        self._setter = setter
+        self._wanted = wanted
+        self._changed = changed
+        self._failed = failed
+        self._traps: list[Trap] = []
+        self._returns: dict[int, Trap] = {}
+        torch = session.modules.named(TORCH)
+        self.addresses: list[int] = []
+        """Where registrations are seen, that of an operator's definition first; empty where they cannot be."""
+        for prefix in REGISTRATIONS:
+            self.addresses += OperatorFunctions(session).addresses_named(prefix, [torch] if torch is not None else [])
+        for address in self.addresses:
+            self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
+
+    def close(self) -> None:
+        """Take everything away."""
+        for trap in [*self._traps, *self._returns.values()]:
+            trap.delete()
+        self._traps, self._returns = [], {}
+
+    def _guarded(self, reached: Reached) -> Reached:
+        def guarded(thread: StoppedThread) -> None:
+            try:
+                reached(thread)
+            except (GdbextError, OSError) as error:
+                self._failed(error)
+
+        return guarded
+
+    def _registered(self, thread: StoppedThread) -> None:
+        """At the entry of such a function. Raises TargetError, MemoryFault, BadData."""
+        self._session.memory.forget()
+        architecture = self._session.memory.architecture
+        entry = thread.register(architecture.argument_registers[0])
+        if not self._wanted(Operator(self._session.dispatcher, entry).qualified):
+            return
+        address = thread.word(thread.register(architecture.stack_pointer))
+        trap = self._returns.get(address)
+        if trap is None:
+            returned = self._guarded(lambda _: self._returned(address))
+            self._returns[address] = self._setter.set_trap(address, returned)
+        else:
+            trap.enable(True)
+
+    def _returned(self, address: int) -> None:
+        """The tables are up to date now. May raise what ``changed`` does."""
+        self._returns[address].enable(False)  # not deleted: the debugger is calling us for it
+        self._changed()

@@ -1,0 +1,81 @@
+"""What a live command needs of a debugger: to be called at addresses, and to let the process run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gdbext.errors import GdbextError
+from gdbext.live.hooks.lookup_sites import CfaRule
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+
+Handler = Callable[[int, int, int], bool]
+"""(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
+
+
+@dataclass(frozen=True)
+class HookSpec:
+    """An address at which ``handler`` is called. ``register`` "" means that no value is wanted.
+
+    The value is the register's, or with ``load`` the word at register + ``load``.
+    """
+
+    address: int
+    frame: CfaRule
+    handler: Handler
+    register: str = ""
+    load: int | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the process does not run any more, or is not to.
+
+    ``kind``: "asked" (a handler wanted it), "exited", "killed", "interrupted", "signal", "stopped" (a breakpoint of
+    the user's, a catchpoint), "replaced" (exec), "failed" (``error`` says why), "gone".
+    """
+
+    kind: str
+    text: str
+    status: int | None = None
+    error: GdbextError | None = None
+
+    @property
+    def alive(self) -> bool:
+        """There is still a process to look at."""
+        return self.kind not in ("exited", "killed", "gone")
+
+
+class Hook(Protocol):
+    """An address that is watched."""
+
+    def remove(self) -> None:
+        """Take it away; idempotent."""
+
+
+class RunControl(Protocol):
+    """One debugger's way to run the process."""
+
+    def place(self, spec: HookSpec) -> Hook:
+        """Watch an address in all threads. Raises TargetError."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as it is now, also inside a handler. Raises MemoryFault."""
+
+    def register(self, name: str) -> int:
+        """A register of the thread that a handler is called for, unsigned."""
+
+    def run(self) -> Ending:
+        """Let the process run until something ends that."""
+
+    def start(self) -> None:
+        """Start the program and stop it before its first instruction. Raises TargetError."""
+
+    def session(self) -> Session:
+        """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
+
+    def close(self) -> None:
+        """Take away every hook; idempotent."""
