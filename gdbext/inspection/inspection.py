@@ -123,7 +123,7 @@ def _case(
                 facts.tid, thread.signal, session.memory.architecture, look.registers, maps, aborted
             )
         overflown = facts.tid in crashes and crashes[facts.tid].kind is CrashKind.STACK_OVERFLOW
-        levels = sorted({frame.level for frame in facts.python})
+        levels = sorted(frame.level for frame in facts.python)
         endless = recursion.detect(facts.dispatch, levels, overflown)
         if endless is not None:
             recursions[facts.tid] = endless

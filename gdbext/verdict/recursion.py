@@ -6,7 +6,7 @@ strongest to the weakest:
 
 * a *redispatch* with the identical keyset: the table gives the very kernel that just did this, again;
 * a *call* in native code with identical keysets, very often;
-* the same with Python in between, more often than honest code nests;
+* the same with Python in between, in more Python frames than honest code takes;
 * any of it when the stack has already run over.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.repetition import Repetition, longest
 
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""
@@ -24,24 +25,11 @@ REDISPATCHES = 8
 """Identical redispatches: a kernel that goes back into itself this often does not look at anything that changes."""
 NATIVE_CALLS = 100
 """Identical calls with no Python in between: recursive kernels that end (a tree, a split) stay far below."""
-PYTHON_CALLS = 400
-"""Identical calls through Python: about half of the interpreter's default recursion limit of 1000."""
+PYTHON_FRAMES = 800
+"""Python frames of a repetition through Python: near the interpreter's default recursion limit of 1000, however many
+operators share them. A call takes two frames at least, OpOverload.__call__ (torch/_ops.py) and the kernel's own."""
 OVERFLOWN = 50
 """What suffices when the stack has run over, provided that the repetition makes up most of the stack."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Items ``start`` … ``start + period * count - 1`` repeat with ``period``, ``count`` full times."""
-
-    start: int
-    period: int
-    count: int
-
-    @property
-    def length(self) -> int:
-        """Number of items in the run's full periods."""
-        return self.period * self.count
 
 
 @dataclass(frozen=True)
@@ -61,51 +49,39 @@ class Recursion:
         return self.group[0]
 
 
-def find_run(items: Sequence[Hashable], max_period: int = MAX_PERIOD) -> Run | None:
-    """The longest periodic run, with its smallest period. Linear in the number of items for a given MAX_PERIOD."""
-    names: dict[Hashable, int] = {}
-    codes = [names.setdefault(item, len(names)) for item in items]
-    best: Run | None = None
-    for period in range(1, min(max_period, len(codes) // 2) + 1):
-        start, length = _longest_equal(codes, period)
-        run = Run(start, period, length // period + 1)
-        if length >= period and (best is None or run.length > best.length + period):
-            best = run
-        if best is not None and best.length * 2 > len(codes):
-            break
-    return best
-
-
 def detect(
     steps: Sequence[DispatchFrame], python_levels: Sequence[int] = (), overflown: bool = False
 ) -> Recursion | None:
     """The runaway recursion in a thread's steps (innermost first), or None.
 
-    ``python_levels`` are the frame levels of the Python interpreter's loop, ascending; ``overflown`` says that
-    the thread was stopped by a stack overflow.
+    ``python_levels`` are the levels of the thread's Python frames, ascending, one for each frame; ``overflown`` says
+    that the thread was stopped by a stack overflow.
     """
     if len(steps) < REDISPATCHES:
         return None
-    items = _items(steps)
-    run = find_run(items)
-    if run is None:
+    found = longest(_items(steps), MAX_PERIOD)
+    if found is None:
         return None
-    part = steps[run.start : run.start + run.length]
-    why = _endless(part, run, len(steps), _passes_python(part, python_levels), overflown)
+    part = steps[found.start : found.start + found.length]
+    frames = _python_frames(part, python_levels)
+    why = _endless(part, found, len(steps), frames, overflown)
     if why is None:
         return None
-    group = tuple(_with_known_keyset(part, at, run.period) for at in range(run.period))
-    return Recursion(group, run.count, run.length, why)
+    group = tuple(_with_known_keyset(part, at, found.period) for at in range(found.period))
+    return Recursion(group, found.times, found.length, why)
 
 
-def _endless(part: Sequence[DispatchFrame], run: Run, total: int, python: bool, overflown: bool) -> str | None:
-    if run.count >= REDISPATCHES and not python and _redispatches(part):
+def _endless(
+    part: Sequence[DispatchFrame], found: Repetition, total: int, python_frames: int, overflown: bool
+) -> str | None:
+    if found.times >= REDISPATCHES and not python_frames and _redispatches(part):
         return "each redispatch has the keyset of the one before, so the table leads to the same kernel again"
-    if overflown and run.count >= OVERFLOWN and run.length * 2 >= total:
+    if overflown and found.times >= OVERFLOWN and found.length * 2 >= total:
         return "the repetition filled the stack until it ran over"
-    limit = PYTHON_CALLS if python else NATIVE_CALLS
-    if run.count >= limit:
-        return f"{run.count} repetitions with the same keysets, far more than nesting that ends"
+    if python_frames >= PYTHON_FRAMES:
+        return f"{found.times} repetitions in {python_frames} Python frames, far more than nesting that ends"
+    if not python_frames and found.times >= NATIVE_CALLS:
+        return f"{found.times} repetitions with the same keysets, far more than nesting that ends"
     return None
 
 
@@ -113,10 +89,9 @@ def _redispatches(part: Sequence[DispatchFrame]) -> bool:
     return all(step.event.startswith("redispatch") for step in part) and any(step.keyset for step in part)
 
 
-def _passes_python(part: Sequence[DispatchFrame], python_levels: Sequence[int]) -> bool:
-    """Python frames between the innermost and the outermost step of the run."""
-    first = bisect_left(python_levels, part[0].level)
-    return first < len(python_levels) and python_levels[first] < part[-1].level
+def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int]) -> int:
+    """Python frames between the innermost and the outermost step of the repetition."""
+    return bisect_left(python_levels, part[-1].level) - bisect_left(python_levels, part[0].level)
 
 
 def _items(steps: Sequence[DispatchFrame]) -> list[Hashable]:
@@ -150,18 +125,3 @@ def _with_known_keyset(part: Sequence[DispatchFrame], at: int, period: int) -> D
     same = part[at::period]
     best = max(same[:64], key=lambda step: (step.keyset is not None, step.kernel is not None))
     return replace(best, level=part[at].level)
-
-
-def _longest_equal(codes: Sequence[int], period: int) -> tuple[int, int]:
-    """Start and length of the longest stretch where ``codes[i] == codes[i + period]``."""
-    equal = bytes(map(int.__eq__, codes, codes[period:]))
-    longest, start, at = 0, 0, 0
-    while True:
-        at = equal.find(1, at)
-        if at < 0:
-            return start, longest
-        end = equal.find(0, at)
-        end = len(equal) if end < 0 else end
-        if end - at > longest:
-            start, longest = at, end - at
-        at = end

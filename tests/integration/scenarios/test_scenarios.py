@@ -51,6 +51,7 @@ SCENARIOS = [
     Scenario("boxed-recursion", ("kernel", "300")),
     Scenario("boxed-recursion", ("pair", "300")),
     Scenario("boxed-recursion", ("fallback", "0"), only="core"),
+    Scenario("python-recursion"),
     Scenario("nested-normal"),
     Scenario("functorch"),
     Scenario("kernel-crash", only="core"),

@@ -8,7 +8,6 @@ import pytest
 from analysis_facts import step
 
 from gdbext.verdict import recursion
-from gdbext.verdict.recursion import Run, find_run
 
 
 def redispatches(count, op="my::op", bits=0x10):
@@ -72,6 +71,27 @@ def test_python_recursion_may_nest_deeper_than_native_code():
     assert recursion.detect(steps) is not None
 
 
+def through_python(period, turns, frames):
+    """Operators that call each other ``turns`` times each; a call is two passes and ``frames`` Python frames."""
+    calls = [number % period for number in range(period * turns)]
+    steps = [step(f"my::op{call}", 20 * at + pass_, 0x10 + pass_, event="redispatch" if pass_ == 0 else "call")
+             for at, call in enumerate(calls) for pass_ in range(2)]  # fmt: skip
+    return steps, [20 * at + 10 for at in range(len(calls)) for _ in range(frames)]
+
+
+def test_two_python_operators_that_call_each_other():
+    """800 passes and 2,000 Python frames: what counts are the frames, however many operators share them."""
+    found = recursion.detect(*through_python(period=2, turns=200, frames=5))
+    assert found is not None
+    assert (len(found.group), found.depth) == (4, 200)
+    assert "1995 Python frames" in found.why
+
+
+@pytest.mark.parametrize(("period", "turns", "frames"), [(1, 150, 5), (2, 75, 5), (30, 2, 10), (1, 390, 2)])
+def test_python_nesting_within_the_interpreters_limit_is_normal(period, turns, frames):
+    assert recursion.detect(*through_python(period, turns, frames)) is None
+
+
 def test_a_redispatch_through_python_is_no_proof():
     steps = redispatches(30)
     assert recursion.detect(steps, [level + 1 for level in range(0, 90, 3)]) is None
@@ -83,10 +103,3 @@ def test_a_stack_overflow_needs_fewer_repetitions_but_most_of_the_stack():
     assert recursion.detect(half) is None
     others = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
     assert recursion.detect([*half, *others], overflown=True) is None
-
-
-def test_find_run_prefers_the_smallest_period():
-    assert find_run("xxababababyy") == Run(2, 2, 4)
-    assert find_run("aaaaaaaa") == Run(0, 1, 8)
-    assert find_run("abcdefgh") is None
-    assert find_run("") is None

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.repetition import fold
 from gdbext.model.report import Report
 from gdbext.model.source_line import NO_SOURCES, SourceLines
 from gdbext.model.thread import ThreadReport
-from gdbext.render.text.fold import fold
 from gdbext.render.text.highlight import python_source
 from gdbext.render.text.style import Style, escape
 
