@@ -23,6 +23,11 @@ _TITLES = {3: "x86", 62: "x86-64", 183: "aarch64"}
 """For messages about files of any machine."""
 
 
+def names() -> tuple[str, ...]:
+    """The names of all architectures."""
+    return tuple(_MACHINES)
+
+
 def supported(machine: int) -> bool:
     """Processes of that e_machine can be read."""
     return machine in _MODULES

@@ -23,6 +23,7 @@ SHF_EXECINSTR = 4
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
 NT_GNU_BUILD_ID = 3
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH, DT_VERSYM = 4, 5, 6, 10, 0x6FFFFEF5, 0x6FFFFFF0
+DT_RELA, DT_RELASZ, DT_RELACOUNT, DT_JMPREL, DT_PLTRELSZ = 7, 8, 0x6FFFFFF9, 23, 2
 
 EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 """Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,

@@ -1,10 +1,10 @@
 """Thread-local variables of glibc's threads, found without debug information.
 
-glibc (2.17 to 2.40; sysdeps/x86_64/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
-the address of the thread control block: at 0 its own address (``tcb``), at 8 the dynamic thread vector (``dtv``), at 16
-its own address again (``self``). The dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]``
-the generation, in ``dtv[id]`` the address of the block of the module with that TLS module id, 0 or -1 while the thread
-has not used it. The id of a module stands where the dynamic linker wrote it: in the slots of its own relocations.
+glibc (2.17 to 2.40; sysdeps/ARCH/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
+the address of the thread control block, which has its own address in it and the dynamic thread vector (``dtv``). The
+dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation, in ``dtv[id]`` the
+address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it. The id of a module
+stands where the dynamic linker wrote it: in the slots of its own relocations.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdbext.errors import GdbextError, MemoryFault
+from gdbext.glibc.abi import glibc_abi
 from gdbext.glibc.tls_module import TlsPlace, tls_place
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 
-_TCB_DTV, _TCB_SELF = 8, 16
 _DTV_ENTRY = 16
 _UNALLOCATED = ((1 << 64) - 1, 0)
 """TLS_DTV_UNALLOCATED (dl-dtv.h), and the zeros of a vector that was made before the module was loaded."""
@@ -30,7 +30,7 @@ class ThreadLocalUntouched(GdbextError):
 class ThreadLocalUnknown(GdbextError):
     """Where the variable is cannot be found out (another C library, no evidence of the module's id, damage)."""
 
-    why = "the layout of thread-local storage is known for glibc on x86-64 only, and the module must have it"
+    why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 
 
 class Dtv(NamedTuple):
@@ -79,9 +79,10 @@ class ThreadLocals:
         memory = self._memory
         if not thread_pointer:
             raise ThreadLocalUnknown("the thread pointer is not known")
-        if memory.u64(thread_pointer) != thread_pointer or memory.u64(thread_pointer + _TCB_SELF) != thread_pointer:
+        abi = glibc_abi(memory.architecture)
+        if any(memory.u64(thread_pointer + offset) != thread_pointer for offset in abi.own_addresses):
             raise ThreadLocalUnknown(f"no glibc thread control block at {thread_pointer:#x}")
-        address = memory.u64(thread_pointer + _TCB_DTV)
+        address = memory.u64(thread_pointer + abi.dtv)
         entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
         if not 0 < entries <= _MAX_ENTRIES:
             raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")

@@ -3,35 +3,34 @@
 Only relocations that cannot mean another module count: those without a symbol (local-dynamic) and those of a symbol
 that cannot be interposed. A variable that two libraries define, ``inline thread_local`` in a header for example, has
 the id of the library that was loaded first in the slots of both.
-Numbers: glibc ``elf/elf.h``; slots: System V ABI, AMD64 supplement 1.0, 4.4.1; TLSDESC: sysdeps/x86/dl-tlsdesc.h.
+Numbers: glibc ``elf/elf.h``; TLSDESC: ``struct tlsdesc`` and ``tlsdesc_dynamic_arg``, sysdeps/ARCH/dl-tlsdesc.h.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gdbext.errors import MemoryFault, SymbolFileError
-from gdbext.formats.elf import PT_DYNAMIC, PT_TLS, Segment, parse_header, parse_segments
-from gdbext.process.memory import PAGE_SIZE, Memory
+from gdbext.errors import MemoryFault
+from gdbext.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB
+from gdbext.glibc.abi import glibc_abi
+from gdbext.process.memory import Memory
+from gdbext.process.memory_image import image_in_memory
 from gdbext.process.modules import Module
 
-_DTPMOD64, _TPOFF64, _TLSDESC = 16, 18, 36
-_DT_PLTRELSZ, _DT_SYMTAB, _DT_RELA, _DT_RELASZ, _DT_JMPREL = 2, 6, 7, 8, 23
-_DT_RELACOUNT = 0x6FFFFFF9
 _AT_ENTRY = 9
 _RELA = struct.Struct("<QIIq")
 """Elf64_Rela: r_offset, type and symbol of r_info, r_addend."""
 _SYM = struct.Struct("<IBBHQQ")
 _MAX_TABLE = 1 << 28
-_MAX_DYNAMIC = 4096
 _MAX_ID = 1 << 20
 _MAX_STATIC = 1 << 31
 
 
 class TlsPlace(NamedTuple):
-    """Where a module's thread-local block is: in the dtv under ``module_id``, or at fs_base + ``static_offset``."""
+    """Where a module's thread-local block is: in the dtv under ``module_id``, or at the thread pointer +
+    ``static_offset``."""
 
     module_id: int | None
     static_offset: int | None
@@ -48,20 +47,22 @@ def tls_place(module: Module, memory: Memory) -> TlsPlace:
     """What the module's relocations tell; (None, None) when they tell nothing."""
     module_id: int | None = None
     static: int | None = None
+    types = memory.architecture.tls_relocations
+    below = glibc_abi(memory.architecture).blocks_below
     for relocation in _Relocations(module, memory).own():
         try:
             first = memory.u64(module.base + relocation.slot)
-            if relocation.type == _DTPMOD64:
+            if relocation.type == types.module_id:
                 module_id = first if module_id is None and 0 < first < _MAX_ID else module_id
-            elif relocation.type == _TPOFF64:
-                static = _static(first, relocation) if static is None else static
+            elif relocation.type == types.offset:
+                static = _static(first, relocation, below) if static is None else static
             else:
                 argument = memory.u64(module.base + relocation.slot + 8)
                 dynamic = _dynamic_id(memory, argument, relocation)
                 if dynamic is not None:
                     module_id = dynamic if module_id is None else module_id
                 elif static is None:
-                    static = _static(argument, relocation)
+                    static = _static(argument, relocation, below)
         except MemoryFault:
             continue
         if module_id is not None and static is not None:
@@ -71,10 +72,11 @@ def tls_place(module: Module, memory: Memory) -> TlsPlace:
     return TlsPlace(module_id, static)
 
 
-def _static(slot: int, relocation: _Relocation) -> int | None:
-    """The block's offset from fs_base (negative), from a slot that holds a variable's; None if it makes no sense."""
-    offset = slot - (1 << 64) - relocation.value if slot >> 63 else 0
-    return offset if -_MAX_STATIC < offset < 0 else None
+def _static(slot: int, relocation: _Relocation, below: bool) -> int | None:
+    """The block's offset from the thread pointer, from a slot that holds a variable's; None if it makes no sense."""
+    offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
+    distance = -offset if below else offset
+    return offset if 0 < distance < _MAX_STATIC else None
 
 
 def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int | None:
@@ -99,16 +101,10 @@ class _Relocations:
     """The TLS relocations of one module, from its file, or from memory where that is gone."""
 
     def __init__(self, module: Module, memory: Memory) -> None:
-        self._module = module
-        self._memory = memory
-        self._read: Callable[[int, int], bytes | None]
-        image = module.image
-        if image is not None:
-            self._read = image.read
-            self._dynamic = image.dynamic if image.tls is not None else {}
-        else:
-            self._read = self._from_memory
-            self._dynamic = self._dynamic_in_memory()
+        self._types = memory.architecture.tls_relocations
+        self._image = module.image or image_in_memory(module, memory)
+        has_variables = self._image is not None and self._image.tls is not None
+        self._dynamic = self._image.dynamic if self._image is not None and has_variables else {}
 
     def own(self) -> Iterator[_Relocation]:
         """Those that mean the module itself beyond doubt."""
@@ -116,56 +112,36 @@ class _Relocations:
             if symbol == 0:
                 yield _Relocation(slot, kind, addend)
                 continue
-            data = self._read(self._vaddr(_DT_SYMTAB) + symbol * _SYM.size, _SYM.size)
+            data = self._read(self._dynamic.get(DT_SYMTAB, 0) + symbol * _SYM.size, _SYM.size)
             if data is None:
                 continue
             _, info, other, section, value, _ = _SYM.unpack(data)
             if section != 0 and (info >> 4 == 0 or other & 3 != 0):  # defined here; STB_LOCAL or not STV_DEFAULT
                 yield _Relocation(slot, kind, value + addend)
 
+    def _read(self, vaddr: int, size: int) -> bytes | None:
+        return self._image.read(vaddr, size) if self._image is not None else None
+
     def _all(self) -> Iterator[tuple[int, int, int, int]]:
         dynamic = self._dynamic
-        skipped = _RELA.size * dynamic.get(_DT_RELACOUNT, 0)  # R_X86_64_RELATIVE come first
+        skipped = _RELA.size * dynamic.get(DT_RELACOUNT, 0)  # relative relocations come first
         for table, size, skip in (
-            (self._vaddr(_DT_RELA), dynamic.get(_DT_RELASZ, 0), skipped),
-            (self._vaddr(_DT_JMPREL), dynamic.get(_DT_PLTRELSZ, 0), 0),
+            (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
+            (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
         ):
             if not skip < size <= _MAX_TABLE:
                 continue
             data = self._read(table + skip, size - skip)
             if data is not None:
-                yield from _of_tls(data)
-
-    def _vaddr(self, tag: int) -> int:
-        """An address of the dynamic section; in memory the dynamic linker has made them absolute."""
-        value = self._dynamic.get(tag, 0)
-        return value - self._module.base if self._module.image is None and value >= self._module.base else value
-
-    def _from_memory(self, vaddr: int, size: int) -> bytes | None:
-        return self._memory.try_read(self._module.base + vaddr, size)
-
-    def _dynamic_in_memory(self) -> dict[int, int]:
-        segments = self._segments_in_memory()
-        segment = next((s for s in segments if s.type == PT_DYNAMIC), None)
-        if segment is None or not any(s.type == PT_TLS for s in segments):
-            return {}
-        data = self._from_memory(segment.vaddr, min(segment.memsz, 16 * _MAX_DYNAMIC) // 16 * 16)
-        return dict(struct.iter_unpack("<QQ", data)) if data else {}
-
-    def _segments_in_memory(self) -> tuple[Segment, ...]:
-        data = self._memory.try_read(self._module.start, PAGE_SIZE)
-        try:
-            return parse_segments(data, parse_header(data)) if data else ()
-        except SymbolFileError:
-            return ()
+                yield from _of_types(data, self._types)
 
 
-def _of_tls(table: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """(slot, type, symbol, addend) of the TLS relocations in a table of Elf64_Rela.
+def _of_types(table: bytes, types: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
+    """(slot, type, symbol, addend) of the relocations of these types in a table of Elf64_Rela.
 
     There are 100,000 entries in libtorch and a handful is wanted, so their types are searched for as bytes.
     """
-    for kind in (_DTPMOD64, _TPOFF64, _TLSDESC):
+    for kind in types:
         pattern = struct.pack("<I", kind)
         position = table.find(pattern)
         while position >= 0:

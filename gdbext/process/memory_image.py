@@ -6,10 +6,22 @@ headers and .symtab are not. So exported names and unwinding work, local names d
 
 from __future__ import annotations
 
-from gdbext.formats.elf import DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_VERSYM, ElfImage
+from typing import Protocol
+
+from gdbext.errors import MemoryFault, SymbolFileError
+from gdbext.formats.elf import (
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_JMPREL,
+    DT_RELA,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERSYM,
+    ElfImage,
+)
 from gdbext.process.memory import PAGE_SIZE, Memory
 
-_ADDRESS_TAGS = frozenset((DT_HASH, DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_VERSYM))
+_ADDRESS_TAGS = frozenset((DT_HASH, DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_VERSYM, DT_RELA, DT_JMPREL))
 """Of the tags used here, those whose values are addresses: ld.so adds the load bias to them in place (glibc
 ``elf/get-dynamic-info.h``; to DT_VERSYM, too)."""
 
@@ -58,3 +70,22 @@ class MemoryImage(ElfImage):
         places = [header.vaddr] if header is not None else []
         places.append(self.dynamic.get(DT_GNU_HASH, -1))
         return any(self.read(place, 16) is not None for place in places)
+
+
+class Mapped(Protocol):
+    """A file that is mapped: where its first byte is, and its load bias."""
+
+    start: int
+    path: str
+
+    @property
+    def base(self) -> int:
+        """Runtime address minus vaddr."""
+
+
+def image_in_memory(module: Mapped, memory: Memory) -> MemoryImage | None:
+    """What memory has of a module, None where that is no ELF file or cannot be read."""
+    try:
+        return MemoryImage(memory, module.start, module.base, module.path)
+    except (SymbolFileError, MemoryFault):
+        return None

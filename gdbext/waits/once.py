@@ -1,12 +1,12 @@
 """Waits for a one-time initialisation (pthread_once, and std::call_once, which is built on it), and who runs it.
 
-The control word (nptl/pthread_once.c, glibc 2.25 to 2.41): bit 0 in progress, bit 1 done, above them the fork
-generation. It records no owner: the thread that runs the initialiser has a frame of libc that holds the word's
+The control word records no owner: the thread that runs the initialiser has a frame of libc that holds the word's
 address and has called the initialiser through a pointer.
 """
 
 from __future__ import annotations
 
+from gdbext.glibc.sync_objects import ONCE_IN_PROGRESS, ONCE_STATE
 from gdbext.model.certainty import Certainty
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
@@ -35,7 +35,7 @@ def classify(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
 def _is_once_word(thread: ThreadSnapshot, futex: FutexWait) -> bool:
     """__pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
     generation above), waited for untimed in libc, directly called by code outside of libc."""
-    if futex.command != 0 or futex.timed or futex.value & 3 != 1 or futex.value > 1 << 20:
+    if futex.command != 0 or futex.timed or futex.value & ONCE_STATE != ONCE_IN_PROGRESS or futex.value > 1 << 20:
         return False
     levels = thread.inner_libc_levels
     unnamed = all(thread.stack.function(level) is None for level in levels)

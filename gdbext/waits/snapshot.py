@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from gdbext.glibc.thread import thread_id
 from gdbext.model.child_process import ChildProcess
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame
@@ -28,9 +29,6 @@ INNER = 80
 backward hook may put many frames between a lock and the call that tells its purpose."""
 OUTER = 8
 """Frames from the outermost one in which a pool's main function is looked for."""
-PTHREAD_TID = 0x2D0
-"""struct pthread.tid from the thread pointer (glibc nptl/descr.h, x86-64: the 704 bytes of the TCB header's padding,
-then a list_t); the same in glibc 2.12 to 2.41."""
 MAX_TID = 1 << 22
 """PID_MAX_LIMIT (include/linux/threads.h)."""
 _SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
@@ -194,9 +192,7 @@ class ThreadSnapshot:
     @cached_property
     def own_tid(self) -> int | None:
         """The thread's id as glibc keeps it, None where it cannot be read."""
-        base = self.thread_pointer
-        raw = self.process.memory.try_read(base + PTHREAD_TID, 4) if base else None
-        return int.from_bytes(raw, "little") if raw else None
+        return thread_id(self.process.memory, self.thread_pointer)
 
     @property
     def frames(self) -> list[NativeFrame]:

@@ -20,9 +20,9 @@ _LONGEST_INDIRECT_CALL = 7  # without prefixes: ff, ModRM, SIB, disp32
 _FRAME_SETUP = (b"\x48\x89\xe5", b"\x48\x8b\xec")  # both encodings of mov %rsp, %rbp
 _WINDOW = 1 << 16
 _STUB_SIZE = 16
-_STUB_JUMP = re.compile(rb"\xff\x25(....)", re.DOTALL)
+_STUB_JUMP = rb"\xff\x25(....)"
 """``jmp *slot(%rip)``: the heart of a stub."""
-_ADDRESSES = re.compile(rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
+_ADDRESSES = rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
 """``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table), up to the displacement."""
 _LOAD = 0x8B
 
@@ -102,8 +102,8 @@ def stub_slot(code: bytes, address: int) -> int | None:
 
 
 def stubs(table: bytes, address: int) -> Iterator[tuple[int, int]]:
-    """(stub, slot) of each stub of a .plt, .plt.sec or .plt.got; all are 16 bytes long, or 8 and nothing precedes."""
-    for match in _STUB_JUMP.finditer(table):
+    """(stub, slot) of each stub of a .plt, .plt.sec or .plt.got, which are 16 bytes long."""
+    for match in re.finditer(_STUB_JUMP, table, re.DOTALL):
         jump = match.start()
         slot = address + match.end() + int.from_bytes(match.group(1), "little", signed=True)
         yield address + jump - jump % _STUB_SIZE, slot
@@ -127,7 +127,7 @@ def direct_calls(code: bytes, target: int) -> Iterator[int]:
 
 def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
     """The ``lea`` and ``mov`` of 64 bits whose operand is relative to rip."""
-    for match in _ADDRESSES.finditer(code):
+    for match in re.finditer(_ADDRESSES, code, re.DOTALL):
         end = match.end() + 4
         used = address + end + int.from_bytes(code[match.end() : end], "little", signed=True)
         yield AddressUse(address + match.start(), used, match.group()[1] == _LOAD)

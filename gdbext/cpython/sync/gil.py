@@ -15,11 +15,10 @@ from gdbext.cpython.abi.python_abi import GilPlace
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import Interpreter
 from gdbext.errors import BadData
+from gdbext.glibc.mutex import recorded_owner
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""
-_PTHREAD_OWNER = 8
-"""Offset of __owner in pthread_mutex_t: the tid of its holder (glibc, sysdeps/nptl/bits/struct_mutex.h, x86-64)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
     if locked not in (-1, 0, 1) or not 0 < interval <= _MAX_INTERVAL:
         raise BadData(f"no GIL at {address:#x}: locked is {locked}, interval {interval} us")
     last = memory.u64(at("last_holder")) or None
-    changing = memory.u32(at("mutex") + _PTHREAD_OWNER) or None
+    changing = recorded_owner(memory, at("mutex")) or None
     holder = last if locked == 1 and changing is None else None
     state = next((each for each in runtime.thread_states() if each.address == holder), None) if holder else None
     cond, mutex = at("cond"), at("mutex")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.arch.base import Architecture
 from gdbext.cpython.abi import debug_offsets
 from gdbext.cpython.abi.find_runtime import (
     RuntimeLocation,
@@ -27,6 +26,7 @@ from gdbext.cpython.objects.objects import Objects
 from gdbext.cpython.threads.frame_reader import FrameReader
 from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
+from gdbext.glibc.thread import pthread_self
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -184,7 +184,7 @@ class PythonRuntime:
         if state.native_id in self._known_tids:
             return state.native_id
         if self._tids_by_ident is None:
-            self._tids_by_ident = _tids_by_pthread(self.memory.architecture, self.memory.target.threads())
+            self._tids_by_ident = _tids_by_pthread(self.memory, self.memory.target.threads())
         return self._tids_by_ident.get(state.ident)
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
@@ -197,14 +197,14 @@ class PythonRuntime:
         return self.tid_of(state) if state is not None else None
 
 
-def _tids_by_pthread(architecture: Architecture, threads: Sequence[Thread]) -> dict[int, int]:
-    """pthread_t to tid: pthread_self() is the thread pointer (glibc's and musl's tls.h)."""
+def _tids_by_pthread(memory: Memory, threads: Sequence[Thread]) -> dict[int, int]:
+    """pthread_t to tid."""
     table: dict[int, int] = {}
     for thread in threads:
         try:
-            base = architecture.thread_pointer(thread.registers())
+            base = memory.architecture.thread_pointer(thread.registers())
         except GdbextError:
             continue
         if base:
-            table[base] = thread.tid
+            table[pthread_self(memory, base)] = thread.tid
     return table

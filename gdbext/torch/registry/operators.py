@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
+from gdbext.glibc.mutex import recorded_owner
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
@@ -334,8 +335,7 @@ class Dispatcher:
     def registering_thread(self) -> int | None:
         """Thread id of who holds the registration lock, None when nobody does or it cannot be read.
 
-        ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1); glibc keeps
-        the lock word at 0 and the owner's id at 8 of a pthread_mutex_t.
+        ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1).
         """
         shape = self.layout.struct("c10::Dispatcher")
         try:
@@ -343,7 +343,7 @@ class Dispatcher:
                 mutex = self.memory.u64(self.address + shape.field("guard_").offset) + 8
             else:
                 mutex = self.address + shape.field("mutex_").offset
-            return (self.memory.u32(mutex + 8) or None) if self.memory.u32(mutex) else None
+            return (recorded_owner(self.memory, mutex) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None
 

@@ -1,0 +1,48 @@
+"""Every architecture that is registered has everything that is asked of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.arch import registry
+from gdbext.arch.base import Architecture
+from gdbext.errors import ForeignArchitecture, TargetError
+from gdbext.glibc.abi import glibc_abi
+
+ALL = [registry.by_name(name) for name in registry.names()]
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_nothing_is_left_out(architecture: Architecture) -> None:
+    wanted = [name for name in Architecture.__annotations__ if not hasattr(architecture, name)]
+    assert wanted == []
+    assert registry.by_machine(architecture.elf_machine) is architecture
+    assert glibc_abi(architecture).thread_id > 0
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_registers_are_named_alike_everywhere(architecture: Architecture) -> None:
+    general = set(architecture.general_registers)
+    roles = {architecture.program_counter, architecture.stack_pointer, architecture.frame_pointer}
+    assert roles | set(architecture.argument_registers) | set(architecture.callee_saved) <= general
+    assert set(architecture.dwarf_registers) <= general
+    assert set(architecture.signal_frame.saved) <= general
+    given = {name for names in architecture.register_sets.values() for name in names}
+    assert general | {architecture.thread_register} <= given
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_registers_that_are_cut_short(architecture: Architecture) -> None:
+    kind, names = next(iter(architecture.register_sets.items()))
+    assert architecture.unpack_registers(kind, bytes(8 * len(names))) == dict.fromkeys(names, 0)
+    with pytest.raises(TargetError, match="bytes instead of"):
+        architecture.unpack_registers(kind, bytes(8 * len(names) - 1))
+
+
+def test_what_no_one_has_written_yet() -> None:
+    with pytest.raises(ForeignArchitecture, match="243") as raised:
+        registry.by_machine(243)
+    assert "x86-64" in raised.value.why
+    with pytest.raises(ForeignArchitecture, match="riscv64"):
+        registry.by_name("riscv64")
+    assert registry.by_gdb_name("powerpc:common64") is None
