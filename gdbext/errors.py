@@ -67,6 +67,13 @@ class BadCore(TargetError):
     help = "check with: file CORE; take a new one with: gcore PID"
 
 
+class BadRecording(TargetError):
+    """The file is not a recording that can be replayed."""
+
+    why = "it was cut short or damaged on its way, or is another kind of file"
+    help = "make it again: scripts/dispatch -p PID --record FILE   (copy it as binary data)"
+
+
 class ForeignArchitecture(TargetError):
     """The process or core belongs to an architecture that is not supported."""
 

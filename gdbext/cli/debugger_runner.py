@@ -46,7 +46,7 @@ def _start(launch: Launch, options: Options, terminal: registry.Terminal) -> Deb
     job = batch_job.Job(
         options.command, options.argv, result=theirs, output=output, pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
-        sysroot=options.sysroot, color=terminal.color, width=terminal.width,
+        sysroot=options.sysroot, record=options.record, color=terminal.color, width=terminal.width,
     )  # fmt: skip
     code = batch_job.code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, options.program, live)]

@@ -14,7 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gdbext.commands.recorded import RecordedCommand
     from gdbext.inspection.session import Session
+    from gdbext.targets.base import Target
 
 DEBUGGERS = ("gdb", "lldb", "none")
 MAX_TIMEOUT = 1e9
@@ -23,6 +25,7 @@ MAX_TIMEOUT = 1e9
 USAGE = """\
 usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; it goes on afterwards
        dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
+       dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
        dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
        dispatch COMMAND --help                       explain a command
 
@@ -32,6 +35,8 @@ says that it lets the process run.
 options:
   -p, --pid PID        the process
   -c, --core CORE      the core dump; executable and libraries are found through it
+  -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
+  --record FILE        write down what is read, for -r: memory, registers, maps; the right thing for a bug report
   --sysroot DIR        where the files of the core's machine or container are found
   --debugger NAME      gdb (default), lldb, or none: needs no debugger at all
   --timeout SECONDS    give up after that time and let the process go on; with PROGRAM: report then
@@ -53,6 +58,8 @@ class Options:
     def __init__(self) -> None:
         self.pid: int | None = None
         self.core: str | None = None
+        self.recording: str | None = None
+        self.record: str | None = None
         self.sysroot = ""
         self.debugger = "gdb"
         self.timeout: float | None = None
@@ -189,6 +196,12 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def core(value: str) -> None:
         options.core = value
 
+    def recording(value: str) -> None:
+        options.recording = value
+
+    def record(value: str) -> None:
+        options.record = os.path.abspath(value)  # noqa: PTH100
+
     def sysroot(value: str) -> None:
         if not os.path.isdir(value):  # noqa: PTH112
             raise UsageError(f"--sysroot: {value} is no folder")
@@ -209,25 +222,28 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
 
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
-        "--debugger": debugger, "--timeout": timeout,
+        "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
     }  # fmt: skip
 
 
 def _check_target(options: Options, has_dashes: bool) -> None:
     if {"--help", "-h"} & set(options.argv):
         return
-    given = (options.pid is not None) + (options.core is not None) + bool(options.program)
-    if given != 1:
-        what = "say what to look at" if not given else "only one of -p, -c and -- PROGRAM can be looked at"
+    chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
+    if sum(chosen) != 1:
+        what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
-        raise UsageError(what, help="-p PID, -c CORE or -- PROGRAM; see dispatch --help")
+        raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
     if options.sysroot and options.core is None:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
         raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
-    if options.core is not None and registry.find(options.command).live:
-        raise UsageError(f"{options.command} resumes the process, and a core dump cannot run", help="use -p or --")
+    if (options.core or options.recording) is not None and registry.find(options.command).live:
+        what = "a core dump" if options.core is not None else "a recording"
+        raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
+    if options.record is not None and options.recording is not None:
+        raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
 
 
 def _run(options: Options) -> registry.Outcome:
@@ -237,8 +253,9 @@ def _run(options: Options) -> registry.Outcome:
         from gdbext.targets.proc_checks import check_process
 
         check_process(options.pid)
-    if options.debugger == "none":
-        return _run_alone(options)
+    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
+    if options.debugger == "none" or options.recording is not None:
+        return _run_alone(options, recorded)
     from gdbext.debuggers import table
 
     if options.debugger not in table.ENTRIES:
@@ -252,37 +269,58 @@ def _run(options: Options) -> registry.Outcome:
     return debugger_runner.run(options, terminal())
 
 
-def _run_alone(options: Options) -> registry.Outcome:
+def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.Outcome:
     """The command in this very process. Raises TargetError."""
-    opened: list[Session] = []
+    opened: list[Target] = []
+
+    def open_target() -> Target:
+        opened.append(_target(options))
+        return opened[0]
 
     def open_session() -> Session:
         from gdbext.inspection.session import Session
-        from gdbext.targets.base import Target
 
-        target: Target
-        if options.core is not None:
-            from gdbext.targets.core_target import CoreTarget
-
-            target = CoreTarget(options.core, options.sysroot)
-        else:
-            from gdbext.targets.proc_target import ProcTarget
-
-            target = ProcTarget(options.pid or 0)
-        opened.append(Session(target))
-        return opened[0]
+        return Session(open_target())
 
     if registry.find(options.command).live:
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb")
     limit = _TimeLimit(options.timeout)
     try:
         with limit:
-            return registry.execute(options.command, options.argv, open_session, terminal())
+            if recorded is not None:
+                outcome = recorded.run(open_target, terminal())
+            else:
+                outcome = registry.execute(options.command, options.argv, open_session, terminal())
     except _TimeIsUp:
         return registry.failure(options.command, options.argv, timeout_error(options.timeout or 0))
     finally:
-        for session in opened:
-            session.target.close()
+        for target in opened:
+            target.close()
+    if recorded is not None:
+        recorded.save(outcome)
+    return outcome
+
+
+def _target(options: Options) -> Target:
+    if options.recording is not None:
+        from gdbext.targets.recording.replay_target import ReplayTarget
+
+        return ReplayTarget.load(options.recording)
+    if options.core is not None:
+        from gdbext.targets.core_target import CoreTarget
+
+        return CoreTarget(options.core, options.sysroot)
+    from gdbext.targets.proc_target import ProcTarget
+
+    return ProcTarget(options.pid or 0)
+
+
+def _recorded_command(options: Options) -> RecordedCommand | None:
+    if options.record is None:
+        return None
+    from gdbext.commands.recorded import RecordedCommand
+
+    return RecordedCommand(options.command, options.argv, options.record)
 
 
 class _TimeIsUp(BaseException):

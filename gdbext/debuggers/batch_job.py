@@ -14,7 +14,9 @@ from gdbext.debuggers.host import DebuggerHost
 from gdbext.debuggers.job import Job
 
 if TYPE_CHECKING:
+    from gdbext.commands.recorded import RecordedCommand
     from gdbext.inspection.session import Session
+    from gdbext.targets.base import Target
 
 __all__ = ["Job", "code", "run"]
 
@@ -30,15 +32,33 @@ def run(name: str, job: Job) -> None:
     debugger = table.debugger(name)
     host = DebuggerHost(debugger, is_batch=True, output=job.output)
     live = registry.find(job.command).live
+    terminal = registry.Terminal(job.color, job.width)
+    recorded = _recorded(job)
+
+    def open_target() -> Target:
+        return debugger.open(job, live)
 
     def open_session() -> Session:
         from gdbext.inspection.session import Session
 
-        return Session(debugger.open(job, live))
+        return Session(open_target())
 
     try:
-        outcome = registry.execute(job.command, job.argv, open_session, registry.Terminal(job.color, job.width), host)
+        if recorded is not None:
+            outcome = recorded.run(open_target, terminal)
+        else:
+            outcome = registry.execute(job.command, job.argv, open_session, terminal, host)
     finally:
         debugger.let_go(job, host.lets_finish)
+    if recorded is not None:
+        recorded.save(outcome)
     with open(job.result, "wb") as file:
         file.write(outcome.encode())
+
+
+def _recorded(job: Job) -> RecordedCommand | None:
+    if job.record is None:
+        return None
+    from gdbext.commands.recorded import RecordedCommand
+
+    return RecordedCommand(job.command, job.argv, job.record)

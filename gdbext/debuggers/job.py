@@ -11,11 +11,11 @@ class Job:
     """The command, what it is about, and where its result goes.
 
     ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what a
-    live command shows while the process runs (None for other commands). At most one of ``pid`` and ``core`` is given;
-    without either the debugger's command line names a program to start.
+    live command shows while the process runs (None for other commands). ``record`` is the path for a recording. At most
+    one of ``pid`` and ``core`` is given; without either the debugger's command line names a program to start.
     """
 
-    __slots__ = ("argv", "color", "command", "core", "output", "pid", "result", "sysroot", "width")
+    __slots__ = ("argv", "color", "command", "core", "output", "pid", "record", "result", "sysroot", "width")
 
     def __init__(
         self,
@@ -27,6 +27,7 @@ class Job:
         pid: int | None = None,
         core: str | None = None,
         sysroot: str = "",
+        record: str | None = None,
         color: bool = False,
         width: int = 120,
     ) -> None:
@@ -37,11 +38,12 @@ class Job:
         self.pid = pid
         self.core = core
         self.sysroot = sysroot
+        self.record = record
         self.color = color
         self.width = width
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "pid", "core", "sysroot", "color", "width")
+        options = ("result", "output", "pid", "core", "sysroot", "record", "color", "width")
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"

@@ -43,7 +43,8 @@ _MAX_DYNAMIC = 4096
 class Data(Protocol):
     """What an image is made of: a mapped file, bytes that were read from the target, or what a recording has of a file.
 
-    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it.
+    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it. What a recording
+    does not have raises SymbolFileError.
     """
 
     def __len__(self) -> int: ...
@@ -245,7 +246,10 @@ class ElfImage:
             return []
         if header.shoff + header.shnum * size > self.size:
             return []
-        raw = [_unpack_at(_SHDR, self.data, header.shoff + index * size) for index in range(header.shnum)]
+        try:
+            raw = [_unpack_at(_SHDR, self.data, header.shoff + index * size) for index in range(header.shnum)]
+        except SymbolFileError:
+            return []
         names = raw[header.shstrndx]
         strings = self.contents(names[4], min(names[5], 1 << 24))
         found = []
@@ -255,10 +259,13 @@ class ElfImage:
         return found
 
     def contents(self, offset: int, size: int) -> bytes:
-        """The file's bytes at a file offset; fewer than ``size`` where the file ends."""
+        """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
         if offset < 0 or size <= 0 or offset >= self.size:
             return b""
-        return self.data[offset : offset + size]
+        try:
+            return self.data[offset : offset + size]
+        except SymbolFileError:
+            return b""
 
     def read(self, vaddr: int, size: int) -> bytes | None:
         """Exactly ``size`` bytes of file contents behind ``vaddr``; None where the file has them not."""
@@ -266,8 +273,23 @@ class ElfImage:
             start = segment.vaddr
             if start <= vaddr and vaddr + size <= start + segment.filesz:
                 offset = vaddr - start + segment.offset
-                piece = self.data[offset : offset + size]
+                try:
+                    piece = self.data[offset : offset + size]
+                except SymbolFileError:
+                    return None
                 return piece if len(piece) == size else None
+        return None
+
+    def find(self, needle: bytes, vaddr: int, end: int) -> int | None:
+        """The first place of ``needle`` between two addresses of one segment; None where it is not in the file."""
+        for segment in self.loads:
+            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
+                bias = segment.offset - segment.vaddr
+                try:
+                    at = self.data.find(needle, vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias)
+                except SymbolFileError:
+                    return None
+                return at - bias if at >= 0 else None
         return None
 
     def is_code(self, vaddr: int) -> bool:

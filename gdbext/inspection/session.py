@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TORCH_LIBRARY = "libtorch_cpu.so"
 TORCH_PREFIXES = ("libtorch", "libc10")
+_RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
 
 
 class Session:
@@ -42,7 +43,7 @@ class Session:
         self.target = target
         self.memory = Memory(target)
         self.modules = ModuleTable(target, self.memory)
-        self.symbolizer = Symbolizer(self.modules)
+        self.symbolizer = Symbolizer(self.modules, target.files.symbols)
         self.unwinder = Unwinder(self.memory, self.modules)
         self._layout_file = layout_file
         self._stacks: dict[int, Stack] = {}
@@ -349,7 +350,9 @@ class Session:
 
     def errors(self) -> tuple[ErrorFact, ...]:
         """What could not be read so far."""
-        return tuple(self._errors.values())
+        lacks = self.target.lacks()
+        more = (ErrorFact(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN),) if lacks else ()
+        return (*self._errors.values(), *more)
 
     def target_facts(self) -> TargetFacts:
         """The ``target`` of a report."""
@@ -370,6 +373,7 @@ class Session:
             layout_id=layout,
             layout_match=match or "none",
             python_version=self.python.version if self.python is not None else None,
+            recording=self.target.recorded,
         )
 
 

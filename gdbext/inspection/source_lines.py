@@ -43,13 +43,19 @@ class SourceReader:
         """The line as the process's own file has it now, None where there is none."""
         if not file.startswith("/"):  # "<string>", or relative to a folder that may have changed since
             return None
+        unknown: list[str] = []
+        found = self._target.files.fact(f"line {number} of {file}", unknown, lambda: self._line(file, number))
+        return SourceLine(found[0], found[1]) if len(found) == 2 else None
+
+    def _line(self, file: str, number: int) -> list[str]:
+        """The text and the doubt about it; [] without a text."""
         if file not in self._files and len(self._files) < MAX_FILES:
             self._files[file] = self._read(file)
         lines, changed = self._files.get(file, ([], ""))
         if not 0 < number <= len(lines):
-            return None
+            return []
         text = lines[number - 1].decode(_encoding(lines), "replace").strip()[:MAX_LINE]
-        return SourceLine(text, changed) if text else None
+        return [text, changed] if text else []
 
     def _read(self, file: str) -> tuple[list[bytes], str]:
         try:

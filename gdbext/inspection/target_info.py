@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
+from gdbext.targets import environment
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -18,12 +18,10 @@ LIBRARIES = (
 )  # fmt: skip
 """Modules that are always listed; a name without ".so" matches a prefix."""
 
-_VARIABLES = re.compile(
-    r"^(TORCH|PYTORCH|ATEN|NCCL|GLOO|CUDA|OMP|MKL|KMP|GOMP|OPENBLAS|UCX|TP_|MASTER_|PYTHON|LD_|MALLOC_|MASTER)"
-    r"|^(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE)$"
-)
+_LIBC_BANNER = b"GNU C Library"
 _LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
+_LIBC_LINE = 160
+"""Bytes that hold the banner's first line."""
 
 
 def read_target_info(session: Session) -> TargetInfo:
@@ -34,7 +32,7 @@ def read_target_info(session: Session) -> TargetInfo:
         python=_python(session),
         libc=_libc(session.modules),
         modules=tuple(_module(module) for module in session.modules.modules if _listed(module)),
-        environment=environment(session.target.environ()),
+        environment=environment.shown(session.target.environ()),
     )
 
 
@@ -78,7 +76,8 @@ def _libc_version(module: Module) -> str | None:
     section = image.sections.get(".rodata") if image is not None else None
     if image is None or section is None:
         return None
-    found = _LIBC_VERSION.search(image.read(section.address, section.size) or b"")
+    place = image.find(_LIBC_BANNER, section.address, section.address + section.size)
+    found = _LIBC_VERSION.match(image.read(place, _LIBC_LINE) or b"") if place is not None else None
     return found.group(1).decode() if found else None
 
 
@@ -99,12 +98,3 @@ def _versioned(name: str) -> str:
 
 def _module(module: Module) -> ModuleInfo:
     return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, module.base)
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that change what torch, OpenMP, NCCL or Python do, sorted; secrets are hidden."""
-    return {
-        name: "(hidden)" if _SECRET.search(name) else value
-        for name, value in sorted(variables.items())
-        if _VARIABLES.match(name)
-    }

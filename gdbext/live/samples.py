@@ -37,8 +37,8 @@ def sample(session: Session, host: Host, count: int, interval: float) -> tuple[S
 
     Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
     """
-    if session.target.is_core:
-        raise UsageError("--samples needs a live process: a core shows one moment only")
+    if session.target.is_core or session.target.recorded is not None:
+        raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
     pause = host.pause(session.target)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from gdbext.errors import GdbextError
 from gdbext.model.finding import Finding
+from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.section import Section
 from gdbext.model.source_line import SourceLines
 from gdbext.model.thread import ThreadReport
@@ -28,6 +29,8 @@ class TargetFacts:
     layout_id: str | None = None
     layout_match: str = "none"
     python_version: str | None = None
+    recording: RecordedRun | None = None
+    """The recording that was replayed in place of the target."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,11 @@ class MemoryImage(ElfImage):
                 return self._memory.try_read(self._base + vaddr, size)
         return None
 
+    def find(self, needle: bytes, vaddr: int, end: int) -> int | None:
+        """As in a file, in what is loaded of it."""
+        at = (self.read(vaddr, end - vaddr) or b"").find(needle)
+        return vaddr + at if at >= 0 else None
+
     def contents(self, offset: int, size: int) -> bytes:
         """The bytes at a file offset, where a segment has loaded them; b"" elsewhere."""
         for segment in self.loads:

@@ -95,7 +95,10 @@ class Symbolizer:
         index = None if module is None else self.index(module)
         if module is None or index is None:
             return None
-        symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
+        try:
+            symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
+        except SymbolFileError:
+            return None
         if not symbols:
             return None
         symbols.sort(key=_rank)
@@ -108,7 +111,10 @@ class Symbolizer:
         index = None if module is None else self.index(module)
         if module is None or index is None:
             return ()
-        return _unique(index.at(module.vaddr(address)))
+        try:
+            return _unique(index.at(module.vaddr(address)))
+        except SymbolFileError:
+            return ()
 
     def address_of(self, name: str, module: str | None = None) -> int | None:
         """The absolute address of a mangled name, None if it is not found or thread-local; see ``symbol_of``."""
@@ -126,7 +132,10 @@ class Symbolizer:
         """
         key = (name, module)
         if key not in self._found:
-            self._found[key] = self._search(name, module)
+            try:
+                self._found[key] = self._search(name, module)
+            except SymbolFileError:
+                self._found[key] = None
         return self._found[key]
 
     def _search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gdbext.arch.base import Architecture
+from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets.host_files import HostFiles
 
 
@@ -71,6 +72,8 @@ class Target(ABC):
     """"gdb", "lldb" or "none"."""
     pid: int
     architecture: Architecture
+    recorded: RecordedRun | None = None
+    """The run that this is a recording of; None for a target that is there."""
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
 
@@ -115,6 +118,10 @@ class Target(ABC):
     def environ(self) -> Mapping[str, str]:
         """The target's initial environment, empty if unknown."""
         return {}
+
+    def lacks(self) -> str:
+        """What was asked for and is not in the recording, "" when nothing was."""
+        return ""
 
     def files_known_at(self) -> float | None:
         """Seconds since the epoch: a file that changed later may not be what the process has loaded.

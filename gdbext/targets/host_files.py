@@ -52,19 +52,19 @@ class HostFiles:
 
     def text(self, path: str, limit: int = _TEXT_LIMIT) -> str:
         """The first ``limit`` bytes of a small file; "" where it cannot be read."""
-        return self._fact(f"text {path}", "", lambda: _text(path, limit))
+        return self.fact(f"text {path}", "", lambda: _text(path, limit))
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder."""
-        return self._fact(f"names {folder}", [], lambda: _names(folder))
+        return self.fact(f"names {folder}", [], lambda: _names(folder))
 
     def link(self, path: str) -> str:
         """Where a symbolic link leads; "" where it is none."""
-        return self._fact(f"link {path}", "", lambda: _link(path))
+        return self.fact(f"link {path}", "", lambda: _link(path))
 
     def clock(self, number: int) -> float | None:
         """The time of a clock of this machine (CLOCK_*), in seconds."""
-        return self._fact(f"clock {number}", None, lambda: _clock(number))
+        return self.fact(f"clock {number}", None, lambda: _clock(number))
 
     def keep(self, name: str, make: Callable[[], str]) -> None:
         """A recording keeps that text, which was made on this machine and will be wanted at a replay."""
@@ -73,7 +73,7 @@ class HostFiles:
         """The text that a recording kept; "" without one."""
         return ""
 
-    def _fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
+    def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
         """What ``read`` gives; ``unknown`` is for who cannot read (a replay)."""
         return read()
 

@@ -8,6 +8,7 @@ from typing import Any
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch_frame import DispatchFrame, Kernel
 from gdbext.model.frame import Frame
+from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.report import SCHEMA, Report, TargetFacts
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
@@ -61,7 +62,16 @@ def _target(target: TargetFacts | None) -> dict[str, Any] | None:
         "debugger": target.debugger,
         "torch": torch,
         "python": python,
+        **_recording(target.recording),
     }
+
+
+def _recording(recording: RecordedRun | None) -> dict[str, Any]:
+    """Only in a replay."""
+    if recording is None:
+        return {}
+    facts = {"taken": recording.taken, "gdbext": recording.version, "command": recording.command}
+    return {"recording": facts}
 
 
 def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:

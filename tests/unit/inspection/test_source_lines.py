@@ -12,6 +12,7 @@ from gdbext.model.frame import Frame, FrameKind
 from gdbext.model.source_line import SourceLine
 from gdbext.render.text.style import Style
 from gdbext.render.text.views.bt_view import source_text
+from gdbext.targets.host_files import HostFiles
 
 
 class Files:
@@ -21,6 +22,7 @@ class Files:
 
     def __init__(self, root: Path, known_at: float | None = None) -> None:
         self.root = root
+        self.files = HostFiles()
         self.known_at = known_at
 
     def local_path(self, path: str) -> str:

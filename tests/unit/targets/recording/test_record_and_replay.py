@@ -1,0 +1,292 @@
+"""What was read through a recording target is read again from its recording, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elf_maker import DATA_START, Entry, make_elf
+from fake_target import FakeTarget
+
+from gdbext.errors import BadRecording, MemoryFault, SymbolFileError, TargetError
+from gdbext.process.memory import Memory
+from gdbext.process.modules import ModuleTable
+from gdbext.process.symbols import Symbolizer
+from gdbext.targets.base import MemoryMapping, Signal, Thread
+from gdbext.targets.procfs import ProcFs
+from gdbext.targets.recording import reader, writer
+from gdbext.targets.recording.recorder import RecordingTarget
+from gdbext.targets.recording.recording import Recording
+from gdbext.targets.recording.replay_target import ReplayTarget
+
+PAGE = 4096
+STACK = 0x7FFE00000000
+RANDOM = STACK + 2 * PAGE - 1000
+BASE = 0x7F0000000000
+
+
+class FakeThread(Thread):
+    """A thread with made-up registers, or with an error in their place."""
+
+    number = 2
+    name = "worker \udcff"
+    signal = Signal(11, "SIGSEGV", -6, 0x10)
+    kernel_state = "S"
+
+    def __init__(self, tid: int, registers: Mapping[str, int] | None) -> None:
+        self.tid = tid
+        self._registers = registers
+
+    def registers(self) -> Mapping[str, int]:
+        if self._registers is None:
+            raise TargetError("thread 8 could not be stopped", help="wait")
+        return self._registers
+
+
+class Process(FakeTarget):
+    """A target with threads, an environment and one file."""
+
+    def __init__(self, file: Path) -> None:
+        data = file.read_bytes()
+        self.stack = bytes(range(256)) * 32
+        maps = [
+            MemoryMapping(BASE, BASE + 0x3000, 0, str(file), "r-xp"),
+            MemoryMapping(BASE + DATA_START, BASE + 0x4000, 0, str(file), "rw-p"),
+            MemoryMapping(STACK, STACK + 2 * PAGE, 0, "[stack]", "rw-p"),
+        ]
+        regions = {
+            BASE: data[:0x2800].ljust(0x3000, b"\0"),
+            BASE + DATA_START: data[:64].ljust(0x1000, b"\0"),
+            STACK: self.stack,
+        }
+        super().__init__(regions, maps, {25: RANDOM, 9: BASE + 0x1000})
+        registers = {name: number for number, name in enumerate(self.architecture.general_registers)}
+        self._all = [FakeThread(7, registers), FakeThread(8, None)]
+
+    def threads(self) -> Sequence[Thread]:
+        return self._all
+
+    def selected_thread(self) -> Thread | None:
+        return self._all[1]
+
+    def environ(self) -> Mapping[str, str]:
+        return {"PATH": "/secret/place", "OMP_NUM_THREADS": "4", "TORCH_TOKEN": "hunter2"}
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Process:
+    file = tmp_path / "libmade.so"
+    names = [Entry(f"f{number}", 0x1000 + 16 * number) for number in range(200)]
+    file.write_bytes(make_elf(names, names[:50], b"\1" * 20))
+    return Process(file)
+
+
+def recorded(target: RecordingTarget) -> Recording:
+    return target.recording("dispatch-info --why")
+
+
+def replayed(target: RecordingTarget) -> ReplayTarget:
+    return ReplayTarget(reader.decode(writer.encode(recorded(target))))
+
+
+def test_everything_survives_the_file(process: Process) -> None:
+    target = RecordingTarget(process)
+    use(target)
+    recording = recorded(target)
+    again = reader.decode(writer.encode(recording))
+    assert writer.parts(again)[0] == writer.parts(recording)[0]
+    assert [list(block) for block in writer.parts(again)[1]] == [list(block) for block in writer.parts(recording)[1]]
+
+
+def use(target: Any) -> list[Any]:
+    """Read a bit of everything."""
+    memory = Memory(target)
+    modules = ModuleTable(target, memory)
+    symbols = Symbolizer(modules, target.files.symbols)
+    found: list[Any] = [memory.read(STACK + 100, 20), memory.try_read(STACK + 2 * PAGE, 8)]
+    found += [(module.status, module.problem, module.build_id, module.base) for module in modules.modules]
+    found += [names_of(symbols, BASE + 0x1000 + offset) for offset in (0, 17, 3199, 3200)]
+    found += [symbols.address_of("f3"), symbols.address_of("f150", "libmade.so"), symbols.address_of("nothing")]
+    found.append(ProcFs(target.pid, target.files, target.architecture).descriptor(1))
+    return found
+
+
+def names_of(symbols: Symbolizer, address: int) -> tuple[str, ...]:
+    function = symbols.function(address)
+    return function.names if function is not None else ()
+
+
+def test_a_replay_gives_what_was_read(process: Process) -> None:
+    target = RecordingTarget(process)
+    found = use(target)
+    assert found == use(process)
+    assert ("f0",) in found
+    replay = replayed(target)
+    Path(process.maps()[0].path).unlink()  # the replay opens nothing
+    assert use(replay) == found
+    assert replay.lacks() == ""
+
+
+def test_only_pages_that_were_read_are_kept(process: Process) -> None:
+    target = RecordingTarget(process)
+    assert Memory(target).read(STACK + 100, 20) == process.stack[100:120]
+    assert list(recorded(target).memory) == [(STACK, process.stack[:PAGE])]
+
+
+def test_what_was_not_read_is_missing_and_said_to_be(process: Process) -> None:
+    target = RecordingTarget(process)
+    Memory(target).read(STACK, 8)
+    replay = replayed(target)
+    memory = Memory(replay)
+    with pytest.raises(MemoryFault):
+        memory.read(STACK + PAGE, 8)
+    assert replay.lacks() == "pages of memory (1)"
+    (module,) = ModuleTable(replay, memory).modules
+    assert module.image is None
+    assert module.problem == "its file is not in the recording"
+    assert ProcFs(replay.pid, replay.files, replay.architecture).children() == {}
+    assert replay.lacks() == "facts of the system (1), files of modules (1), pages of memory (2)"
+
+
+def test_a_name_that_was_not_looked_up_is_no_other_name(process: Process) -> None:
+    target = RecordingTarget(process)
+    symbols = Symbolizer(ModuleTable(target, Memory(target)), target.files.symbols)
+    assert names_of(symbols, BASE + 0x1000) == ("f0",)
+    replay = replayed(target)
+    again = Symbolizer(ModuleTable(replay, Memory(replay)), replay.files.symbols)
+    assert names_of(again, BASE + 0x1000) == ("f0",)
+    for number in range(1, 200):
+        assert names_of(again, BASE + 0x1000 + 16 * number) in ((), (f"f{number}",))
+    assert again.address_of("f150", "libmade.so") is None
+    assert "libmade.so" in replay.lacks()
+
+
+def test_memory_that_could_not_be_read_is_not_missing(process: Process) -> None:
+    target = RecordingTarget(process)
+    assert Memory(target).try_read(0x5000, 8) is None
+    replay = replayed(target)
+    assert Memory(replay).try_read(0x5000, 8) is None
+    assert replay.lacks() == ""
+
+
+def test_threads(process: Process) -> None:
+    first, second = replayed(RecordingTarget(process)).threads()
+    assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
+    assert first.signal == Signal(11, "SIGSEGV", -6, 0x10)
+    assert first.registers() == process.threads()[0].registers()
+    with pytest.raises(TargetError, match="could not be stopped") as caught:
+        second.registers()
+    assert caught.value.help == "wait"
+
+
+def test_the_selected_thread_and_the_maps(process: Process) -> None:
+    replay = replayed(RecordingTarget(process))
+    selected = replay.selected_thread()
+    assert selected is not None
+    assert selected.tid == 8
+    assert replay.maps() == tuple(process.maps())
+    assert replay.auxv() == process.auxv()
+    assert (replay.kind, replay.debugger, replay.pid) == ("live", "none", process.pid)
+    assert replay.recorded is not None
+    assert replay.recorded.command == "dispatch-info --why"
+
+
+def test_the_environment_is_filtered_and_its_strings_are_blanked(process: Process) -> None:
+    target = RecordingTarget(process)
+    assert Memory(target).read(STACK, 2 * PAGE) == process.stack, "whoever looks now sees everything"
+    recording = recorded(target)
+    assert recording.environ == {"OMP_NUM_THREADS": "4", "TORCH_TOKEN": "(hidden)"}
+    kept = recording.memory.read(STACK, 2 * PAGE)
+    assert kept is not None
+    strings = RANDOM + 16 - STACK
+    assert kept[:strings] == process.stack[:strings]
+    assert kept[strings:] == bytes(2 * PAGE - strings)
+    data = json.dumps(writer.parts(recording)[0]) + kept.decode("latin-1")
+    assert "hunter2" not in data
+    assert "/secret/place" not in data
+
+
+def test_a_file_of_which_nothing_was_read(process: Process) -> None:
+    target = RecordingTarget(process)
+    (module,) = ModuleTable(target, Memory(target)).modules
+    assert module.image is not None
+    (again,) = ModuleTable(replayed(target), Memory(replayed(target))).modules
+    assert again.image is not None
+    with pytest.raises(SymbolFileError, match="not in the recording"):
+        again.image.data[0x1800:0x1810]
+    assert again.image.read(0x1800, 16) is None
+    assert again.image.find(b"x", 0x1800, 0x1900) is None
+
+
+def test_searches_are_kept_with_what_they_found(process: Process) -> None:
+    target = RecordingTarget(process)
+    (module,) = ModuleTable(target, Memory(target)).modules
+    assert module.image is not None
+    found = module.image.find(b"GNU\0", 0, 0x1000)
+    assert found == 0x20C
+    assert module.image.find(b"no such thing", 0, 0x1000) is None
+    replay = replayed(target)
+    (again,) = ModuleTable(replay, Memory(replay)).modules
+    assert again.image is not None
+    assert again.image.find(b"GNU\0", 0, 0x1000) == found
+    assert again.image.find(b"no such thing", 0, 0x1000) is None
+    assert replay.lacks() == ""
+
+
+def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gdbext.targets.recording.recorder.MAX_MEMORY", PAGE)
+    target = RecordingTarget(process)
+    Memory(target).read(STACK, 2 * PAGE)
+    assert len(recorded(target).memory) == PAGE
+    assert not target.is_complete
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("target",), None),
+        (("target", "kind"), "gdb"),
+        (("target", "pid"), -1),
+        (("target", "pid"), True),
+        (("target", "pid"), 1.5),
+        (("threads",), {}),
+        (("threads", 0), 7),
+        (("threads", 0, "tid"), "7"),
+        (("threads", 0, "registers"), []),
+        (("threads", 0, "registers", "pc"), 1 << 64),
+        (("threads", 0, "signal"), 11),
+        (("threads", 0, "signal", "address"), -1),
+        (("maps", 0), [0] * 8),
+        (("maps", 0), [1, 2]),
+        (("maps", 0, 3), 5),
+        (("auxv",), {"x": 1}),
+        (("environ",), {"A": 1}),
+        (("facts",), {"text /proc/1/stat": {"deep": []}}),
+        (("facts",), {"clock 1": float("nan")}),
+        (("kept",), {"torch layout": None}),
+        (("modules", 0, "file"), 99),
+        (("modules", 0, "status"), "stolen"),
+        (("files", 0, "size"), -5),
+        (("files", 0, "contents"), 99),
+        (("files", 0, "found"), [["zz", 0, 1, 0]]),
+        (("files", 0, "found"), [["00", 0, 1, "a"]]),
+        (("files", 0, "arrays"), {"names": []}),
+        (("files", 0, "arrays"), {"names": [{"count": 1, "width": 5, "contents": 0}] * 2}),
+        (("memory",), None),
+        (("unreadable",), [-4096]),
+    ],
+)
+def test_a_document_that_is_not_what_it_must_be(process: Process, path: tuple[Any, ...], value: Any) -> None:
+    target = RecordingTarget(process)
+    use(target)
+    document, blocks = writer.parts(recorded(target))
+    place: Any = json.loads(json.dumps(document))
+    changed = place
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(BadRecording):
+        reader.from_parts(changed, blocks)
