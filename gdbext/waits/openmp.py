@@ -40,6 +40,11 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return _team(thread, address) if futex is not None else None
 
 
+def pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """OPENMP for an idle worker of the runtime, None for any other thread."""
+    return Pool.OPENMP if is_idle_worker(thread) else None
+
+
 def is_idle_worker(thread: ThreadSnapshot) -> bool:
     """A pool thread with nothing but the runtime on its stack: it waits, or spins, for work."""
     level = _innermost_runtime_frame(thread)

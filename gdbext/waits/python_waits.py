@@ -7,12 +7,11 @@ is in the Python frames and objects (cpython/sync/python_wait.py). A plain Lock 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
-from gdbext.model.frame import Frame
-from gdbext.model.pool import Pool
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.waits.futex import FutexWait, futex_wait
@@ -24,30 +23,29 @@ if TYPE_CHECKING:
 _NEAR = 7
 """Frames between the kernel and PyThread_acquire_lock_timed."""
 
-_KINDS = {
-    "condition": (WaitKind.CONDVAR, "threading.Condition"),
-    "event": (WaitKind.CONDVAR, "threading.Event"),
-    "semaphore": (WaitKind.SEMAPHORE, "threading.Semaphore"),
-    "barrier": (WaitKind.BARRIER, "threading.Barrier"),
-    "queue": (WaitKind.QUEUE, "queue.Queue"),
-    "simplequeue": (WaitKind.QUEUE, "queue.SimpleQueue"),
-    "future": (WaitKind.CONDVAR, "concurrent.futures.Future"),
-    "thread": (WaitKind.JOIN, ""),
-    "shutdown": (WaitKind.JOIN, "all threads that are no daemons (the interpreter is shutting down)"),
-    "rlock": (WaitKind.PYTHON_LOCK, "threading.RLock"),
-    "lock": (WaitKind.PYTHON_LOCK, "threading.Lock"),
-}
-_SET_BY_HANDLERS = frozenset({"event", "condition", "simplequeue"})
-"""Objects that programs set in signal handlers while their main thread waits for them."""
 
-_WORKERS = {
-    **stdlib.POOL_WORKERS,
-    ("pin_memory.py", "_pin_memory_loop"): Pool.PIN_MEMORY,
-    ("pin_memory.py", "do_one_step"): Pool.PIN_MEMORY,
-    ("_monitor.py", "run"): Pool.TQDM,
+@dataclass(frozen=True)
+class _Meaning:
+    kind: WaitKind
+    name: str = ""
+    set_by_handlers: bool = False
+
+
+_MEANINGS = {
+    Waitable.LOCK: _Meaning(WaitKind.PYTHON_LOCK, "threading.Lock"),
+    Waitable.RLOCK: _Meaning(WaitKind.PYTHON_LOCK, "threading.RLock"),
+    Waitable.IMPORT: _Meaning(WaitKind.PYTHON_LOCK, "import lock of a module"),
+    Waitable.CONDITION: _Meaning(WaitKind.CONDVAR, "threading.Condition", set_by_handlers=True),
+    Waitable.EVENT: _Meaning(WaitKind.CONDVAR, "threading.Event", set_by_handlers=True),
+    Waitable.SEMAPHORE: _Meaning(WaitKind.SEMAPHORE, "threading.Semaphore"),
+    Waitable.BARRIER: _Meaning(WaitKind.BARRIER, "threading.Barrier"),
+    Waitable.QUEUE: _Meaning(WaitKind.QUEUE, "queue.Queue"),
+    Waitable.SIMPLE_QUEUE: _Meaning(WaitKind.QUEUE, "queue.SimpleQueue", set_by_handlers=True),
+    Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
+    Waitable.THREAD: _Meaning(WaitKind.JOIN),
+    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are no daemons (the interpreter is shutting down)"),
 }
-"""(file, function) of the main functions of background threads → their pool."""
-_WORKER_DEPTH = 5
+"""Every Waitable, and the wait for it."""
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
@@ -61,60 +59,45 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     free = raw is not None and any(raw)
     if found is None:
         return _plain_lock(thread, futex, futex.address, "", free)
-    if found.kind in ("lock", "rlock", "import") or found.reacquiring:
+    meaning = _MEANINGS[found.kind]
+    if meaning.kind is WaitKind.PYTHON_LOCK or found.reacquiring:
         return _lock(thread, futex, found, free)
-    kind, name = _KINDS.get(found.kind, (WaitKind.PYTHON_LOCK, found.kind))
-    evidence = f"Python frame {found.frame.function}: {found.kind} at {found.address:#x}"
-    if kind is WaitKind.JOIN:
-        return _join(futex, found, name, evidence)
-    if kind is WaitKind.CONDVAR and found.owner_tid is not None and not free:
-        told = (evidence, f"thread {found.owner_tid} runs its job")
-        return Wait(Resource(kind, found.address, name), Owner(found.owner_tid), Certainty.EXACT, futex.timed, told)
-    by_handlers = found.kind in _SET_BY_HANDLERS
+    evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
+    if meaning.kind is WaitKind.JOIN:
+        return _join(futex, found, meaning.name, evidence)
+    resource = Resource(meaning.kind, found.address, meaning.name)
+    if found.kind is Waitable.FUTURE and found.owner_tid is not None and not free:
+        job = f"thread {found.owner_tid} runs its job"
+        return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence, job))
     return Wait(
-        Resource(kind, found.address, name), timed=futex.timed, evidence=(evidence,), handover=free,
-        set_by_handlers=by_handlers,
-    )  # fmt: skip
-
-
-def pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """The Python pool whose idle worker this is, by its innermost Python frames; None for any other thread."""
-    if thread.syscall is None or thread.dispatch:
-        return None
-    for frame in thread.python[:_WORKER_DEPTH]:
-        pool = _WORKERS.get((frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]))
-        if pool is not None:
-            return pool
-        if not _only_waits(frame):
-            return None
-    return None
-
-
-def _only_waits(frame: Frame) -> bool:
-    """A frame of the standard library's own waiting."""
-    return frame.file.rpartition("/")[2] in stdlib.WAITING_FILES
+        resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers
+    )
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
     lock = found.lock
-    address = lock.address if lock is not None else found.address
-    recursive = found.kind == "rlock" or (lock is not None and lock.kind == "RLock")
-    kind = "threading.RLock" if recursive else "threading.Lock"
-    if found.kind == "import":
-        address, kind = found.address, "import lock of a module"
+    address = lock.address if lock is not None and found.kind is not Waitable.IMPORT else found.address
+    name = _MEANINGS[_lock_kind(found)].name
     ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock is not None else None)
     if ident is None:
-        return _plain_lock(thread, futex, address, kind, free)
-    resource = Resource(WaitKind.PYTHON_LOCK, address, kind)
+        return _plain_lock(thread, futex, address, name, free)
+    resource = Resource(WaitKind.PYTHON_LOCK, address, name)
     tid = found.owner_tid if found.owner_tid is not None else (lock.owner_tid if lock is not None else None)
-    evidence = f"{kind} {address:#x} records its owner: thread ident {ident:#x}"
+    evidence = f"{name} {address:#x} records its owner: thread ident {ident:#x}"
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
     if tid is None:
-        return Wait(
-            resource, Owner(ident, gone=True), Certainty.EXACT, futex.timed, (evidence, "no thread has that ident")
-        )
+        owner, told = Owner(ident, gone=True), (evidence, "no thread has that ident")
+        return Wait(resource, owner, Certainty.EXACT, futex.timed, told)
     return Wait(resource, Owner(tid), Certainty.EXACT, futex.timed, (evidence,))
+
+
+def _lock_kind(found: PythonWait) -> Waitable:
+    """The kind of lock behind the wait, also where a condition takes its lock back."""
+    if found.kind is Waitable.IMPORT:
+        return found.kind
+    recursive = found.kind is Waitable.RLOCK or (found.lock is not None and found.lock.kind is Waitable.RLOCK)
+    return Waitable.RLOCK if recursive else Waitable.LOCK
 
 
 def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: str, free: bool) -> Wait:
@@ -140,8 +123,7 @@ def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
 
 def _join(futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
     if found.owner_tid is None:
-        return Wait(
-            Resource(WaitKind.JOIN, found.address, name or "a Python thread"), timed=futex.timed, evidence=(evidence,)
-        )
+        resource = Resource(WaitKind.JOIN, found.address, name or "a Python thread")
+        return Wait(resource, timed=futex.timed, evidence=(evidence,))
     resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
     return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence,))

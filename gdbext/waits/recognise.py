@@ -1,8 +1,13 @@
-"""The state of a thread and what it waits for: all recognisers, from those that prove most to those that say least."""
+"""The registry of recognisers, and the state of a thread that they add up to.
+
+A recogniser takes a ThreadSnapshot and gives the Wait, or None where the thread waits for something else. A new one is
+a function in the file of its family and a line in RECOGNISERS.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Optional
 
 from gdbext.model.pool import Pool
 from gdbext.model.thread import RunState
@@ -13,32 +18,36 @@ from gdbext.waits import (
     gil_waits,
     glibc_waits,
     openmp,
+    python_pools,
     python_waits,
     static_init,
     syscall_waits,
     torch_waits,
 )
-from gdbext.waits.futex import futex_wait
+from gdbext.waits.prompt import is_at_prompt
 from gdbext.waits.snapshot import ThreadSnapshot
 
-_RECOGNISERS = (
-    gil_waits.classify,
-    openmp.classify,
-    static_init.classify,
-    glibc_waits.locks,
-    torch_waits.classify,
-    python_waits.classify,
-    glibc_waits.others,
-    syscall_waits.classify,
+Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
+PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
+
+RECOGNISERS: tuple[Recogniser, ...] = (
+    gil_waits.classify,  # by the address of the futex, which no other recogniser would know for the GIL's
+    openmp.classify,  # its runtime waits by its own system calls: the module of the innermost frame decides
+    static_init.classify,  # by __cxa_guard_acquire, below which libc may be seen
+    glibc_waits.locks,  # a lock with an owner says more than "inside a collective" …
+    torch_waits.classify,  # … and that says more than the condition variable below it
+    python_waits.classify,  # threading's objects, which are semaphores to glibc
+    glibc_waits.others,  # condition variables, semaphores, joins, barriers by themselves
+    syscall_waits.classify,  # anything but a futex: the system call says what for
+    syscall_waits.unknown_futex,
 )
-"""Locks proper come before the meaning that PyTorch's frames give: a mutex with an owner says more than "inside a
-collective"; a condition variable below a collective says less."""
-_PROMPTS = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
-"""Sources of prompts written in Python: that of Python 3.13, IPython's, and a notebook's kernel between two cells."""
-_LOOPS = ("/selectors.py", "/asyncio/base_events.py", "/asyncio/runners.py", "/asyncio/unix_events.py", "/asyncio.py")
-"""Event loops that such a prompt may wait in (the last one is tornado's)."""
-_PROMPT = 24
-"""Frames between the kernel and the function that reads the interpreter's prompt."""
+"""What a thread inside a system call waits for; the first that answers is right, those that prove most come first."""
+
+POOLS: tuple[PoolRecogniser, ...] = (torch_waits.pool_of, openmp.pool_of, python_pools.pool_of)
+"""Whose idle worker a thread inside a system call is, before anybody asks what it waits for."""
+
+SPINNING: tuple[Recogniser, ...] = (gil_waits.between_waits, torch_waits.spinning_device, syscall_waits.uninterruptible)
+"""Waits of threads that are in no system call."""
 
 
 class State(NamedTuple):
@@ -53,66 +62,34 @@ def state_of(thread: ThreadSnapshot) -> State:
     """What the thread does."""
     if thread.syscall is None:
         return _outside_of_the_kernel(thread)
-    pool = torch_waits.pool_of(thread) or (Pool.OPENMP if openmp.is_idle_worker(thread) else None)
-    pool = pool or python_waits.pool_of(thread)
+    pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool is not None), None)
     if pool is not None:
         address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
         return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.value)), pool)
     wait = wait_of(thread)
-    if wait is not None and _reads_prompt(thread, wait):
-        return State(RunState.IDLE, wait)
     if wait is None:
         return State(RunState.RUNNING)
+    if is_at_prompt(thread, wait):
+        return State(RunState.IDLE, wait)
     return State(RunState.WAITING, dataloader.for_workers(thread, wait))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
-    """What a thread inside a system call waits for; an unidentified futex where nothing else is known."""
-    for recognise in _RECOGNISERS:
-        wait = recognise(thread)
-        if wait is not None:
-            return wait
-    futex = futex_wait(thread.syscall)
-    if futex is None:
-        return None
-    evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
-    name = thread.process.name_at(futex.address)
-    external = futex.shared and thread.is_shared(futex.address)
-    return Wait(
-        Resource(WaitKind.FUTEX, futex.address, name), timed=futex.timed, evidence=(evidence,), external=external
-    )
+    """What a thread inside a system call waits for."""
+    return _first(RECOGNISERS, thread)
 
 
 def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
     if openmp.is_idle_worker(thread):
         spinning = Resource(WaitKind.WORKER_POOL, 0, f"{Pool.OPENMP.value} (spinning)")
         return State(RunState.IDLE, Wait(spinning), Pool.OPENMP)
-    gil = gil_waits.between_waits(thread)
-    if gil is not None:
-        return State(RunState.WAITING, gil)
-    device = torch_waits.spinning_device(thread)
-    if device is not None:
-        return State(RunState.WAITING, device)
-    if thread.kernel_state == "D":
-        uninterruptible = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
-        return State(RunState.WAITING, Wait(uninterruptible, evidence=("the kernel's state of the thread is D",)))
-    return State(RunState.RUNNING)
+    wait = _first(SPINNING, thread)
+    return State(RunState.WAITING, wait) if wait is not None else State(RunState.RUNNING)
 
 
-def _reads_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
-    """The interpreter waits for its user: at its prompt, or for standard input outside of the dispatcher."""
-    if wait.kind is not WaitKind.IO or thread.dispatch:
-        return False
-    if thread.first("prompt", within=_PROMPT) is not None or _is_python_prompt(thread):
-        return True
-    return thread.syscall is not None and thread.syscall.name == "read" and thread.syscall.arguments[0] == 0
-
-
-def _is_python_prompt(thread: ThreadSnapshot) -> bool:
-    """Between the wait and the prompt's code is nothing but an event loop: no user code runs."""
-    for frame in thread.python:
-        if any(part in frame.file for part in _PROMPTS):
-            return True
-        if not frame.file.endswith(_LOOPS):
-            return False
-    return False
+def _first(recognisers: tuple[Recogniser, ...], thread: ThreadSnapshot) -> Wait | None:
+    for recognise in recognisers:
+        wait = recognise(thread)
+        if wait is not None:
+            return wait
+    return None

@@ -8,6 +8,7 @@ from gdbext.model.child_process import ChildProcess
 from gdbext.model.wait import Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.process.syscalls import Syscall
+from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _BY_DESCRIPTOR = frozenset(
@@ -45,6 +46,25 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if call.name in _EPOLL:
         return _epoll(process, call)
     return Wait(Resource(WaitKind.IO, 0, call.name), evidence=(f"blocked in {call.name}",))
+
+
+def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows."""
+    if thread.kernel_state != "D":
+        return None
+    resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
+    return Wait(resource, evidence=("the kernel's state of the thread is D",))
+
+
+def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside futex(2) for what no recogniser knows."""
+    futex = futex_wait(thread.syscall)
+    if futex is None:
+        return None
+    evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
+    resource = Resource(WaitKind.FUTEX, futex.address, thread.process.name_at(futex.address))
+    external = futex.shared and thread.is_shared(futex.address)
+    return Wait(resource, timed=futex.timed, evidence=(evidence,), external=external)
 
 
 def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:

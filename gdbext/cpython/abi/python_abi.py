@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from gdbext.cpython.abi.waitable import Waitable
+
 Version = tuple[int, int]
 """A minor version: (3, 11)."""
 
@@ -85,7 +87,7 @@ class LockType:
     that is slept on. A type of another size than ``struct`` has another form than stated here."""
 
     type_name: str
-    kind: str
+    kind: Waitable
     struct: str
     field: str
     form: LockForm = LockForm.SEMAPHORE

@@ -7,6 +7,7 @@ multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that 
 
 from __future__ import annotations
 
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.pool import Pool
 
 THREADING = "threading"
@@ -51,15 +52,15 @@ WAITING_FUNCTIONS = frozenset({
 """(file, function) of frames that only wait."""
 
 OBJECT_KINDS = (
-    ("thread", ("_target", "_ident")),
-    ("import", ("wakeup", "owner", "waiters", "name")),
-    ("barrier", ("_parties", "_cond")),
-    ("event", ("_flag", "_cond")),
-    ("semaphore", ("_value", "_cond")),
-    ("future", ("_condition", "_waiters")),
-    ("condition", ("_waiters", "_lock")),
-    ("queue", ("unfinished_tasks", "not_empty")),
-    ("rlock", ("_block", "_owner", "_count")),
+    (Waitable.THREAD, ("_target", "_ident")),
+    (Waitable.IMPORT, ("wakeup", "owner", "waiters", "name")),
+    (Waitable.BARRIER, ("_parties", "_cond")),
+    (Waitable.EVENT, ("_flag", "_cond")),
+    (Waitable.SEMAPHORE, ("_value", "_cond")),
+    (Waitable.FUTURE, ("_condition", "_waiters")),
+    (Waitable.CONDITION, ("_waiters", "_lock")),
+    (Waitable.QUEUE, ("unfinished_tasks", "not_empty")),
+    (Waitable.RLOCK, ("_block", "_owner", "_count")),
 )
 """Kind of object by attributes that it must have, the first that fits: several classes have a method of the same
 name."""

@@ -26,11 +26,12 @@ from gdbext.cpython.abi.python_abi import (
     Version,
     minor_of,
 )
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.errors import PythonUnsupported
 
-_LOCK = LockType("_thread.lock", "Lock", "lockobject", "lock_lock")
-_RLOCK = LockType("_thread.RLock", "RLock", "rlockobject", "rlock_lock")
-_SIMPLE_QUEUE = LockType("_queue.SimpleQueue", "SimpleQueue", "simplequeueobject", "lock")
+_LOCK = LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
+_RLOCK = LockType("_thread.RLock", Waitable.RLOCK, "rlockobject", "rlock_lock")
+_SIMPLE_QUEUE = LockType("_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "simplequeueobject", "lock")
 
 _3_8 = PythonAbi(
     version=(3, 8),

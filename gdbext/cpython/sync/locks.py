@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gdbext.cpython.abi.python_abi import LockForm
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -28,14 +29,14 @@ _ATTRIBUTES = 64
 class LockState:
     """One lock object.
 
-    ``kind`` is "Lock", "RLock" or "SimpleQueue", ``semaphore`` the address of its sem_t, ``locked`` whether that is
-    taken (an empty SimpleQueue counts as locked), ``waiters`` how many threads sleep on it. Only an RLock records
-    its owner: ``owner_ident`` is that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no
-    such thread lives), ``count`` how often it has taken the lock.
+    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE, ``semaphore`` the address of its sem_t, ``locked`` whether that is taken
+    (an empty SimpleQueue counts as locked), ``waiters`` how many threads sleep on it. Only an RLock records its owner:
+    ``owner_ident`` is that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread
+    lives), ``count`` how often it has taken the lock.
     """
 
     address: int
-    kind: str
+    kind: Waitable
     semaphore: int
     locked: bool
     waiters: int
@@ -60,7 +61,7 @@ def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
     semaphore = memory.u64(address + offset(found.struct, found.field))
     word = memory.u64(semaphore)
     locked, waiters = not word & 0xFFFFFFFF, word >> 32
-    if found.kind != "RLock":
+    if found.kind is not Waitable.RLOCK:
         return LockState(address, found.kind, semaphore, locked, waiters)
     count = memory.u64(address + offset(found.struct, "rlock_count"))
     owner = memory.u64(address + offset(found.struct, "rlock_owner")) if count else None

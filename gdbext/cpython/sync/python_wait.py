@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -26,16 +27,13 @@ _OUTER = 12
 class PythonWait:
     """A wait as the Python frames show it.
 
-    ``kind`` is "import" (the lock of a module that another thread imports),
-    "condition", "event", "semaphore", "barrier", "queue", "future", "thread" (join), "shutdown" (the
-    interpreter waits for its threads to end), "rlock", "lock" or "simplequeue"; ``address`` that of the object (0 for
-    "shutdown"). ``lock`` is the lock that the thread sleeps on, where it is known. ``reacquiring``: a
-    condition was notified and its lock is being taken back. ``owner_ident`` and ``owner_tid`` are those of the thread
-    that has to do something: an RLock's owner, a joined thread,
-    the one that runs a future's job; None where nothing records it.
+    ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, where it is
+    known. ``reacquiring``: a condition was notified and its lock is being taken back. ``owner_ident`` and
+    ``owner_tid`` are those of the thread that has to do something: an RLock's owner, a joined thread, the one that
+    runs a future's job; None where nothing records it.
     """
 
-    kind: str
+    kind: Waitable
     address: int
     frame: PythonFrame
     lock: LockState | None = None
@@ -57,23 +55,23 @@ def python_wait(runtime: PythonRuntime, state: ThreadState, semaphore: int | Non
     lock = waited_lock(runtime, state, semaphore)
     if lock is None:
         return None
-    return PythonWait(lock.kind.lower(), lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
+    return PythonWait(lock.kind, lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
 def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int | None) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
-    found: tuple[str, int, PythonFrame] | None = None
+    found: tuple[Waitable, int, PythonFrame] | None = None
     lock: LockState | None = None
     reacquiring = False
     for frame in frames:
         if not _is_waiting(frame):
             break
         values = _locals(runtime, frame)
-        kind = "shutdown" if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
+        kind = Waitable.SHUTDOWN if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
         if kind is None:
             continue
         found = kind, values.get("self", 0), frame
-        if kind == "condition" and lock is None:
+        if kind is Waitable.CONDITION and lock is None:
             lock, reacquiring = _condition_lock(runtime, values, semaphore)
     if found is None:
         return None
@@ -106,7 +104,7 @@ def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
         return {}
 
 
-def _kind_of(runtime: PythonRuntime, address: int) -> str | None:
+def _kind_of(runtime: PythonRuntime, address: int) -> Waitable | None:
     attributes = _attributes(runtime, address) if address else {}
     return next((kind for kind, names in stdlib.OBJECT_KINDS if all(name in attributes for name in names)), None)
 
@@ -127,17 +125,19 @@ def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[i
     return [*values.values(), *_attributes(runtime, values.get("self", 0)).values()]
 
 
-def _owner(runtime: PythonRuntime, kind: str, address: int, lock: LockState | None) -> int | None:
+def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
-    if kind == "thread":
+    if kind is Waitable.THREAD:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.THREAD_IDENT, 0))
-    if kind == "future":
+    if kind is Waitable.FUTURE:
         return _runner(runtime, address)
-    if kind == "import":
+    if kind is Waitable.IMPORT:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.MODULE_LOCK_OWNER, 0))
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
-    return _integer(runtime, _attributes(runtime, address).get(stdlib.RLOCK_OWNER, 0)) if kind == "rlock" else None
+    if kind is Waitable.RLOCK:
+        return _integer(runtime, _attributes(runtime, address).get(stdlib.RLOCK_OWNER, 0))
+    return None
 
 
 def _runner(runtime: PythonRuntime, future: int) -> int | None:

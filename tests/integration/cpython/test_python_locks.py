@@ -89,7 +89,7 @@ def test_waits(view: View) -> None:
             continue  # waits in a parking lot, see test_simplequeue_of_313
         found = python_wait(view.runtime, state, futex_of(view, expected["tid"]))
         assert found is not None, name
-        assert (found.kind, found.address) == (expected["kind"], expected["address"]), name
+        assert (found.kind.value, found.address) == (expected["kind"], expected["address"]), name
         assert found.lock is not None, name
         assert found.lock.semaphore == futex_of(view, expected["tid"]), name
         assert found.lock.locked, name
@@ -101,7 +101,7 @@ def test_waits_by_frames_alone(view: View) -> None:
         expected = view.truth["waits"][f"wait_for_{name}"]
         found = python_wait(view.runtime, view.state(expected["tid"]))
         assert found is not None
-        assert (found.kind, found.address) == (name, expected["address"])
+        assert (found.kind.value, found.address) == (name, expected["address"])
 
 
 def test_simplequeue_of_313(view: View) -> None:
@@ -150,7 +150,7 @@ def test_taking_back_the_lock_of_a_condition(view: View) -> None:
 def test_join(view: View) -> None:
     found = python_wait(view.runtime, view.state(view.truth["join"]["tid"]))
     assert found is not None
-    assert (found.kind, found.address) == ("thread", view.truth["join"]["address"])
+    assert (found.kind.value, found.address) == ("thread", view.truth["join"]["address"])
     assert (found.owner_ident, found.owner_tid) == (view.truth["sleeper"]["ident"], view.truth["sleeper"]["tid"])
 
 

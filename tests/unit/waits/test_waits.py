@@ -7,6 +7,7 @@ import struct
 import pytest
 from fake_target import FakeTarget
 
+from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.model.certainty import Certainty
@@ -18,6 +19,7 @@ from gdbext.process import syscalls
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
 from gdbext.unwind.unwinder import NativeFrame
+from gdbext.waits import python_waits
 from gdbext.waits.function_tags import marks_of
 from gdbext.waits.recognise import state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -373,7 +375,7 @@ FRAME = Frame(3, FrameKind.PYTHON, "wait", file="/lib/threading.py", line=1)
 
 
 def python_wait(kind, **more):
-    return PythonWait(kind, 0x9000, FRAME, **more)
+    return PythonWait(Waitable(kind), 0x9000, FRAME, **more)
 
 
 def waits_for_lock(value=0):
@@ -387,6 +389,10 @@ def waits_for_lock(value=0):
 ])  # fmt: skip
 def test_python_objects_name_the_wait(kind, expected):
     assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
+
+
+def test_every_waitable_has_a_meaning():
+    assert set(python_waits._MEANINGS) == set(Waitable)
 
 
 def test_an_rlock_records_its_owner():

@@ -1,0 +1,34 @@
+"""Idle workers of pools that are written in Python, by their innermost Python frames."""
+
+from __future__ import annotations
+
+from gdbext.cpython.abi import stdlib
+from gdbext.model.frame import Frame
+from gdbext.model.pool import Pool
+from gdbext.waits.snapshot import ThreadSnapshot
+
+_WORKERS = {
+    **stdlib.POOL_WORKERS,
+    ("pin_memory.py", "_pin_memory_loop"): Pool.PIN_MEMORY,
+    ("pin_memory.py", "do_one_step"): Pool.PIN_MEMORY,
+    ("_monitor.py", "run"): Pool.TQDM,
+}
+"""(file, function) of the main functions of background threads → their pool."""
+_DEPTH = 5
+
+
+def pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose idle worker this is, None for a thread that works or is no worker."""
+    if thread.syscall is None or thread.dispatch:
+        return None
+    for frame in thread.python[:_DEPTH]:
+        pool = _WORKERS.get((_file(frame), frame.function.rpartition(".")[2]))
+        if pool is not None:
+            return pool
+        if _file(frame) not in stdlib.WAITING_FILES:
+            return None
+    return None
+
+
+def _file(frame: Frame) -> str:
+    return frame.file.rpartition("/")[2]
