@@ -14,9 +14,6 @@ _NAME_LIMIT = 1 << 16
 _PREFIXES = ("_Z", "_GLOBAL_")
 """Anything else would be read as a type: __cxa_demangle turns "i" into "int"."""
 
-_demangler: Callable[[bytes], bytes | None] | None = None
-_tried = False
-
 
 @lru_cache(maxsize=65536)
 def demangle(name: str) -> str:
@@ -41,16 +38,11 @@ def demangle(name: str) -> str:
     return name if text is None else text.decode("utf-8", "surrogateescape")
 
 
+@lru_cache(maxsize=1)
 def _load() -> Callable[[bytes], bytes | None] | None:
     """The demangler, looked for once (ctypes is imported only now: it costs milliseconds)."""
-    global _demangler, _tried
-    if not _tried:
-        _tried = True
-        for library in _LIBRARIES:
-            _demangler = _demangler_of(library)
-            if _demangler is not None:
-                break
-    return _demangler
+    found = (_demangler_of(library) for library in _LIBRARIES)
+    return next((demangler for demangler in found if demangler is not None), None)
 
 
 def _demangler_of(library: str) -> Callable[[bytes], bytes | None] | None:

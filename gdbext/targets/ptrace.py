@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gdbext.arch.base import Architecture
@@ -32,17 +33,18 @@ class Stop(NamedTuple):
     signal: int
 
 
-_ptrace: Any = None
+@lru_cache(maxsize=1)
+def _ptrace() -> Any:
+    """The C library's function, looked up at first use: loading ctypes' symbol costs time nobody else should pay."""
+    found = ctypes.CDLL(None, use_errno=True).ptrace
+    found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    found.restype = ctypes.c_long
+    return found
 
 
 def _request(request: int, tid: int, address: Any, data: Any) -> None:
     """One ptrace call. Raises OSError."""
-    global _ptrace  # looked up at first use: loading ctypes' symbol costs time nobody else should pay
-    if _ptrace is None:
-        _ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-        _ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        _ptrace.restype = ctypes.c_long
-    if _ptrace(request, tid, address, data) < 0:
+    if _ptrace()(request, tid, address, data) < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

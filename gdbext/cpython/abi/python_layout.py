@@ -8,6 +8,7 @@ that publish them at the start of ``_PyRuntime``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from gdbext.cpython.abi.python_abi import PythonAbi
@@ -64,14 +65,10 @@ class PythonLayout:
         return PythonLayout(self.abi, self.table, overrides)
 
 
-_cache: dict[PythonAbi, PythonLayout] = {}
-
-
+@cache
 def layout_for(abi: PythonAbi) -> PythonLayout:
     """The shipped layout of a version. Raises LayoutError where its table is missing."""
-    if abi not in _cache:
-        _cache[abi] = PythonLayout(abi, store.load(table_path(abi)))
-    return _cache[abi]
+    return PythonLayout(abi, store.load(table_path(abi)))
 
 
 def table_path(abi: PythonAbi) -> Path:

@@ -1,0 +1,234 @@
+"""No state in modules: what changes while the program runs belongs to an object that somebody made and hands on.
+
+State in a module outlives the target that it is about, is shared by two users of the module who do not know of each
+other, and is what a second ``source gdbext/init.py`` in gdb leaves behind. What a function computes once from its
+arguments alone may be remembered by functools.lru_cache.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MUTATORS = {
+    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "insert", "intersection_update",
+    "pop", "popitem", "popleft", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update",
+    "__setitem__", "__delitem__", "__setattr__",
+}  # fmt: skip
+"""Methods that change a list, a dictionary, a set, a deque or a bytearray."""
+
+
+def breaches(package: Path) -> list[str]:
+    """Every breach in the package (a folder named gdbext), as "file:line: what"."""
+    trees = {file.relative_to(package): ast.parse(file.read_text()) for file in sorted(package.rglob("*.py"))}
+    changing = {name for tree in trees.values() for name in _changing_classes(tree)}
+    return [f"{file}:{line}: {what}" for file, tree in trees.items() for line, what in _breaches_of(tree, changing)]
+
+
+def _breaches_of(tree: ast.Module, changing: set[str]) -> Iterator[tuple[int, str]]:
+    others, standard, own = _imported(tree), _standard_modules(tree), _bound_at_top(tree)
+    for function in _functions(tree):
+        shared = (own | others | {"cls"}) - _local_names(function)
+        for node in ast.walk(function):
+            yield from _changes(node, shared, standard)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from _changes_of_class(node)
+        elif not isinstance(node, (ast.FunctionDef, ast.If)):
+            yield from _kept(node, changing)
+            yield from _changes_of_others(node, others)
+
+
+def _kept(node: ast.stmt, changing: set[str]) -> Iterator[tuple[int, str]]:
+    """An object of a class that changes itself, kept by the module."""
+    value = getattr(node, "value", None)
+    name = getattr(value.func, "id", getattr(value.func, "attr", "")) if isinstance(value, ast.Call) else ""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in changing:
+        yield node.lineno, f"the module keeps a {name}, which changes"
+
+
+def _changes(node: ast.AST, shared: set[str], standard: set[str]) -> Iterator[tuple[int, str]]:
+    """Changes, in a function, of what belongs to a module."""
+    if isinstance(node, ast.Global):
+        yield node.lineno, f"global {', '.join(node.names)}"
+    for target in _targets(node):
+        if not isinstance(target, ast.Name) and _root(target) in shared:
+            yield target.lineno, f"changes {_root(target)}, which belongs to a module"
+        elif isinstance(target, ast.Attribute) and _root(target) in standard:
+            yield target.lineno, f"changes {_root(target)}, which everybody shares"
+    changed = _mutated(node)
+    if changed is not None and _root(changed) in shared:
+        yield changed.lineno, f"changes {_root(changed)}, which belongs to a module"
+
+
+def _mutated(node: ast.AST) -> ast.expr | None:
+    """What a call changes: the list of ``list.append(…)``, the object of ``setattr(object, …)``."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        return node.func.value
+    by_name = isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr") and node.args
+    return node.args[0] if by_name else None
+
+
+def _changes_of_others(node: ast.AST, imported: set[str]) -> Iterator[tuple[int, str]]:
+    """Changes, while a module is imported, of what it has imported."""
+    for each in ast.walk(node):
+        for target in _targets(each):
+            if isinstance(target, (ast.Subscript, ast.Attribute)) and _root(target) in imported:
+                yield target.lineno, f"changes {_root(target)} of another module"
+
+
+def _changes_of_class(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
+    """Lists, dictionaries and sets of a class, which all its instances share, changed by a method."""
+    kinds = (ast.List, ast.Dict, ast.Set)
+    assigned = [each for each in node.body if isinstance(getattr(each, "value", None), kinds)]
+    shared = {_root(target) for each in assigned for target in _targets(each)}
+    for method in (each for each in node.body if isinstance(each, ast.FunctionDef)):
+        for each in ast.walk(method):
+            changed = [target.value for target in _targets(each) if isinstance(target, ast.Subscript)]
+            for one in (*changed, _mutated(each)):
+                if isinstance(one, ast.Attribute) and _root(one) in ("self", "cls", node.name) and one.attr in shared:
+                    yield one.lineno, f"changes {node.name}.{one.attr}, which belongs to the class"
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return [part for each in node.targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+    if isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        return [node.target]
+    return list(node.targets) if isinstance(node, ast.Delete) else []
+
+
+def _root(node: ast.expr) -> str:
+    """``a`` of ``a.b[c].d``; "" where it is no name."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    """Names of everything that the file imports from gdbext, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or "gdbext" for alias in node.names if alias.name.startswith("gdbext.")}
+        elif isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("gdbext")):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def _standard_modules(tree: ast.Module) -> set[str]:
+    """Names of all other modules that the file imports."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    return {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names} - {"gdbext"}
+
+
+def _bound_at_top(tree: ast.Module) -> set[str]:
+    """Variables, classes and functions of the module itself."""
+    variables = {_root(target) for node in tree.body for target in _targets(node) if isinstance(target, ast.Name)}
+    return variables | {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Functions of the module and methods of its classes; those inside of others are walked with them."""
+    found = []
+    for node in tree.body:
+        inner = node.body if isinstance(node, (ast.ClassDef, ast.If)) else [node]
+        found += [each for each in inner if isinstance(each, ast.FunctionDef)]
+    return found
+
+
+def _local_names(function: ast.FunctionDef) -> set[str]:
+    """Parameters and names that the function binds itself, in whatever depth."""
+    found: set[str] = set()
+    declared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg) and node.arg != "cls":
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found - declared
+
+
+def _changing_classes(tree: ast.Module) -> Iterator[str]:
+    """Classes that assign their own attributes, or change what they hold, after they were made."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
+            if any(_changes_itself(method) for method in methods):
+                yield node.name
+
+
+def _changes_itself(method: ast.FunctionDef) -> bool:
+    for node in ast.walk(method):
+        if any(not isinstance(target, ast.Name) and _root(target) == "self" for target in _targets(node)):
+            return True
+        changed = _mutated(node)
+        if changed is not None and _root(changed) == "self":
+            return True
+    return False
+
+
+def test_no_module_keeps_state() -> None:
+    assert breaches(ROOT / "gdbext") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("_known = None\ndef f():\n    global _known\n    _known = 1", "global _known"),
+        ("_known = {}\ndef f():\n    _known[1] = 2", "changes _known"),
+        ("_known = {}\ndef f():\n    del _known[1]", "changes _known"),
+        ("_known: list[int] = []\ndef f():\n    _known.append(1)", "changes _known"),
+        ("_known = []\ndef f():\n    def g():\n        _known.clear()\n    return g", "changes _known"),
+        ("_known = []\nclass C:\n    def f(self):\n        _known[:] = [1]", "changes _known"),
+        ("_known = []\ndef f():\n    _known[0].append(1)", "changes _known"),
+        ("from gdbext.commands import registry\ndef f():\n    registry.output = 1", "changes registry"),
+        ("import gdbext.errors\ndef f():\n    gdbext.errors.kept = 1", "gdbext"),
+        ("from gdbext.commands import registry\nregistry.TABLE = ()", "changes registry"),
+        ("from gdbext.commands.registry import TABLE\ndef f():\n    TABLE.append(1)", "changes TABLE"),
+        ("from gdbext.commands import registry\ndef f():\n    setattr(registry, 'output', 1)", "changes registry"),
+        ("from gdbext.commands import registry\ndef f():\n    registry.TABLE.append(1)", "changes registry"),
+        ("import sys\ndef f():\n    sys.ps1 = ''", "changes sys"),
+        ("def f():\n    f.calls = 1", "changes f"),
+        ("class C:\n    pass\ndef f():\n    C.known = 1", "changes C"),
+        ("class C:\n    @classmethod\n    def f(cls):\n        cls.known = 1", "changes cls"),
+        ("class C:\n    known = []\n    def f(self):\n        self.known.append(1)", "changes C.known"),
+        ("class C:\n    def f(self):\n        self.known = 1\n_one = C()", "keeps a C"),
+        ("class C:\n    def f(self):\n        self._all.append(1)\n_one: C = C()", "keeps a C"),
+    ],
+)
+def test_a_planted_breach_is_found(tmp_path: Path, source: str, found: str) -> None:
+    reports = breaches(_package(tmp_path, source))
+    assert len(reports) == 1, reports
+    assert found in reports[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "NAMES = {1: 'a'}\ndef f():\n    return NAMES[1]",
+        "NAMES = []\ndef f(NAMES):\n    NAMES.append(1)",
+        "NAMES = []\ndef f():\n    NAMES = [1]\n    NAMES.append(2)",
+        "NAMES = {}\nfor each in 'ab':\n    NAMES[each] = 1",
+        "from functools import lru_cache\n@lru_cache(maxsize=1)\ndef f():\n    return []",
+        "class C:\n    def __init__(self):\n        self.a = []\n    def f(self):\n        self.a.append(1)",
+        "class C:\n    def __init__(self):\n        self.a = 1\nONE = C()",
+        "import gdbext.errors\ndef f():\n    one = gdbext.errors.GdbextError('')\n    one.what = ''",
+    ],
+)
+def test_what_is_no_state_of_a_module(tmp_path: Path, source: str) -> None:
+    assert breaches(_package(tmp_path, source)) == []
+
+
+def _package(folder: Path, source: str) -> Path:
+    package = folder / "gdbext"
+    package.mkdir()
+    (package / "planted.py").write_text(source + "\n")
+    return package
