@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
+from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
 from gdbext.targets.base import MemoryMapping, Target, Thread
 
@@ -15,7 +17,9 @@ class NoProcess(Target):
     pid = 0
 
     def __init__(self, debugger: str) -> None:
+        """The program will be one of this machine. Raises ForeignArchitecture."""
         self.debugger = debugger
+        self.architecture = by_name(os.uname().machine)
 
     def read(self, address: int, size: int) -> bytes:
         """Always raises MemoryFault."""

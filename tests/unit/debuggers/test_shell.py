@@ -1,0 +1,129 @@
+"""What is the same in all debuggers: sessions, commands, completion, the requests of dispatch-break."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_debugger import FakeDebugger
+
+from gdbext.commands import registry
+from gdbext.debuggers.sessions import SessionCache
+from gdbext.debuggers.shell import Shell
+from gdbext.errors import TargetError
+
+BREAK, INFO, BT = (registry.find(name) for name in ("dispatch-break", "dispatch-info", "dispatch-bt"))
+
+
+def run(shell: Shell, entry: registry.Entry, *argv: str) -> dict[str, Any]:
+    outcome = shell.execute(entry, [*argv, "--json"], registry.Terminal())
+    assert outcome.status == 0, outcome.error
+    document: dict[str, Any] = json.loads(outcome.output)
+    return document
+
+
+def test_a_session_lasts_until_the_process_runs() -> None:
+    debugger = FakeDebugger()
+    cache = SessionCache(debugger)
+    first = cache.get()
+    assert cache.get() is first
+    debugger.change()
+    assert debugger.targets[0].is_closed
+    assert cache.get() is not first
+    assert [target.is_closed for target in debugger.targets] == [True, False]
+
+
+def test_another_target_needs_no_event() -> None:
+    debugger = FakeDebugger()
+    cache = SessionCache(debugger)
+    first = cache.get()
+    debugger.which = 2
+    assert cache.get() is not first
+    assert debugger.targets[0].is_closed
+
+
+def test_a_target_that_cannot_be_had_leaves_no_session() -> None:
+    debugger = FakeDebugger(process=False)
+    cache = SessionCache(debugger)
+    with pytest.raises(TargetError, match="no process"):
+        cache.get()
+    debugger.process = True
+    assert cache.get() is cache.get()
+
+
+def test_closing_ends_listening() -> None:
+    debugger = FakeDebugger()
+    cache = SessionCache(debugger)
+    cache.close()
+    cache.get()
+    assert debugger.is_listened_to
+    cache.close()
+    assert not debugger.is_listened_to
+    assert debugger.targets[0].is_closed
+
+
+def test_commands_share_the_session() -> None:
+    debugger = FakeDebugger()
+    shell = Shell(debugger)
+    run(shell, INFO)
+    run(shell, INFO)
+    assert len(debugger.targets) == 1
+    assert debugger.log == []  # nothing that could let the process run
+    shell.close()
+    assert not debugger.is_listened_to
+
+
+def test_completion() -> None:
+    shell = Shell(FakeDebugger())
+    assert shell.completions(BT, [], "--th") == ["--thread"]
+    assert shell.completions(BT, ["--thread"], "1") == ["1", "10"]
+    assert shell.completions(BT, ["--thread", "1"], "") == registry.parser_of(BT).option_names()
+
+
+def test_a_breakpoint_before_there_is_a_process_is_pending() -> None:
+    debugger = FakeDebugger(process=False)
+    shell = Shell(debugger)
+    document = run(shell, BREAK, "call", "mm")
+    assert document["target"]["debugger"] == "fake"
+    (request,) = document["breaks"]["requests"]
+    assert request["breakpoints"][0]["pending"]
+    assert request["breakpoints"][0]["place"] == debugger.setter.made[0].place == "at::getStepCallbacksUnlessEmpty"
+
+
+def test_breakpoints_are_listed_until_they_are_deleted() -> None:
+    debugger = FakeDebugger()
+    shell = Shell(debugger)
+    for operator in ("mm", "add"):
+        run(shell, BREAK, "call", operator)
+    assert [each["op"] for each in run(shell, BREAK, "--list")["breaks"]["requests"]] == [["mm"], ["add"]]
+    assert run(shell, BREAK, "--delete", "1")["breaks"]["deleted"] == 1
+    debugger.setter.made[1].delete()  # by the user
+    assert run(shell, BREAK, "--list")["breaks"]["requests"] == []
+    assert debugger.log.count("breakpoint setter") == 1
+
+
+def test_only_our_breakpoints_are_deleted() -> None:
+    shell = Shell(FakeDebugger())
+    run(shell, BREAK, "call", "mm")
+    outcome = shell.execute(BREAK, ["--delete", "7"], registry.Terminal())
+    assert outcome.status == 2
+    assert "breakpoint 7 is not one of dispatch-break's" in outcome.error
+
+
+def test_a_pending_breakpoint_outlives_the_program() -> None:
+    debugger = FakeDebugger()
+    shell = Shell(debugger)
+    run(shell, BREAK, "call", "mm")
+    debugger.setter.ended()
+    assert len(debugger.setter.made) == 1
+    assert debugger.setter.made[0].is_alive()
+
+
+def test_a_pending_breakpoint_that_cannot_be_resolved_stops_and_says_why() -> None:
+    debugger = FakeDebugger()
+    run(Shell(debugger), BREAK, "call", "mm")
+    reached = debugger.setter.made[0].hit
+    assert reached is not None
+    assert reached() is True
+    assert debugger.shown == "dispatch-break: no PyTorch is loaded in this process\n"
