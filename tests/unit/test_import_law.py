@@ -34,6 +34,8 @@ ORDER = (
     ("render",),
     ("commands",),
     ("debuggers",),
+    ("debuggers.gdb",),
+    ("debuggers.lldb",),
     ("cli",),
 )
 """Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place."""
@@ -62,7 +64,8 @@ def module_name(relative: Path) -> str:
 
 def _breaches_of(relative: Path, source: str, modules: set[str]) -> Iterator[str]:
     for line, name in imported(relative, source):
-        why = _debugger_breach(relative, name) or _order_breach(relative, name, modules)
+        why = _debugger_breach(relative, name) or _folder_breach(relative, name)
+        why = why or _order_breach(relative, name, modules)
         if why:
             yield f"{relative}:{line}: {why}"
 
@@ -93,6 +96,15 @@ def _debugger_breach(relative: Path, name: str) -> str:
     if allowed is None or allowed.fullmatch(relative.as_posix()):
         return ""
     return f"imports {debugger}, which only its own target, live and entry files may"
+
+
+def _folder_breach(relative: Path, name: str) -> str:
+    """debuggers/table.py imports a debugger's folder by name; whoever else does makes two places know of it."""
+    parts = name.split(".")
+    if parts[:2] != ["gdbext", "debuggers"] or parts[2:3] not in [[each] for each in DEBUGGER_FILES]:
+        return ""
+    allowed = DEBUGGER_FILES[parts[2]]
+    return "" if allowed.fullmatch(relative.as_posix()) else f"imports the folder debuggers/{parts[2]}"
 
 
 def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
@@ -177,7 +189,12 @@ def test_the_walk_sees_the_tree() -> None:
         ("layouts/store.py", "from gdbext.layouts.measure.generate import make", "stands above"),
         ("unheard_of.py", "from gdbext import errors", "no place"),
         ("commands/bt.py", "from gdbext.cli import launcher", "stands above"),
-        ("live/trace.py", "from gdbext.debuggers.gdb.target import GdbTarget", "stands above"),
+        ("live/trace.py", "from gdbext.debuggers.gdb.target import GdbTarget", "the folder debuggers/gdb"),
+        ("live/trace.py", "from gdbext.debuggers import table", "stands above"),
+        ("debuggers/table.py", "from gdbext.debuggers.gdb.target import GdbTarget", "the folder debuggers/gdb"),
+        ("debuggers/table.py", "from gdbext.debuggers import gdb", "the folder debuggers/gdb"),
+        ("debuggers/lldb/target.py", "from gdbext.debuggers.gdb import target", "the folder debuggers/gdb"),
+        ("cli/launcher.py", "import gdbext.debuggers.gdb.target", "the folder debuggers/gdb"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
@@ -208,7 +225,8 @@ def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
 def _small_package(folder: Path, planted: str, source: str) -> Path:
     package = folder / "gdbext"
     for name in (
-        "errors", "targets/base", "targets/core_target", "debuggers/gdb/target", "process/memory", "layouts/store",
+        "errors", "targets/base", "targets/core_target", "debuggers/gdb/target", "debuggers/table", "process/memory",
+        "layouts/store",
         "layouts/measure/generate", "torch/values/keyset", "cpython/runtime", "verdict/graph", "inspection/session",
         "model/report", "render/text", "live/trace", "commands/registry", "commands/bt", "commands/info",
         "cli/launcher", "init", "lldb_init",
@@ -216,5 +234,6 @@ def _small_package(folder: Path, planted: str, source: str) -> Path:
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
+    (package / planted).parent.mkdir(exist_ok=True)
     (package / planted).write_text(source + "\n")
     return package
