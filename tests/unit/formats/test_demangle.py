@@ -56,13 +56,14 @@ def test_very_long_names_are_left_alone() -> None:
 
 def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LIBRARIES", ("libno-such-library.so.9",))
-    monkeypatch.setattr(module, "_demangler", None)
-    monkeypatch.setattr(module, "_tried", False)
-    demangle.cache_clear()
+    remembering = (demangle, module._load)
+    for each in remembering:
+        each.cache_clear()
     try:
         assert demangle("_Z1fv") == "_Z1fv"
     finally:
-        demangle.cache_clear()
+        for each in remembering:
+            each.cache_clear()
 
 
 def test_ctypes_is_imported_only_when_needed() -> None:
