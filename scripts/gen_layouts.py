@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from gdbext.errors import LayoutError  # noqa: E402
 from gdbext.layouts import store  # noqa: E402
-from gdbext.layouts.measure import generate  # noqa: E402
+from gdbext.layouts.measure import generate, write  # noqa: E402
 
 DATA = ROOT / "gdbext" / "layouts" / "data"
 
@@ -39,18 +39,18 @@ def main() -> int:
     status = 0
     for make, folder in jobs:
         try:
-            print(write(make(folder.resolve(), options.compiler), options.output))
+            print(keep(make(folder.resolve(), options.compiler), options.output))
         except LayoutError as error:
             print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
             status = 1
-    generate.write(store.make_index(options.output), options.output / store.INDEX)
+    write.write(store.make_index(options.output), options.output / store.INDEX)
     return status
 
 
-def write(document: dict[str, object], folder: Path) -> Path:
+def keep(document: dict[str, object], folder: Path) -> Path:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
-    generate.write(document, path)
+    write.write(document, path)
     if document["absent"]:
         print(f"{path.name}: not in these headers: {document['absent']}", file=sys.stderr)
     return path

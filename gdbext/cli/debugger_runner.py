@@ -42,9 +42,10 @@ def _start(launch: Launch, options: Options, terminal: registry.Terminal) -> Deb
     live = registry.find(options.command).live
     result, theirs = os.pipe()
     os.set_inheritable(theirs, True)
-    output = _inheritable_output() if live else None
+    output = _inheritable(1) if live else None
+    terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
     job = batch_job.Job(
-        options.command, options.argv, result=theirs, output=output, pid=options.pid,
+        options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
         sysroot=options.sysroot, record=options.record, color=terminal.color, width=terminal.width,
     )  # fmt: skip
@@ -54,15 +55,16 @@ def _start(launch: Launch, options: Options, terminal: registry.Terminal) -> Deb
         return DebuggerProcess(launch.name, words, environment, result, options.pid, bool(options.program), live)
     finally:
         os.close(theirs)
-        if output is not None:
-            os.close(output)
+        for descriptor in (output, terminal_of_ours):
+            if descriptor is not None:
+                os.close(descriptor)
 
 
-def _inheritable_output() -> int:
-    """A descriptor of our standard output, for what a live command shows while the process runs."""
-    descriptor = os.dup(1)
-    os.set_inheritable(descriptor, True)
-    return descriptor
+def _inheritable(descriptor: int) -> int:
+    """A copy of our standard output or error for the debugger, for what is shown before the report."""
+    copy = os.dup(descriptor)
+    os.set_inheritable(copy, True)
+    return copy
 
 
 def _end_by_exception() -> None:

@@ -310,8 +310,10 @@ def _target(options: Options) -> Target:
         from gdbext.targets.core_target import CoreTarget
 
         return CoreTarget(options.core, options.sysroot)
+    from gdbext.layouts.measure.ahead import measure_for_process
     from gdbext.targets.proc_target import ProcTarget
 
+    measure_for_process(options.pid or 0, 2)
     return ProcTarget(options.pid or 0)
 
 

@@ -36,6 +36,10 @@ def run(name: str, job: Job) -> None:
     recorded = _recorded(job)
 
     def open_target() -> Target:
+        if job.pid is not None:
+            from gdbext.layouts.measure.ahead import measure_for_process
+
+            measure_for_process(job.pid, job.terminal)
         return debugger.open(job, live)
 
     def open_session() -> Session:

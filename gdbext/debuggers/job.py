@@ -11,11 +11,14 @@ class Job:
     """The command, what it is about, and where its result goes.
 
     ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what a
-    live command shows while the process runs (None for other commands). ``record`` is the path for a recording. At most
-    one of ``pid`` and ``core`` is given; without either the debugger's command line names a program to start.
+    live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it has
+    one, for progress before a process is stopped. ``record`` is the path for a recording. At most one of ``pid`` and
+    ``core`` is given; without either the debugger's command line names a program to start.
     """
 
-    __slots__ = ("argv", "color", "command", "core", "output", "pid", "record", "result", "sysroot", "width")
+    __slots__ = (
+        "argv", "color", "command", "core", "output", "pid", "record", "result", "sysroot", "terminal", "width",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -24,6 +27,7 @@ class Job:
         *,
         result: int,
         output: int | None = None,
+        terminal: int | None = None,
         pid: int | None = None,
         core: str | None = None,
         sysroot: str = "",
@@ -35,6 +39,7 @@ class Job:
         self.argv = list(argv)
         self.result = result
         self.output = output
+        self.terminal = terminal
         self.pid = pid
         self.core = core
         self.sysroot = sysroot
@@ -44,6 +49,6 @@ class Job:
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "pid", "core", "sysroot", "record", "color", "width")
+        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color", "width")
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"

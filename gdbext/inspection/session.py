@@ -20,6 +20,8 @@ from gdbext.unwind.stack import Stack
 from gdbext.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
     from gdbext.layouts.layout import Layout
@@ -69,7 +71,7 @@ class Session:
         if not self.has_torch:
             return NotTorch("no PyTorch is loaded in this process")
         try:
-            return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file)
+            return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file, measure=_measure_torch)
         except GdbextError as error:
             return error
 
@@ -375,6 +377,12 @@ class Session:
             python_version=self.python.version if self.python is not None else None,
             recording=self.target.recorded,
         )
+
+
+def _measure_torch(package: Path, build_id: str | None) -> Layout:
+    from gdbext.layouts.measure.measurement import measure_torch
+
+    return measure_torch(package, build_id)
 
 
 def _file_error(module: Module) -> SymbolFileError:

@@ -14,6 +14,11 @@ _DIST_INFO = re.compile(r"torch-.*\.dist-info")
 _LIMIT = 1 << 16
 
 
+def package_of(library: str) -> Path:
+    """The folder of the installed package torch, which has its libraries in lib/."""
+    return Path(library).parent.parent
+
+
 def torch_version(torch: Path, files: HostFiles) -> tuple[str, str]:
     """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found.
 

@@ -6,19 +6,19 @@ shipped fits. The target is not touched: only headers and libraries on disk are 
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+import zlib
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
 from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, torch_types
 from gdbext.layouts.measure.measured import Measured, measure
+from gdbext.layouts.measure.parts import Parts
 from gdbext.targets.host_files import HostFiles
 
 PRODUCER = "gdbext gen_layouts 1"
@@ -43,10 +43,18 @@ struct json {
 """
 
 
-def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
+def torch_document(
+    torch: Path,
+    cxx: str | None = None,
+    folder: Path | None = None,
+    parts: Parts | None = None,
+    show: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
     """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
 
-    Raises LayoutError: no headers, no compiler, headers that do not compile, a library of another user.
+    Works in ``folder`` or one that is removed again, takes from ``parts`` what was measured earlier, and says what it
+    does to ``show``. Raises LayoutError: no headers, no compiler, headers that do not compile, a library of another
+    user.
     """
     if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
         raise LayoutError(
@@ -54,14 +62,12 @@ def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
             why="the wheel was stripped of them, or this is not the folder of the installed torch package",
         )
     dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
-    command = cxx or compiler.find_compiler(_CXX)
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+            return torch_document(torch, cxx, Path(name), parts, show)
     version, git = torch_version(torch, HostFiles())
     cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so")
-    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        folder = Path(name)
-        flags = _torch_flags(torch, folder, cxx11, version, command)
-        measured = measure(torch_types.wants(), command, flags, folder)
-        dispatch = dispatch_key_dump.ask(torch, command, flags, folder)
+    measured, dispatch = _torch_parts(torch, cxx, folder, parts or Parts(), show)
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
@@ -70,6 +76,30 @@ def torch_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
     document["constants"] = constants
     document["dispatch"] = dispatch
     return document
+
+
+def _torch_parts(
+    torch: Path, cxx: str | None, folder: Path, parts: Parts, show: Callable[[str], None]
+) -> tuple[Measured, Any]:
+    """What the compiler laid out, and what libc10 says of its keys."""
+    command = cxx or compiler.find_compiler(_CXX)
+    version = torch_version(torch, HostFiles())[0]
+    flags = _torch_flags(torch, folder, uses_cxx11_abi(torch / "lib" / "libc10.so"), version, command)
+
+    wants = torch_types.wants()
+
+    def types() -> dict[str, Any]:
+        show("compiling its headers")
+        return asdict(measure(wants, command, flags, folder))
+
+    def keys() -> dict[str, Any]:
+        show("asking libc10.so for its dispatch keys")
+        return dispatch_key_dump.ask(torch, command, flags, folder)
+
+    table = f"types-{zlib.crc32(wants.source(()).encode()):08x}"  # another gdbext may want other types
+    found = Measured(**parts.get(table, types)), parts.get("keys", keys)
+    parts.remove(table, "keys")
+    return found
 
 
 def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
@@ -157,33 +187,3 @@ def _wheel_name(torch: Path) -> str:
         if tags:
             return f"{info.parent.name[: -len('.dist-info')]}-{tags[0]}.whl"
     return ""
-
-
-def write(document: Mapping[str, Any], path: Path) -> None:
-    """Write a document so that a reader never sees half of it: temporary file in the same folder, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".layout-")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(dumps(document))
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def dumps(document: Mapping[str, Any]) -> str:
-    """JSON with one struct or enumeration a line: small, quick to load, and still to be read in a diff."""
-    lines = []
-    for key, value in document.items():
-        if key in ("structs", "enums") and value:
-            rows = ",\n".join(f" {json.dumps(name)}: {_compact(each)}" for name, each in sorted(value.items()))
-            lines.append(f"{json.dumps(key)}: {{\n{rows}\n}}")
-        else:
-            lines.append(f"{json.dumps(key)}: {_compact(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

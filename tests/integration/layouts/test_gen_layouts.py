@@ -20,7 +20,8 @@ from harness import Inferior
 
 from gdbext.errors import LayoutError
 from gdbext.layouts import select, store
-from gdbext.layouts.measure import dispatch_key_dump, generate
+from gdbext.layouts.layout import Layout
+from gdbext.layouts.measure import dispatch_key_dump, generate, measurement
 from gdbext.layouts.measure.debug_types import CompileUnit
 from gdbext.layouts.measure.measured import Measured, measure
 from gdbext.layouts.measure.wants import Wants
@@ -312,14 +313,18 @@ def other_build(folder: Path, change: Callable[[dict[str, Any]], None] = lambda 
     return folder
 
 
+def choose(modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, **options: Any) -> Layout:
+    return select.torch_layout(modules, memory, symbolizer, measure=measurement.measure_torch, **options)
+
+
 def test_exact(process: Process) -> None:
-    layout = select.torch_layout(*process)
+    layout = choose(*process)
     assert (layout.match, layout.version) == ("exact", "2.13.0+cpu")
     assert select.torch_version(process[0]) == "2.13.0+cpu"
 
 
 def test_another_build_of_the_release_is_probed(process: Process, tmp_path: Path) -> None:
-    layout = select.torch_layout(*process, folder=other_build(tmp_path))
+    layout = choose(*process, folder=other_build(tmp_path))
     assert layout.match == "probed"
     assert "64 operators walked" in " ".join(layout.evidence)
     assert int(re.findall(r"(\d+) are named after the key", " ".join(layout.evidence))[0]) > 10
@@ -371,9 +376,9 @@ def another_order(document: dict[str, Any]) -> None:
 def test_a_layout_that_does_not_fit_is_refused(
     change: Callable[[dict[str, Any]], None], process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(select.NO_GENERATION, "0")
+    monkeypatch.setenv(measurement.NO_GENERATION, "0")
     with pytest.raises(LayoutError, match=r"does not fit|does not lie inside") as caught:
-        select.torch_layout(*process, folder=other_build(tmp_path, change))
+        choose(*process, folder=other_build(tmp_path, change))
     assert "forbidden (GDBEXT_GENERATE=0)" in caught.value.what
     assert "gen_layouts.py --torch" in caught.value.help
 
@@ -381,20 +386,20 @@ def test_a_layout_that_does_not_fit_is_refused(
 def test_another_minor_version_is_not_even_probed(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(select.NO_GENERATION, "0")
+    monkeypatch.setenv(measurement.NO_GENERATION, "0")
 
     def older(document: dict[str, Any]) -> None:
         document["provenance"]["version"] = "2.12.0+cpu"
 
     with pytest.raises(LayoutError, match=r"no layout for PyTorch 2\.13\.0\+cpu"):
-        select.torch_layout(*process, folder=other_build(tmp_path, older))
+        choose(*process, folder=other_build(tmp_path, older))
 
 
 def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:
-    assert select.torch_layout(*process, file=str(SHIPPED)).match == "exact"
+    assert choose(*process, file=str(SHIPPED)).match == "exact"
     folder = other_build(tmp_path, moved("c10::impl::OperatorEntry::name_"))
     with pytest.raises(LayoutError, match="does not fit this process"):
-        select.torch_layout(*process, file=str(next(folder.glob("torch-*.json"))))
+        choose(*process, file=str(next(folder.glob("torch-*.json"))))
 
 
 def test_a_container_s_library_is_not_run(
@@ -405,9 +410,9 @@ def test_a_container_s_library_is_not_run(
     assert module is not None
     assert module.image is not None
     monkeypatch.setattr(module.image, "path", f"/proc/{os.getpid()}/root{module.image.path}")
-    monkeypatch.setattr(generate, "torch_document", lambda *_: pytest.fail("it was about to be generated"))
+    monkeypatch.setattr(measurement, "MeasuringProcess", lambda *_: pytest.fail("it was about to be measured"))
     with pytest.raises(LayoutError, match="container"):
-        select.torch_layout(*process, folder=other_build(tmp_path, moved("c10::impl::OperatorEntry::name_")))
+        choose(*process, folder=other_build(tmp_path, moved("c10::impl::OperatorEntry::name_")))
 
 
 @needs_compiler
@@ -424,9 +429,9 @@ def test_generated_here_and_kept(
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         symbolizer = Symbolizer(modules)
-        first = select.torch_layout(modules, memory, symbolizer, folder=empty)
+        first = choose(modules, memory, symbolizer, folder=empty)
         monkeypatch.setenv("PATH", "/nonexistent")
-        again = select.torch_layout(modules, memory, symbolizer, folder=empty)
+        again = choose(modules, memory, symbolizer, folder=empty)
     assert (first.match, again.match) == ("generated", "generated")
     shipped = store.load(SHIPPED)
     for layout in (first, again):

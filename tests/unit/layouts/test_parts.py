@@ -1,0 +1,67 @@
+"""What was measured before an interruption is not measured again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.layouts import store
+from gdbext.layouts.measure import compiler, dispatch_key_dump, generate
+from gdbext.layouts.measure.measured import Measured
+from gdbext.layouts.measure.parts import Parts
+
+BUILD_ID = "ab" * 20
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return store.layout_cache()
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def measure(*_: Any) -> Measured:
+        done.append("types")
+        return Measured("g++", {"A": {"size": 1, "fields": {}}}, absent=["B"])
+
+    def ask(*_: Any) -> dict[str, Any]:
+        done.append("keys")
+        if done.count("keys") == 1:
+            raise KeyboardInterrupt
+        return {"key_names": []}
+
+    monkeypatch.setattr(generate, "measure", measure)
+    monkeypatch.setattr(generate, "uses_cxx11_abi", lambda _: True)
+    monkeypatch.setattr(dispatch_key_dump, "ask", ask)
+    monkeypatch.setattr(compiler, "find_compiler", lambda _: "g++")
+
+    def parts(folder: str) -> tuple[Measured, Any]:
+        (tmp_path / folder).mkdir()
+        return generate._torch_parts(tmp_path, None, tmp_path / folder, Parts(BUILD_ID), lambda _: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        parts("first")
+    assert [path.name.partition(".")[0] for path in cache.iterdir()] == [BUILD_ID]
+    measured, keys = parts("second")
+    assert done == ["types", "keys", "keys"]
+    assert (measured.structs, measured.absent, keys) == ({"A": {"size": 1, "fields": {}}}, ["B"], {"key_names": []})
+    assert list(cache.iterdir()) == [], "the layout is whole, and is kept as such"
+
+
+def test_a_damaged_part_is_made_again(cache: Path) -> None:
+    parts = Parts(BUILD_ID)
+    assert parts.get("keys", lambda: {"a": 1}) == {"a": 1}
+    assert parts.get("keys", lambda: {"a": 2}) == {"a": 1}
+    next(cache.iterdir()).write_text("{")
+    assert parts.get("keys", lambda: {"a": 3}) == {"a": 3}
+
+
+def test_without_a_build_id_nothing_is_kept(cache: Path) -> None:
+    assert Parts().get("keys", lambda: {"a": 1}) == {"a": 1}
+    assert not cache.exists()
