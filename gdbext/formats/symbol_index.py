@@ -126,6 +126,10 @@ class SymbolIndex:
                 if symbol is not None:
                     yield symbol
 
+    def has_beginning(self, beginning: str) -> bool:
+        """Whether any mangled name begins so. Reads all names where none does: 30 ms for libtorch_cpu."""
+        return any(table.mentions(beginning.encode()) for table in self.tables)
+
     def _entry(self, number: int) -> tuple[SymbolTable | None, int]:
         """The table and the number in it of an entry numbered through all tables."""
         for table in self.tables:

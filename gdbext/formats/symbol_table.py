@@ -78,6 +78,10 @@ class SymbolTable:
         self.is_dynamic = False
         """True for .dynsym."""
 
+    def mentions(self, beginning: bytes) -> bool:
+        """Whether a name in the string table begins so, be it defined here or not. Reads the table up to there."""
+        return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
+
     def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
         """st_name, st_info, st_other, st_shndx, st_value, st_size of one entry (0 ≤ number < count)."""
         at = self.offset + SYMBOL_SIZE * number

@@ -13,11 +13,7 @@ from gdbext.model.frame import Frame
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
-    from gdbext.cpython.threads.runtime import PythonRuntime
 
-_LOADER_FILE = "torch/utils/data/dataloader.py"
-_LOADER_DEPTH = 12
-_MAX_WORKERS = 64
 
 
 class PythonWaitView:
@@ -82,36 +78,10 @@ class PythonWaitView:
         return found
 
     def loader_workers(self, tid: int, frames: Sequence[Frame]) -> Sequence[int]:
-        """Pids of the worker processes of the DataLoader whose batch the thread waits for; empty where it does not.
-
-        torch.utils.data.dataloader._MultiProcessingDataLoaderIter keeps them in ``_workers``, a list of
-        multiprocessing.Process, whose ``_popen.pid`` is the child's.
-        """
-        from gdbext.cpython.threads.slots import locals_of
+        """Pids of the worker processes of the DataLoader whose batch the thread waits for; empty where it does not."""
+        from gdbext.torch.state.data_loader import LOADER_DEPTH, is_loader_file, loader_workers
 
         runtime = self._session.python
-        if runtime is None or not any(frame.file.endswith(_LOADER_FILE) for frame in frames[:_LOADER_DEPTH]):
+        if runtime is None or not any(is_loader_file(frame.file) for frame in frames[:LOADER_DEPTH]):
             return ()
-        for state in self._session.thread_states.get(tid, ()):
-            for frame in runtime.frames.stack(state).frames[:_LOADER_DEPTH]:
-                if frame.file.endswith(_LOADER_FILE):
-                    try:
-                        found = _worker_pids(runtime, locals_of(runtime, frame).get("self", 0))
-                    except GdbextError:
-                        continue
-                    if found:
-                        return found
-        return ()
-
-
-def _worker_pids(runtime: PythonRuntime, iterator: int) -> list[int]:
-    workers = runtime.dicts.attribute(iterator, "_workers") if iterator else None
-    if not workers:
-        return []
-    pids = []
-    for process in runtime.objects.list_items(workers)[:_MAX_WORKERS]:
-        popen = runtime.dicts.attribute(process, "_popen")
-        pid = runtime.dicts.attribute(popen, "pid") if popen else None
-        if pid:
-            pids.append(runtime.objects.integer(pid))
-    return pids
+        return loader_workers(runtime, self._session.thread_states.get(tid, ()))

@@ -13,10 +13,9 @@ from gdbext.errors import GdbextError, NotTorch, TargetGone
 from gdbext.inspection.session import Session
 from gdbext.live.hooks.lookup_sites import at_entry
 from gdbext.live.run_control import Ending, Hook, HookSpec, RunControl
-from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
+from gdbext.torch.symbols import CPU, STEP_CALLBACKS
 
 LOADER_STATE = "_dl_debug_state"
-TORCH = "libtorch_cpu.so"
 
 
 def torch_session(control: RunControl, session: Session) -> Session:
@@ -58,14 +57,14 @@ def _loader(session: Session) -> int:
 
 
 def _first_dispatch(session: Session) -> int:
-    address = session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+    address = STEP_CALLBACKS.address(session.symbolizer)
     if address is None:
         raise NotTorch("libtorch_cpu.so is loaded but has no at::getStepCallbacksUnlessEmpty")
     return address
 
 
 def _is_mapped(control: RunControl) -> bool:
-    return any(mapping.path.endswith("/" + TORCH) for mapping in control.session().target.maps())
+    return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.maps())
 
 
 def _is_ready(session: Session) -> bool:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 
 from gdbext.cpython.abi import native_functions
+from gdbext.torch import symbols
+from gdbext.torch.torch_symbol import nested_name
 
 _C_NAMES = {
     "mutex": "pthread_mutex_lock __pthread_mutex_lock ___pthread_mutex_lock pthread_mutex_timedlock "
@@ -69,49 +71,36 @@ _PYTHON_NAMES = {
     "python-fatal": native_functions.FATAL_ERROR,
 }
 
-_CXX_NAMES = {
-    "autograd-pop": "torch::autograd::ReadyQueue::pop",
-    "autograd-thread": "torch::autograd::Engine::thread_init torch::autograd::python::PythonEngine::thread_init "
-                       "torch::autograd::Engine::reentrant_thread_init",
-    "autograd-main": "torch::autograd::Engine::thread_main",
-    "autograd-execute": "torch::autograd::Engine::execute torch::autograd::Engine::execute_with_graph_task "
-                        "torch::autograd::python::PythonEngine::execute",
-    "autograd-evaluate": "torch::autograd::Engine::evaluate_function",
-    "future": "c10::ivalue::Future::wait torch::jit::InterpreterState::run",
-    "std-future": "std::__atomic_futex_unsigned_base::_M_futex_wait_until",
-    "c10-pool": "c10::ThreadPool::main_loop",
-    "c10-pool-wait": "c10::ThreadPool::waitWorkComplete",
-    "gloo-loop": "gloo::transport::tcp::Loop::run",
-    "gloo-queue": "c10d::ProcessGroupGloo::runLoop",
-    "store": "c10d::TCPStore::wait c10d::TCPStore::get c10d::TCPStore::waitForWorkers c10d::TCPStore::doWait "
-             "c10d::TCPStore::doGet c10d::FileStore::wait c10d::FileStore::get c10d::HashStore::wait "
-             "c10d::HashStore::get c10d::PrefixStore::wait c10d::PrefixStore::get",
-    "store-daemon": "c10d::detail::TCPStoreMasterDaemon::run c10d::detail::LibUVStoreDaemon::run "
-                    "c10d::detail::TCPStoreWorkerDaemon::run",
-    "nccl-watchdog": "c10d::ProcessGroupNCCL::ncclCommWatchdog c10d::ProcessGroupNCCL::heartbeatMonitor "
-                     "c10d::ProcessGroupNCCL::Watchdog::run c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop "
-                     "c10d::ProcessGroupNCCL::workCleanupLoop c10d::ProcessGroupNCCL::watchdogHandler",
-    "no-kernel": "c10::impl::OperatorEntry::reportError at::impl::metaFallback",
-    "rpc-pool": "torch::distributed::rpc::RpcAgent::retryExpiredRpcs "
-                "torch::distributed::rpc::TensorPipeAgent::pollTimeoutRpcs",
-}  # fmt: skip
-
-_COLLECTIVE = re.compile(
-    r"^_ZN4gloo\d|^_ZN4c10d(?:\d+\w*|4)Work\w*(?:4wait|11synchronize)E|^_ZN4c10d4Work4waitE"
-    r"|^_ZN4c10d16ProcessGroup(?:Gloo|NCCL)(?:\d+\w+Work)?(?:4wait|11synchronize|16monitoredBarrier)"
-)
-"""Any function of gloo, and what waits for the work of a process group."""
+_TORCH_FUNCTIONS = {
+    "autograd-pop": symbols.AUTOGRAD_POP,
+    "autograd-thread": symbols.AUTOGRAD_THREAD,
+    "autograd-main": symbols.AUTOGRAD_MAIN,
+    "autograd-execute": symbols.AUTOGRAD_EXECUTE,
+    "autograd-evaluate": symbols.AUTOGRAD_EVALUATE,
+    "future": symbols.FUTURE_WAIT,
+    "c10-pool": symbols.POOL_LOOP,
+    "c10-pool-wait": symbols.POOL_WAIT,
+    "gloo-loop": symbols.GLOO_LOOP,
+    "gloo-queue": symbols.GLOO_QUEUE,
+    "store": symbols.STORE_WAIT,
+    "store-daemon": symbols.STORE_DAEMON,
+    "nccl-watchdog": symbols.NCCL_WATCHDOG,
+    "no-kernel": symbols.REPORT_ERROR,
+    "rpc-pool": symbols.RPC_POOL,
+}
+_STD_FUTURE = "std::__atomic_futex_unsigned_base::_M_futex_wait_until"
+_COLLECTIVE = re.compile(symbols.COLLECTIVE_PATTERN)
 
 
-def _mangled(qualified: str) -> str:
-    """The piece that the nested name has in a mangled name: ``a::bc`` is ``1a2bc``; std is always ``St``."""
-    parts = [f"{len(part)}{part}" for part in qualified.split("::") if part != "std"]
-    return ("NSt" if qualified.startswith("std::") else "N") + "".join(parts)
+def _piece(qualified: str) -> str:
+    """How the mangled name of a function goes on behind ``_Z``."""
+    return f"N{nested_name(qualified)}"
 
 
 _MARK_OF_C_NAME = {name: mark for mark, names in _C_NAMES.items() for name in names.split()}
 _MARK_OF_C_NAME.update((name, mark) for mark, names in _PYTHON_NAMES.items() for name in names)
-_MARK_OF_PIECE = {_mangled(name): mark for mark, names in _CXX_NAMES.items() for name in names.split()}
+_MARK_OF_PIECE = {_piece(name): mark for mark, family in _TORCH_FUNCTIONS.items() for name in family.names}
+_MARK_OF_PIECE[_piece(_STD_FUTURE)] = "std-future"
 _INTERNAL = re.compile(r"L(?=\d)")
 _LONGEST = 200
 """Characters of a mangled name that are looked at."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from gdbext.cpython.abi import stdlib
 from gdbext.model.frame import Frame
 from gdbext.model.pool import Pool
+from gdbext.torch.python_names import PIN_MEMORY_THREADS
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _WORKERS = {
     **stdlib.POOL_WORKERS,
-    ("pin_memory.py", "_pin_memory_loop"): Pool.PIN_MEMORY,
-    ("pin_memory.py", "do_one_step"): Pool.PIN_MEMORY,
+    **dict.fromkeys(PIN_MEMORY_THREADS, Pool.PIN_MEMORY),
     ("_monitor.py", "run"): Pool.TQDM,
 }
 """(file, function) of the main functions of background threads → their pool."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
 from gdbext.live.hooks.all_calls import AllCalls, Host
-from gdbext.live.hooks.operator_functions import COMPUTE_ENTRY, TORCH, OperatorFunction, OperatorFunctions
+from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.torch.symbols import COMPUTE_ENTRY
 from gdbext.torch.values.keyset import KeyNames
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class BreakPlan:
         return AllCalls(self._session, self._plan).hosts()
 
     def _register(self, operator: Operator) -> list[BreakSite]:
-        address = self._session.symbolizer.address_of(COMPUTE_ENTRY, TORCH)
+        address = COMPUTE_ENTRY.address(self._session.symbolizer)
         if address is None:
             return []
         what = "computeDispatchTableEntryWithDebug"

@@ -17,15 +17,13 @@ from gdbext.live.breakpoints.break_plan import BreakPlan, BreakRequest, BreakSit
 from gdbext.live.breakpoints.conditions import ALWAYS, holds
 from gdbext.live.breakpoints.stop_report import stop_lines
 from gdbext.torch.registry.operator_names import matcher
+from gdbext.torch.symbols import STEP_CALLBACKS_FUNCTION
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.breakpoints.conditions import Condition, StoppedThread
     from gdbext.live.breakpoints.registration_watch import RegistrationWatch
     from gdbext.live.breakpoints.setter import Breakpoint, BreakpointSetter, Reached
-
-PENDING_AT = "at::getStepCallbacksUnlessEmpty"
-REGISTERING_AT = "c10::impl::OperatorEntry::registerSchema"
 
 
 @dataclass
@@ -164,7 +162,7 @@ class BreakSet:
         self._placed = []
         self._known.clear()
         if self._pending is None or not self._pending.breakpoint.is_alive():
-            self._pending = Placed(self._setter.set_pending(PENDING_AT, self._torch_is_used))
+            self._pending = Placed(self._setter.set_pending(STEP_CALLBACKS_FUNCTION, self._torch_is_used))
 
     def _torch_is_used(self) -> bool:
         """The first dispatch: set the real ones; True where that fails, so that the user sees it."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.live.breakpoints.break_set import PENDING_AT, REGISTERING_AT, BreakSet, Placed
+from gdbext.live.breakpoints.break_set import BreakSet, Placed
 from gdbext.live.breakpoints.registration_watch import RegistrationWatch
+from gdbext.torch.symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -110,7 +111,7 @@ class BreakTable:
             "address": f"{site.address:#x}" if site else None,
             "op": site.name if site else None,
             "event": site.event if site else None,
-            "place": site.what if site else REGISTERING_AT if one.awaits else PENDING_AT,
+            "place": site.what if site else REGISTER_SCHEMA_FUNCTION if one.awaits else STEP_CALLBACKS_FUNCTION,
             "waits_for": one.awaits or None,
             "condition": (self._setter.text_of(site.condition) if site else "") or None,
             "hits": one.breakpoint.hits,

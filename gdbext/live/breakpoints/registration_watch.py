@@ -13,22 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.live.hooks.operator_functions import REGISTER_SCHEMA, TORCH, OperatorFunctions
+from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.torch.registry.operators import Operator
+from gdbext.torch.symbols import CPU, DEREGISTER_KERNEL, REGISTER_KERNEL, REGISTER_SCHEMA, UPDATE_FALLBACK
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.breakpoints.conditions import StoppedThread
     from gdbext.live.breakpoints.setter import BreakpointSetter, Reached, Trap
 
-REGISTRATIONS = (
-    REGISTER_SCHEMA,
-    "_ZN3c104impl13OperatorEntry14registerKernelE",
-    "_ZN3c104impl13OperatorEntry17deregisterKernel_E",
-    "_ZN3c104impl13OperatorEntry14updateFallbackE",
-)
-"""How the mangled names of those functions begin. A kernel that goes uncovers another; a fallback is for all operators,
-and each is told of it."""
+REGISTRATIONS = (REGISTER_SCHEMA, REGISTER_KERNEL, DEREGISTER_KERNEL, UPDATE_FALLBACK)
+"""Those functions. A kernel that goes uncovers another; a fallback is for all operators, and each is told of it."""
 
 
 class RegistrationWatch:
@@ -51,11 +46,11 @@ class RegistrationWatch:
         self._failed = failed
         self._traps: list[Trap] = []
         self._returns: dict[int, Trap] = {}
-        torch = session.modules.named(TORCH)
+        torch = session.modules.named(CPU)
         self.addresses: list[int] = []
         """Where registrations are seen, that of an operator's definition first; empty where they cannot be."""
-        for prefix in REGISTRATIONS:
-            self.addresses += OperatorFunctions(session).addresses_named(prefix, [torch] if torch is not None else [])
+        for family in REGISTRATIONS:
+            self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch is not None else [])
         for address in self.addresses:
             self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
 

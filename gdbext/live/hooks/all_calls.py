@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import BadData, MemoryFault
-from gdbext.live.hooks.lookup_sites import LOOKUP_PREFIX, CfaRule, LookupSites, frame_at
-from gdbext.live.hooks.operator_functions import TORCH, OperatorFunctions
+from gdbext.live.hooks.lookup_sites import CfaRule, LookupSites, frame_at
+from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
-from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
 from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.symbols import LOOKUP, OPERATOR_STRUCT, STEP_CALLBACKS, STEP_CALLBACKS_NAME
 from gdbext.unwind.caller_check import Place
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gdbext.live.run_control import RunControl
     from gdbext.live.trace.tracer import Tracer
 
-_MARK = b"getStepCallbacksUnlessEmpty"
 _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
 
@@ -52,12 +51,12 @@ class AllCalls:
 
     def lookups(self) -> list[int]:
         """Every copy of ``OperatorEntry::lookup``."""
-        return self._plan.addresses_named(LOOKUP_PREFIX, self.modules())
+        return self._plan.addresses_named(LOOKUP, self.modules())
 
     def lookups_of_extensions(self) -> list[int]:
         """The copies in libraries other than torch's: what was built without optimisation calls them out of line."""
         others = [module for module in self._session.modules.modules if not module.name.startswith("libtorch")]
-        return self._plan.addresses_named(LOOKUP_PREFIX, [module for module in others if _names_callbacks(module)])
+        return self._plan.addresses_named(LOOKUP, [module for module in others if _names_callbacks(module)])
 
     def hosts(self) -> list[Host]:
         """The functions that ask for step callbacks and have the lookup inlined."""
@@ -67,7 +66,7 @@ class AllCalls:
                 function = self._session.symbolizer.function(address)
                 if function is None or function.start in found:
                     continue
-                if any(name.startswith("_ZN2at4_ops") for name in function.names):
+                if any(OPERATOR_STRUCT.begins(name) for name in function.names):
                     continue
                 host = self._host(function)
                 if host is not None:
@@ -88,7 +87,7 @@ class AllCalls:
 
     def _callers(self, module: Module) -> Iterator[int]:
         """Addresses of the direct calls of ``getStepCallbacksUnlessEmpty`` in the module."""
-        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
         image = module.image
         text = image.sections.get(".text") if image is not None else None
         if wanted is None or image is None or text is None:
@@ -120,7 +119,7 @@ def _names_callbacks(module: Module) -> bool:
     image = module.image
     names = image.sections.get(".dynstr") if image is not None else None
     text = image.read(names.address, names.size) if image is not None and names is not None else None
-    return text is not None and _MARK in text
+    return text is not None and STEP_CALLBACKS_NAME.encode() in text
 
 
 class _Caller(NamedTuple):
@@ -174,7 +173,7 @@ class LookupStop:
         return _Caller(event, frame, place)
 
     def _asks_for_callbacks(self, function: Function) -> bool:
-        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
         try:
             return wanted in self._plan.calls_of(function)
         except BadData:

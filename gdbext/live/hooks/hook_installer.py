@@ -9,8 +9,6 @@ from gdbext.errors import GdbextError
 from gdbext.live.hooks.all_calls import AllCalls, Host, LookupStop
 from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import (
-    REGISTER_SCHEMA,
-    TORCH,
     BoxedEntry,
     OperatorFunction,
     OperatorFunctions,
@@ -18,8 +16,8 @@ from gdbext.live.hooks.operator_functions import (
 from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.process.symbols import Function
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.stack.dispatch_stack import STEP_CALLBACKS
 from gdbext.torch.stack.roles import Role, classify
+from gdbext.torch.symbols import REGISTER_SCHEMA, STEP_CALLBACKS
 from gdbext.unwind.caller_check import Place
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class HookInstaller:
             defined(Operator(self._session.dispatcher, entry))
             return False
 
-        torch = self._session.modules.named(TORCH)
+        torch = self._session.modules.named(REGISTER_SCHEMA.library)
         for address in self._plan.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
             self.hook(HookSpec(address, self._at_entry, registered, self._arguments[0]))
 
@@ -193,7 +191,7 @@ class HookInstaller:
             return ""
         if role.role.opens:
             return role.event
-        wanted = self._session.symbolizer.address_of(STEP_CALLBACKS, TORCH)
+        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
         return "callBoxed" if wanted in self._plan.calls_of(function) else "redispatchBoxed"
 
 

@@ -24,12 +24,10 @@ from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Function, Symbolizer
 from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.roles import static_handle
+from gdbext.torch.symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, LOOKUP, SLOW_PATH
 from gdbext.unwind.frame_tables import frame_table
 
-LOOKUP_PREFIX = "_ZNK3c104impl13OperatorEntry6lookupE"
-OUT_OF_LINE = ("_ZNK3c1010Dispatcher10redispatchI", "_ZNK3c1010Dispatcher4callI")
-BOXED_WRAPPER = "_ZN3c104impl18BoxedKernelWrapperI"
-SLOW_PATH = "_ZN3c1010Dispatcher27callWithDispatchKeySlowPathI"
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""
 
@@ -139,7 +137,7 @@ class SiteFinder:
     ) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
-        called = [index for index, name in names if name.startswith(LOOKUP_PREFIX)]
+        called = [index for index, name in names if LOOKUP.begins(name)]
         inlined = self._inlined(code)
         if called and not inlined:
             this, keyset = self._architecture.argument_registers[:2]
@@ -149,7 +147,7 @@ class SiteFinder:
         if inlined:
             index, keyset, entry = inlined[0]
             return [index], keyset, entry, "inlined"
-        outer = [index for index, name in names if name.startswith(OUT_OF_LINE)]
+        outer = [index for index, name in names if DISPATCHER_REDISPATCH.begins(name) or DISPATCHER_CALL.begins(name)]
         if len(outer) == 1:
             register = self._behind_handle(code, outer[0], handles)
             return ([outer[0]], register, "", "out of line") if register else None
@@ -220,7 +218,7 @@ class SiteFinder:
                 continue
             inside = code[0].address <= one.target < code[-1].end
             name = "" if inside else self._name(one.target)
-            through = "boxing" if name.startswith(BOXED_WRAPPER) else "profiler" if name.startswith(SLOW_PATH) else ""
+            through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
             if through:
                 found.append(Invocation(one.address, after, through, "", 0, False))
         return found
@@ -285,7 +283,7 @@ def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]
     found = set()
     for name in function.names:
         if name.startswith("_ZN"):
-            address = symbolizer.address_of(f"_ZZ{name.split('.', 1)[0][2:]}E2op", function.module.name)
+            address = symbolizer.address_of(static_handle(name), function.module.name)
             if address is not None:
                 found.add(address)
     return frozenset(found)

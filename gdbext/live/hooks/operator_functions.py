@@ -16,19 +16,22 @@ from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFind
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.symbols import (
+    BOXED_FROM_UNBOXED,
+    GENERATED_WRAPPERS,
+    OPERATOR_STRUCT,
+    RUNTIME_FUNCTOR_CLASS,
+    STRUCTURED,
+    STRUCTURED_IMPL,
+    STRUCTURED_META,
+)
+from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.torch.registry.operators import Operator
 
-TORCH = "libtorch_cpu.so"
-OPERATOR_STRUCT = b"_ZN2at4_ops"
-BOXED_FROM_UNBOXED = "_ZN3c104impl31make_boxed_from_unboxed_functorI"
-COMPUTE_ENTRY = "_ZNK3c104impl13OperatorEntry34computeDispatchTableEntryWithDebugERKNS_10DispatcherENS_11DispatchKeyE"
-REGISTER_SCHEMA = "_ZN3c104impl13OperatorEntry14registerSchemaE"
-"""Begins the name of the OperatorEntry's method that is called when an operator is defined (OperatorEntry.cpp)."""
-SHARED_FUNCTOR = "WrapFunctionIntoRuntimeFunctor_"
-"""Kernels behind a function pointer: one boxed entry for all operators of the signature."""
 _FUNCTIONS_FOLLOWED = 200
 """Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
 
@@ -68,14 +71,14 @@ class OperatorFunctions:
     def _structs(self) -> dict[str, list[tuple[str, int]]]:
         """NAME of ``at::_ops::NAME`` → (event, address) of its functions."""
         session = self._session
-        module = session.modules.named(TORCH)
+        module = session.modules.named(OPERATOR_STRUCT.library)
         index = session.symbolizer.index(module) if module is not None else None
         if module is None or index is None:
             return {}
         found: dict[str, list[tuple[str, int]]] = {}
-        for symbol in index.matching(OPERATOR_STRUCT):
-            if symbol.is_function and symbol.name.startswith("_ZN2at4_ops") and "." not in symbol.name:
-                struct, event = split_struct(symbol.name)
+        for symbol in index.matching(OPERATOR_STRUCT.names[0].encode()):
+            if symbol.is_function and "." not in symbol.name:
+                struct, event = operator_method(symbol.name)
                 if event:
                     found.setdefault(struct, []).append((event, module.base + symbol.vaddr))
         return found
@@ -112,17 +115,17 @@ class OperatorFunctions:
         found = []
         for address in addresses:
             names = symbolizer.names_at(address)
-            if names and all(name.startswith(BOXED_FROM_UNBOXED) and SHARED_FUNCTOR not in name for name in names):
+            if names and all(BOXED_FROM_UNBOXED.begins(name) and RUNTIME_FUNCTOR_CLASS not in name for name in names):
                 found.append(BoxedEntry(operator, address))
         return found
 
-    def addresses_named(self, prefix: str, modules: Sequence[Module]) -> list[int]:
-        """Where functions whose mangled name begins so are, in these modules; no cold parts."""
+    def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
+        """Where the functions of a family are, in these modules; no cold parts."""
         found = set()
         for module in modules:
             index = self._session.symbolizer.index(module)
-            for symbol in index.matching(prefix.encode()) if index is not None else ():
-                if symbol.is_function and symbol.name.startswith(prefix) and ".cold" not in symbol.name:
+            for symbol in index.matching(family.names[0].encode()) if index is not None else ():
+                if symbol.is_function and family.begins(symbol.name) and ".cold" not in symbol.name:
                     found.add(module.base + symbol.vaddr)
         return sorted(found)
 
@@ -165,25 +168,13 @@ class OperatorFunctions:
 def structured_kind(names: Sequence[str]) -> str:
     """ "meta" or "impl" for the functions that TORCH_META_FUNC and TORCH_IMPL_FUNC define, else ""."""
     for name in names:
-        if name.startswith("_ZN2at4meta") and "structured_" in name and "4metaE" in name:
+        if STRUCTURED_META.begins(name) and STRUCTURED in name and "4metaE" in name:
             return "meta"
-        if name.startswith("_ZN2at6native") and "structured_" in name and "4implE" in name:
+        if STRUCTURED_IMPL.begins(name) and STRUCTURED in name and "4implE" in name:
             return "impl"
     return ""
 
 
 def is_wrapper_code(names: Sequence[str]) -> bool:
     """Generated code between the table and a structured kernel (RegisterCPU.cpp and its like)."""
-    return any("wrap_kernel_functor" in name or "wrapper_" in name or "structured_" in name for name in names)
-
-
-def split_struct(name: str) -> tuple[str, str]:
-    """("mm", "call") of ``_ZN2at4_ops2mm4callE…``; the event is "" for any other function."""
-    rest = name[len("_ZN2at4_ops") :]
-    digits = len(rest) - len(rest.lstrip("0123456789"))
-    if not digits:
-        return "", ""
-    end = digits + int(rest[:digits])
-    struct, method = rest[digits:end], rest[end:]
-    event = "call" if method.startswith("4callE") else "redispatch" if method.startswith("10redispatchE") else ""
-    return struct, event
+    return any(part in name for name in names for part in GENERATED_WRAPPERS)

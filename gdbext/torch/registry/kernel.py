@@ -13,15 +13,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel_name import FUNCTION_POINTER, is_wrapper, kernel_target, most_telling, plain_name
-
-_BOXED_SIGNATURE = (
-    "EPNS_14OperatorKernelERKNS_14OperatorHandleENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS7_EE"
-)
-FALLTHROUGH_SYMBOL = "_ZN3c1018fallthrough_kernel" + _BOXED_SIGNATURE
-AMBIGUOUS_SYMBOL = "_ZN3c1030ambiguous_autogradother_kernel" + _BOXED_SIGNATURE
-"""The marker functions of ATen/core/boxing/BoxedKernel.h, exported from libtorch_cpu."""
-
-_PYTHON_HOLDER = "PythonKernelHolder"
+from gdbext.torch.symbols import AMBIGUOUS_AUTOGRAD_OTHER, FALLTHROUGH, PYTHON_KERNEL_CLASS
 
 
 class PythonFunction(Protocol):
@@ -87,8 +79,8 @@ class Kernels:
         self._read_words = _word_reader(layout)
         self._functor_size = layout.struct("c10::OperatorKernel").size
         self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
-        self.fallthrough_address = symbolizer.address_of(FALLTHROUGH_SYMBOL, "libtorch_cpu.so") or 0
-        self.ambiguous_address = symbolizer.address_of(AMBIGUOUS_SYMBOL, "libtorch_cpu.so") or 0
+        self.fallthrough_address = FALLTHROUGH.address(symbolizer) or 0
+        self.ambiguous_address = AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
         self._names: dict[KernelFunction, KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
 
@@ -176,7 +168,7 @@ class Kernels:
 
         Its first member is ``c10::SafePyObject func_``. The pointer counts only when it is a Python function.
         """
-        if not any(_PYTHON_HOLDER in name for name in self._symbolizer.names_at(kernel.boxed)):
+        if not any(PYTHON_KERNEL_CLASS in name for name in self._symbolizer.names_at(kernel.boxed)):
             return None
         try:
             callable_ = self._memory.u64(kernel.functor + self._python_function)

@@ -13,14 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_POINTER = "c10::CompileTimeFunctionPointer<"
-_RUNTIME = "c10::impl::detail::WrapFunctionIntoRuntimeFunctor_<"
-_STATIC = "c10::impl::detail::WrapFunctionIntoFunctor_<"
-_UNBOXED = "c10::impl::wrap_kernel_functor_unboxed_<"
-_BOXED_FROM_UNBOXED = "c10::impl::make_boxed_from_unboxed_functor<"
-_BOXED_FUNCTION = "c10::BoxedKernel::make_boxed_function<"
-_BOXED_FUNCTOR = "c10::BoxedKernel::makeFromFunctor<"
-_WRAPPERS = (_UNBOXED, _BOXED_FROM_UNBOXED, _BOXED_FUNCTION, _BOXED_FUNCTOR)
+from gdbext.torch.symbols import (
+    BOXED_FROM_UNBOXED_TEXT,
+    BOXED_FUNCTION_TEXT,
+    BOXED_FUNCTOR_TEXTS,
+    UNBOXED_WRAPPER_TEXT,
+    WRAPPED_AT_RUNTIME,
+    WRAPPED_FUNCTION_POINTER,
+    WRAPPED_STATICALLY,
+)
+
+_AROUND_FUNCTORS = (UNBOXED_WRAPPER_TEXT, BOXED_FROM_UNBOXED_TEXT, *BOXED_FUNCTOR_TEXTS)
+_WRAPPERS = (*_AROUND_FUNCTORS, BOXED_FUNCTION_TEXT)
 
 _OPEN, _CLOSE = "<({[", ">)}]"
 _PUNCTUATION = re.compile(r"operator[<>=-]+|->|[<({\[>)}\],]")
@@ -40,20 +44,20 @@ def kernel_target(demangled: str) -> str | None:
 
     FUNCTION_POINTER where the wrapper calls through a pointer that is not part of its type.
     """
-    for wrapper in (_UNBOXED, _BOXED_FROM_UNBOXED, _BOXED_FUNCTOR):
+    for wrapper in _AROUND_FUNCTORS:
         argument = _first_argument(demangled, wrapper)
         if argument is not None:
             return functor_target(argument)
-    argument = _first_argument(demangled, _BOXED_FUNCTION)
+    argument = _first_argument(demangled, BOXED_FUNCTION_TEXT)
     return None if argument is None else _function_name(argument)
 
 
 def functor_target(functor: str) -> str:
     """The function behind a functor class: ``WrapFunctionIntoFunctor_<…>`` or a class of its own."""
-    if functor.startswith(_STATIC):
-        arguments = _arguments_of(functor, _POINTER)
+    if functor.startswith(WRAPPED_STATICALLY):
+        arguments = _arguments_of(functor, WRAPPED_FUNCTION_POINTER)
         return _function_name(arguments[1]) if len(arguments) > 1 else functor
-    argument = _first_argument(functor, _RUNTIME)
+    argument = _first_argument(functor, WRAPPED_AT_RUNTIME)
     if argument is None:
         return functor
     return argument if "lambda" in argument else FUNCTION_POINTER

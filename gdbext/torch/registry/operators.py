@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from functools import cached_property
 
-from gdbext.errors import BadData, LayoutError, MemoryFault, TargetError, UsageError
+from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
 from gdbext.glibc.mutex import recorded_owner
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
@@ -20,17 +20,11 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction, Kernels, PythonSource
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText
+from gdbext.torch.registry.singleton import find_singleton, not_yet
 from gdbext.torch.values.containers import MapEntry, StringReader, map_entries
 from gdbext.torch.values.keyset import KeyNames
 
-SINGLETON = "_ZZN3c1010Dispatcher13realSingletonEvE10_singleton"
-"""The object itself, a local symbol of libtorch_cpu (.symtab)."""
-SINGLETON_GUARD = "_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton"
-SINGLETON_REFERENCE = "_ZZN3c1010Dispatcher9singletonEvE1s"
-"""A reference to it, exported (.dynsym) by every library that inlines ``Dispatcher::singleton()``."""
-
 OPERATOR_LIMIT = 1 << 18
-_TORCH_CPU = "libtorch_cpu.so"
 
 
 class Operator:
@@ -158,7 +152,9 @@ class Dispatcher:
         self.strings = StringReader(memory, layout.struct("std::string").size == 32)
         self._operators: dict[int, Operator] = {}
         self._read_offsets(layout)
-        self.address = self._find()
+        self.address = find_singleton(memory, symbolizer)
+        if not memory.u64(self.address + self._list_at):
+            raise not_yet("its operator list is all zero")
 
     def _read_offsets(self, layout: Layout) -> None:
         entry = layout.struct("c10::impl::OperatorEntry")
@@ -176,31 +172,6 @@ class Dispatcher:
         if self._table_size != self.kernels.size * self.keys.num_slots:
             slots = self._table_size // self.kernels.size
             raise LayoutError(f"the layout's dispatch table has {slots} slots, its keys {self.keys.num_slots}")
-
-    # --- finding the singleton -------------------------------------------------------------------
-
-    def _find(self) -> int:
-        guard = self.symbolizer.address_of(SINGLETON_GUARD, _TORCH_CPU)
-        if guard is not None and not self.memory.u8(guard):
-            raise _not_yet("the guard of its static variable is not set")
-        address = self.symbolizer.address_of(SINGLETON, _TORCH_CPU)
-        if address is None:
-            address = self._referenced()
-        if not self.memory.u64(address + self._list_at):
-            raise _not_yet("its operator list is all zero")
-        return address
-
-    def _referenced(self) -> int:
-        """The singleton through the exported reference, for a library without .symtab."""
-        place = self.symbolizer.address_of(SINGLETON_REFERENCE)
-        address = self.memory.try_u64(place) if place is not None else None
-        if not address:
-            raise TargetError(
-                "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
-                why="libtorch_cpu.so is stripped, or its file cannot be used (see dispatch-info)",
-                help="use the release wheel's libraries, or give --sysroot with the files of the target",
-            )
-        return address
 
     @cached_property
     def schemas(self) -> SchemaReader:
@@ -346,11 +317,3 @@ class Dispatcher:
             return (recorded_owner(self.memory, mutex) or None) if self.memory.u32(mutex) else None
         except (MemoryFault, LayoutError):
             return None
-
-
-def _not_yet(detail: str) -> TargetError:
-    return TargetError(
-        f"the dispatcher does not exist yet: {detail}",
-        why="the process is still loading libtorch_cpu.so: its static initialisers have not run",
-        help="try again when torch is imported",
-    )

@@ -15,27 +15,11 @@ from gdbext.errors import BadData
 from gdbext.torch.registry.dispatch_table import Cell, Tables
 from gdbext.torch.registry.kernel import KernelName
 from gdbext.torch.registry.operators import Operator
+from gdbext.torch.symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 
 LINK_LIMIT = 64
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
 
-_AUTOGRAD = (
-    "torch::autograd::VariableType::",
-    "autograd_fallback",
-    "utogradNotImplementedFallback",
-    "utograd_not_implemented_fallback",
-)
-_BELOW_ITS_KEY = {
-    "torch::TraceType::": "tracing",
-    "at::native::negationFallback": "the resolved arguments",
-    "at::native::conjugateFallback": "the resolved arguments",
-    "at::conjugateFallback": "the resolved arguments",
-    "at::zeroTensorFallback": "the materialised arguments",
-    "zeroTensorFallback": "the materialised arguments",
-    "conjugateFallback": "the resolved arguments",
-    "pythonTLSSnapshotFallback": "a snapshot of the thread's state",
-}
-"""Functions that redispatch with everything below their own key, and what they did before."""
 _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
@@ -119,11 +103,11 @@ class Chains:
 
     def _by_function(self, keyset: int, cell: Cell, function: str) -> tuple[int | None, str, str]:
         key = cell.key
-        if key.startswith("Autograd") and any(mark in function for mark in _AUTOGRAD):
+        if key.startswith("Autograd") and any(mark in function for mark in AUTOGRAD_KERNELS):
             return keyset & self._after_autograd, EXPECTED, "autograd: records the call, redispatches below autograd"
-        if key == "ADInplaceOrView" and ("torch::ADInplaceOrView::" in function or "utograd" in function):
+        if key == "ADInplaceOrView" and any(mark in function for mark in VIEW_KERNELS):
             return keyset & self._after_views, EXPECTED, "views and versions: redispatches below ADInplaceOrView"
-        for mark, what in _BELOW_ITS_KEY.items():
+        for mark, what in KERNELS_BELOW_THEIR_KEY.items():
             if function.startswith(mark) or function.endswith("::" + mark):
                 return keyset & self._keys.full_after(key), EXPECTED, f"{what}, then redispatches below {key}"
         if key.startswith("Autocast"):

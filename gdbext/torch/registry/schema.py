@@ -12,6 +12,7 @@ from gdbext.errors import BadData, MemoryFault
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
+from gdbext.torch.symbols import INTERNED_STRINGS
 from gdbext.torch.values.containers import StringReader, vector_span
 from gdbext.torch.values.ivalue import ValueReader, quoted
 from gdbext.torch.values.jit_type import TypeReader
@@ -19,7 +20,6 @@ from gdbext.torch.values.jit_type import TypeReader
 ARGUMENT_LIMIT = 512
 """PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
 ALIAS_LIMIT = 256
-INTERNED_STRINGS = "_ZZN3c10L13globalStringsEvE1s"
 """The table of all c10::Symbols, a local static of libtorch_cpu (ATen/core/interned_strings.cpp)."""
 
 _UNKNOWN = "?"
@@ -61,7 +61,7 @@ class SchemaReader:
         self._set = layout.struct("std::unordered_set")
         self._interned = layout.struct("c10::InternedStrings")
         self._symbol = layout.struct("c10::InternedStrings::SymbolInfo")
-        self._symbols_at = symbolizer.address_of(INTERNED_STRINGS, "libtorch_cpu.so")
+        self._symbols_at = INTERNED_STRINGS.address(symbolizer)
         self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
 

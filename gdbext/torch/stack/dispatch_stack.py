@@ -16,10 +16,10 @@ from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.pending_redispatch import PendingRedispatch
 from gdbext.torch.stack.recovery import Recovered, Recovery
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, static_handle
+from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
 from gdbext.unwind.stack import Stack
 
-STEP_CALLBACKS = "_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE"
 """Called once by every ``Dispatcher::call`` and ``callBoxed``, by no redispatch (Dispatcher.h, 1.8 to 2.13)."""
 
 MAX_LAYERS = 4
@@ -233,7 +233,7 @@ class DispatchStackReader:
         return known
 
     def _search_step_callbacks(self, function: Function) -> bool:
-        wanted = self._symbolizer.address_of(STEP_CALLBACKS, "libtorch_cpu.so")
+        wanted = STEP_CALLBACKS.address(self._symbolizer)
         targets = {found.target for found in self._code.of(function).calls if found.target is not None}
         return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
 
@@ -266,8 +266,7 @@ class DispatchStackReader:
         """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""
         if not found.operator_struct:
             return True
-        name = f"_ZZ{found.mangled.split('.', 1)[0][2:]}E2op"
-        address = self._symbolizer.address_of(name, "libtorch_cpu.so")
+        address = self._symbolizer.address_of(static_handle(found.mangled), STATIC_HANDLE.library)
         return address is None or bool(self._memory.try_u64(address))
 
 

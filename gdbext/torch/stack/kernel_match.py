@@ -10,8 +10,8 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.roles import RUNTIME_FUNCTOR
 from gdbext.torch.stack.tail_calls import TailCalls
+from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
 from gdbext.unwind.frame_tables import FrameTable, frame_table
 from gdbext.unwind.stack import Stack
 
@@ -40,7 +40,7 @@ class KernelMatcher:
     def fits(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Where frame ``level`` is a wrapper that calls the function its functor points to, that function is next."""
         entry = kernel.unboxed or kernel.sym_unboxed
-        if not any(RUNTIME_FUNCTOR in name for name in self._symbolizer.names_at(entry)):
+        if not any(RUNTIME_FUNCTOR_CLASS in name for name in self._symbolizer.names_at(entry)):
             return True
         inner = stack.function(level - 1) if level else None
         return inner is not None and inner.start in self._tail_calls.stored_pointers(kernel.functor)

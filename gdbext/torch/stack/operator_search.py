@@ -18,6 +18,8 @@ from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
+from gdbext.torch.stack.roles import static_handle
+from gdbext.torch.symbols import STATIC_HANDLE
 from gdbext.unwind.stack import Stack
 
 _HANDLE_ARGUMENTS = 3
@@ -70,7 +72,7 @@ class OperatorSearch:
         return operator
 
     def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
-        address = self._symbolizer.address_of(f"_ZZ{mangled[2:]}E2op", "libtorch_cpu.so")
+        address = self._symbolizer.address_of(static_handle(mangled), STATIC_HANDLE.library)
         definition = self._memory.try_u64(address) if address is not None else None
         if not definition:
             return None  # the handle is not initialised, or its symbol is stripped

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.process.symbols import Function
+from gdbext.torch import symbols
+from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
+from gdbext.torch.torch_symbol import TorchSymbol
 
 
 class Role(Enum):
@@ -80,45 +83,40 @@ class FunctionRole:
     @property
     def calls_its_functor(self) -> bool:
         """A wrapper whose functor holds a function pointer: what it calls through a pointer is that function."""
-        return RUNTIME_FUNCTOR in self.mangled
+        return RUNTIME_FUNCTOR_CLASS in self.mangled
 
-
-RUNTIME_FUNCTOR = "31WrapFunctionIntoRuntimeFunctor_I"
-"""``c10::impl::detail::WrapFunctionIntoRuntimeFunctor_`` (ATen/core/boxing/impl/WrapFunctionIntoRuntimeFunctor.h)."""
 
 PLAIN = FunctionRole(Role.PLAIN)
 
-_OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
+_LENGTH = re.compile(r"\d+")
 _METHODS = {"4call": "call", "10redispatch": "redispatch"}
 
-_PREFIXES: tuple[tuple[str, Role, str], ...] = (
-    ("_ZNK3c1010Dispatcher9callBoxed", Role.DISPATCHER, "callBoxed"),
-    ("_ZNK3c1010Dispatcher23callBoxedForDispatchKey", Role.DISPATCHER, "callBoxed"),
-    ("_ZNK3c1010Dispatcher15redispatchBoxed", Role.DISPATCHER, "redispatchBoxed"),
-    ("_ZNK3c1010Dispatcher4callI", Role.DISPATCHER, "call"),
-    ("_ZNK3c1010Dispatcher10redispatchI", Role.DISPATCHER, "redispatch"),
-    ("_ZN3c1010Dispatcher27callWithDispatchKeySlowPathI", Role.SLOW_PATH, ""),
-    ("_ZNK3c1014OperatorHandle9callBoxedE", Role.HANDLE, "callBoxed"),
-    ("_ZNK3c1014OperatorHandle23callBoxedForDispatchKeyE", Role.HANDLE, "callBoxed"),
-    ("_ZNK3c1014OperatorHandle15redispatchBoxedE", Role.HANDLE, "redispatchBoxed"),
-    ("_ZNK3c104impl13OperatorEntry6lookupE", Role.LOOKUP, ""),
-    ("_ZN3c104impl18BoxedKernelWrapperI", Role.BOXING, ""),
-    ("_ZNK3c1014KernelFunction", Role.BOXING, ""),
-    ("_ZNK3c1011BoxedKernel9callBoxedE", Role.BOXING, ""),
-    ("_ZN3c1025callUnboxedKernelFunctionI", Role.BOXING, ""),
-    ("_ZN3c104impl28wrap_kernel_functor_unboxed_I", Role.UNBOXED_KERNEL, ""),
-    ("_ZN3c104impl31make_boxed_from_unboxed_functorI", Role.BOXED_FROM_UNBOXED, ""),
-    ("_ZN3c1011BoxedKernel19make_boxed_functionI", Role.BOXED_KERNEL, ""),
-    ("_ZZN3c1011BoxedKernel15makeFromFunctorI", Role.BOXED_KERNEL, ""),
-    ("_ZN5torch4impl8dispatch18PythonKernelHolderclE", Role.BOXED_BODY, ""),
-    ("_ZN3c1010Dispatcher10findSchemaE", Role.ENTERING, ""),
-    ("_ZN3c1010Dispatcher17findSchemaOrThrowE", Role.ENTERING, ""),
-    ("_ZN3c1010Dispatcher13realSingletonE", Role.ENTERING, ""),
-    ("__cxa_guard_acquire", Role.ENTERING, ""),
+_FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
+    (symbols.DISPATCHER_CALL_BOXED, Role.DISPATCHER, "callBoxed"),
+    (symbols.DISPATCHER_CALL_BOXED_FOR_KEY, Role.DISPATCHER, "callBoxed"),
+    (symbols.DISPATCHER_REDISPATCH_BOXED, Role.DISPATCHER, "redispatchBoxed"),
+    (symbols.DISPATCHER_CALL, Role.DISPATCHER, "call"),
+    (symbols.DISPATCHER_REDISPATCH, Role.DISPATCHER, "redispatch"),
+    (symbols.SLOW_PATH, Role.SLOW_PATH, ""),
+    (symbols.HANDLE_CALL_BOXED, Role.HANDLE, "callBoxed"),
+    (symbols.HANDLE_CALL_BOXED_FOR_KEY, Role.HANDLE, "callBoxed"),
+    (symbols.HANDLE_REDISPATCH_BOXED, Role.HANDLE, "redispatchBoxed"),
+    (symbols.LOOKUP, Role.LOOKUP, ""),
+    (symbols.BOXED_WRAPPER, Role.BOXING, ""),
+    (symbols.KERNEL_FUNCTION, Role.BOXING, ""),
+    (symbols.BOXED_CALL, Role.BOXING, ""),
+    (symbols.UNBOXED_CALL, Role.BOXING, ""),
+    (symbols.UNBOXED_WRAPPER, Role.UNBOXED_KERNEL, ""),
+    (symbols.BOXED_FROM_UNBOXED, Role.BOXED_FROM_UNBOXED, ""),
+    (symbols.BOXED_FUNCTION, Role.BOXED_KERNEL, ""),
+    (symbols.BOXED_FUNCTOR, Role.BOXED_KERNEL, ""),
+    (symbols.PYTHON_KERNEL, Role.BOXED_BODY, ""),
+    (symbols.FIND_SCHEMA, Role.ENTERING, ""),
+    (symbols.REAL_SINGLETON, Role.ENTERING, ""),
 )
 
-_TYPED_HANDLE = "_ZNK3c1019TypedOperatorHandleI"
-_CREATE_HANDLE = re.compile(r"_ZN2at4_ops\w*create_\w+_typed_handleE")
+_GUARD = "__cxa_guard_acquire"
+_CREATE_HANDLE = re.compile(symbols.CREATE_HANDLE)
 _UNBOXED_BODY = re.compile(r"\w\(c10::DispatchKeySet, [^()]*\)$")
 _STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
 _BOXED_SIGNATURES = (
@@ -139,15 +137,17 @@ def classify(function: Function | None) -> FunctionRole:
 
 
 def _by_mangled_name(name: str) -> FunctionRole | None:
-    if not name.startswith("_Z") and not name.startswith("__cxa"):
+    if name.startswith(_GUARD):
+        return FunctionRole(Role.ENTERING, "", "", name)
+    if not name.startswith("_Z"):
         return None
     operator = _operator(name)
     if operator is not None:
         return operator
-    for prefix, role, event in _PREFIXES:
-        if name.startswith(prefix):
+    for family, role, event in _FAMILIES:
+        if family.begins(name):
             return FunctionRole(role, event, "", name)
-    if name.startswith(_TYPED_HANDLE):
+    if symbols.TYPED_HANDLE.begins(name):
         return _typed_handle(name)
     if _CREATE_HANDLE.match(name):
         return FunctionRole(Role.ENTERING, "", "", name)
@@ -155,15 +155,25 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
 
 
 def _operator(name: str) -> FunctionRole | None:
-    match = _OPERATOR.match(name)
-    if match is None:
-        return None
-    start = match.end()
-    end = start + int(match.group(1))
-    for method, event in _METHODS.items():
-        if name.startswith(method + "E", end):
-            return FunctionRole(Role.OPERATOR, event, name[start:end], name)
-    return None
+    struct, event = operator_method(name)
+    return FunctionRole(Role.OPERATOR, event, struct, name) if event else None
+
+
+def operator_method(name: str) -> tuple[str, str]:
+    """("mm", "call") of ``_ZN2at4_ops2mm4callE...``; the event is "" for any other function."""
+    if not symbols.OPERATOR_STRUCT.begins(name):
+        return "", ""
+    length = _LENGTH.match(name, len(symbols.OPERATOR_STRUCT.names[0]))
+    if length is None:
+        return "", ""
+    end = length.end() + int(length.group())
+    struct = name[length.end() : end]
+    return next(((struct, event) for method, event in _METHODS.items() if name.startswith(method + "E", end)), ("", ""))
+
+
+def static_handle(mangled: str) -> str:
+    """The mangled name of the static OperatorHandle inside such a function."""
+    return f"_ZZ{mangled.split('.', 1)[0][2:]}E2op"
 
 
 def _typed_handle(name: str) -> FunctionRole | None:

@@ -18,23 +18,11 @@ from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer
+from gdbext.torch import symbols
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import python_name
 from gdbext.torch.values.keyset import KeyNames
-
-C10, CPU = "libc10.so", "libtorch_cpu.so"
-KEYSETS = "_ZN3c104impl26raw_local_dispatch_key_setE"
-AUTOGRAD_STATE = "_ZN3c1012_GLOBAL__N_118autograd_state_tlsE"
-PYTHON_DISPATCHER = "_ZN3c104implL21pythonDispatcherStateE"
-DISPATCH_MODES = "_ZN3c104implL22torchDispatchModeStateE"
-AUTOCAST_DTYPE = "_ZN2at8autocast12_GLOBAL__N_114autocast_dtypeE"
-AUTOCAST_CACHE = "_ZN2at8autocast12_GLOBAL__N_113cache_enabledE"
-AUTOCAST_NESTING = "_ZN2at8autocast12_GLOBAL__N_17nestingE"
-SEQUENCE_NUMBER = "_ZN2at15sequence_number12_GLOBAL__N_112sequence_nr_E"
-FUNCTORCH = "_ZN2at9functorch12_GLOBAL__N_113kFuncTorchTLSE"
-FUNCTORCH_VTABLE = "_ZTVN2at9functorch12FuncTorchTLSE"
-TORCH_FUNCTION = "_ZN2at4implL24pythonTorchFunctionStateE"
 
 LAYER_LIMIT = 4096
 MODE_LIMIT = 4096
@@ -155,13 +143,13 @@ class DispatchStateReader:
 
         ``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default.
         """
-        raw = self._variables.read(thread_pointer, KEYSETS, C10, 16) or bytes(16)
+        raw = self._variables.read(thread_pointer, symbols.KEYSETS, 16) or bytes(16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
     def _autograd(self, thread_pointer: int) -> AutogradFlags:
         shape = self._layout.struct("c10::AutogradState")
-        raw = self._variables.read(thread_pointer, AUTOGRAD_STATE, C10, shape.size)
+        raw = self._variables.read(thread_pointer, symbols.AUTOGRAD_STATE, shape.size)
         if raw is None:
             return AutogradFlags()
         return AutogradFlags(
@@ -176,7 +164,7 @@ class DispatchStateReader:
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
         count = devices.get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        raw = self._variables.read(thread_pointer, AUTOCAST_DTYPE, CPU, count) or b""
+        raw = self._variables.read(thread_pointer, symbols.AUTOCAST_DTYPE, count) or b""
         excluded = self.keysets(thread_pointer)[1]
         found = []
         for slot in self._keys.slots:
@@ -189,25 +177,25 @@ class DispatchStateReader:
         return tuple(found)
 
     def _autocast_cache(self, thread_pointer: int) -> bool:
-        return (self._variables.read(thread_pointer, AUTOCAST_CACHE, CPU, 1) or b"\1") != b"\0"
+        return (self._variables.read(thread_pointer, symbols.AUTOCAST_CACHE, 1) or b"\1") != b"\0"
 
     def _autocast_nesting(self, thread_pointer: int) -> int:
-        return struct.unpack("<i", self._variables.read(thread_pointer, AUTOCAST_NESTING, CPU, 4) or bytes(4))[0]  # type: ignore[no-any-return]
+        return struct.unpack("<i", self._variables.read(thread_pointer, symbols.AUTOCAST_NESTING, 4) or bytes(4))[0]  # type: ignore[no-any-return]
 
     def _sequence_number(self, thread_pointer: int) -> int:
-        return int.from_bytes(self._variables.read(thread_pointer, SEQUENCE_NUMBER, CPU, 8) or b"", "little")
+        return int.from_bytes(self._variables.read(thread_pointer, symbols.SEQUENCE_NUMBER, 8) or b"", "little")
 
     def _python_dispatcher(self, thread_pointer: int) -> bool:
-        return any(self._variables.read(thread_pointer, PYTHON_DISPATCHER, C10, 8) or b"")
+        return any(self._variables.read(thread_pointer, symbols.PYTHON_DISPATCHER, 8) or b"")
 
     # --- functorch -------------------------------------------------------------------------------
 
     def _functorch(self, thread_pointer: int) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
-        pointer = int.from_bytes(self._variables.read(thread_pointer, FUNCTORCH, CPU, 8) or b"", "little")
+        pointer = int.from_bytes(self._variables.read(thread_pointer, symbols.FUNCTORCH, 8) or b"", "little")
         if not pointer:
             return ()
-        vtable = self._symbolizer.address_of(FUNCTORCH_VTABLE, CPU)
+        vtable = symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
         if vtable is None or self._memory.u64(pointer) != vtable + 16:
             raise BadData(f"the object at {pointer:#x} is no FuncTorchTLS")
         shape = self._layout.struct("at::functorch::DynamicLayer")
@@ -228,7 +216,7 @@ class DispatchStateReader:
     def _python_modes(self, thread_pointer: int) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
         shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
-        state = self._variables.address(thread_pointer, DISPATCH_MODES, C10)
+        state = self._variables.address(thread_pointer, symbols.DISPATCH_MODES)
         if state is None:
             return ()
         kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
@@ -244,7 +232,7 @@ class DispatchStateReader:
     def _torch_function(self, thread_pointer: int) -> tuple[str, tuple[str, ...]]:
         """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
         shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
-        state = self._variables.address(thread_pointer, TORCH_FUNCTION, CPU)
+        state = self._variables.address(thread_pointer, symbols.TORCH_FUNCTION)
         if state is None:
             return _TORCH_FUNCTION_STATES[0], ()
         number = self._memory.u32(state + shape.field("disabled_state_").offset)

@@ -11,6 +11,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer
+from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.dtype import device_text, python_name, short_name
 from gdbext.torch.values.keyset import KeyNames
 
@@ -18,7 +19,6 @@ DIMENSION_LIMIT = 64
 """Dimensions; PyTorch's iterators take at most 64."""
 _CUSTOM_SIZES = 2
 """``TensorImpl::SizesStridesPolicy::CustomSizes``; 1 is CustomStrides: the sizes are stored all the same."""
-UNDEFINED_IMPL = "c10::UndefinedTensorImpl"
 _VTABLE = "_ZTV"
 _VTABLE_START = 16
 """A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
@@ -45,7 +45,7 @@ class TensorFacts:
     @property
     def short(self) -> str:
         """``f32[4, 4] Meta``."""
-        if self.implementation == UNDEFINED_IMPL:
+        if self.implementation == UNDEFINED_TENSOR:
             return "undefined"
         shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
         return f"{short_name(self.dtype)}[{shape}] {self.backend}".rstrip()

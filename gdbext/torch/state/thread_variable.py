@@ -9,6 +9,7 @@ from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
+from gdbext.torch.torch_symbol import TorchSymbol
 
 _GUARD = "__tls_guard"
 _GUARD_REACH = 32
@@ -25,16 +26,16 @@ class ThreadVariables:
         self._locals = ThreadLocals(memory, symbolizer.modules)
         self._guards: dict[tuple[str, int], int | None] = {}
 
-    def read(self, thread_pointer: int, name: str, module: str, size: int) -> bytes | None:
-        """The first ``size`` bytes of the variable with that mangled name.
+    def read(self, thread_pointer: int, variable: TorchSymbol, size: int) -> bytes | None:
+        """The first ``size`` bytes of the variable.
 
         Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
         not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
         variable or it is smaller, ThreadLocalUnknown, MemoryFault.
         """
-        place, symbol = self._find(name, module)
+        place, symbol = self._find(variable)
         if symbol.size < size:
-            raise BadData(f"{name} has {symbol.size} bytes, not {size}")
+            raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
         guard = self._guard(place, symbol)
         try:
             block = self._locals.block(thread_pointer, place)
@@ -44,9 +45,9 @@ class ThreadVariables:
             return None
         return self._memory.read(block + symbol.vaddr, size)
 
-    def address(self, thread_pointer: int, name: str, module: str) -> int | None:
+    def address(self, thread_pointer: int, variable: TorchSymbol) -> int | None:
         """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
-        place, symbol = self._find(name, module)
+        place, symbol = self._find(variable)
         guard = self._guard(place, symbol)
         try:
             block = self._locals.block(thread_pointer, place)
@@ -56,10 +57,10 @@ class ThreadVariables:
             return None
         return block + symbol.vaddr
 
-    def _find(self, name: str, module: str) -> tuple[Module, Symbol]:
-        found = self._symbolizer.symbol_of(name, module)
+    def _find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
+        found = variable.find(self._symbolizer)
         if found is None or found[1].type != STT_TLS:
-            raise BadData(f"{module} has no thread-local variable {name}")
+            raise BadData(f"{variable.library} has no thread-local variable {variable.names[0]}")
         return found
 
     def _guard(self, module: Module, symbol: Symbol) -> int | None:

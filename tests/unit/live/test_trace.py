@@ -14,7 +14,6 @@ from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.patterns import direct_calls
 from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
-from gdbext.live.hooks.operator_functions import split_struct
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.render.json.chrome_trace import ChromeTrace
@@ -222,20 +221,6 @@ def test_json_lines() -> None:
     documents = [json.loads(part) for part in parts]
     assert [document["step"] for document in documents] == ["dispatch", "enter", "end"]
     assert {document["number"] for document in documents} == {1}
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("_ZN2at4_ops2mm4callERKNS_6TensorES4_", ("mm", "call")),
-        ("_ZN2at4_ops2mm10redispatchEN3c1014DispatchKeySetE", ("mm", "redispatch")),
-        ("_ZN2at4_ops11add__Tensor4callE", ("add__Tensor", "call")),
-        ("_ZN2at4_ops2mm6schemaE", ("mm", "")),
-        ("_ZN2at4_opsL23create_mm_typed_handleEv", ("", "")),
-    ],
-)
-def test_split_struct(name: str, expected: tuple[str, str]) -> None:
-    assert split_struct(name) == expected
 
 
 @pytest.mark.parametrize(

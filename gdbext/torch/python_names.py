@@ -1,0 +1,15 @@
+"""What is assumed of torch's Python modules by name, like ``symbols.py`` for its libraries.
+
+Seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0.
+"""
+
+from __future__ import annotations
+
+LOADER_FILE = "torch/utils/data/dataloader.py"
+"""Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""
+LOADER_WORKERS = "_workers"
+"""The attribute of _MultiProcessingDataLoaderIter with its worker processes (multiprocessing.Process)."""
+
+PIN_MEMORY_THREADS = (("pin_memory.py", "_pin_memory_loop"), ("pin_memory.py", "do_one_step"))
+"""(file, function) of the main function of the threads of torch/utils/data/_utils/pin_memory.py; without it an idle one
+is called a waiting thread."""

@@ -1,0 +1,59 @@
+"""What is assumed of torch by name, against the installed wheel."""
+
+from __future__ import annotations
+
+import ast
+import time
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.torch import python_names
+from gdbext.torch.symbols import CUDA, PYTHON, TORCH_SYMBOLS
+from gdbext.torch.torch_symbol import NameKind, TorchSymbol
+
+pytestmark = [pytest.mark.torch]
+
+SPEC = find_spec("torch")
+TORCH = Path(SPEC.origin).parent if SPEC is not None and SPEC.origin is not None else Path()
+ROWS = [pytest.param(row, id=name) for name, row in TORCH_SYMBOLS.items()]
+
+
+@cache
+def index(library: str) -> SymbolIndex:
+    return SymbolIndex(ElfImage.open(str(TORCH / "lib" / library)))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_wheel_has_it(row: TorchSymbol) -> None:
+    if row.library == CUDA and not (TORCH / "lib" / CUDA).exists():
+        return  # the CPU wheel
+    names = row.names if row.kind is NameKind.SYMBOL else row.examples
+    found = any(index(row.library or PYTHON).lookup(name) for name in names)
+    assert found is not row.unoptimised
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.values[0].unoptimised])  # type: ignore[attr-defined]
+def test_what_is_inlined_is_really_not_there(row: TorchSymbol) -> None:
+    assert not any(index(row.library).has_beginning(name) for name in row.beginnings)
+
+
+def test_examples_are_found_at_once() -> None:
+    rows = [row for row in TORCH_SYMBOLS.values() if row.library != CUDA and not row.unoptimised]
+    for library in {row.library or PYTHON for row in rows}:
+        index(library).lookup("warm")
+    began = time.monotonic()
+    assert all(index(row.library or PYTHON).lookup((row.examples or row.names)[0]) is not None for row in rows)
+    assert time.monotonic() - began < 0.05
+
+
+def test_python_names() -> None:
+    loader = TORCH.parent / python_names.LOADER_FILE
+    assert f"self.{python_names.LOADER_WORKERS} = []" in loader.read_text()
+    for file, function in python_names.PIN_MEMORY_THREADS:
+        tree = ast.parse((loader.parent / "_utils" / file).read_text())
+        assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

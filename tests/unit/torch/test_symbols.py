@@ -1,0 +1,141 @@
+"""The table of names that are assumed of torch: nobody else writes one down, and each row is whole."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch import symbols
+from gdbext.torch.symbols import TORCH_SYMBOLS
+from gdbext.torch.torch_symbol import NameKind, SymbolStatus, TorchSymbol, nested_name
+
+PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
+ALLOWED = ("torch/symbols.py", "torch/torch_symbol.py", "formats/demangle.py")
+MANGLED = re.compile(r"^\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)")
+"""The beginning of a mangled name in one of torch's namespaces."""
+QUALIFIED = re.compile(r"^(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$")
+"""A function of torch; classes begin with a capital, members end in an underscore, and layouts have both."""
+
+
+def names_in(package: Path) -> list[str]:
+    """Names of torch's symbols outside of the table, as "file:line: name"."""
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package).as_posix()
+        if relative not in ALLOWED and not relative.startswith("layouts/measure/"):
+            found += [f"{relative}:{line}: {text}" for line, text in _texts(file.read_text())]
+    return found
+
+
+def _texts(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant):
+            text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+            if isinstance(text, str) and (MANGLED.match(text) or QUALIFIED.match(text)):
+                yield node.lineno, text
+
+
+KNOWN = {
+    "layouts/probe.py": "finds the dispatcher itself: the table stands above it",
+    "debuggers/gdb/breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
+    "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
+    "torch/registry/dispatch_table.py": "shown to people",
+}
+"""Files that may have one, and why."""
+
+
+def test_names_stand_in_the_table_only() -> None:
+    assert [each for each in names_in(PACKAGE) if each.partition(":")[0] not in KNOWN] == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ['"_ZN3c1010Dispatcher4callE"', 'b"_ZNK5torch8autograd6Engine"', '"torch::autograd::Engine::execute"',
+     'r"^_ZN4gloo"', '"_ZTVN2at9functorch12FuncTorchTLSE"'],
+)  # fmt: skip
+def test_a_planted_name_is_found(tmp_path: Path, planted: str) -> None:
+    (tmp_path / "planted.py").write_text(f"NAME = {planted}\n")
+    assert len(names_in(tmp_path)) == 1
+
+
+def test_every_row_is_whole() -> None:
+    assert len(TORCH_SYMBOLS) > 60
+    for name, row in TORCH_SYMBOLS.items():
+        assert all((row.names, row.purpose, row.lost)), name
+        assert _version(row.first) <= _version(row.last), name
+        if row.kind is NameKind.SYMBOL:
+            assert not row.examples, name
+        elif not row.unoptimised:
+            assert row.examples, name
+        assert all(example.startswith(row.beginnings) for example in row.examples), name
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def test_no_name_stands_twice() -> None:
+    every = [name for row in TORCH_SYMBOLS.values() for name in row.names]
+    assert len(every) == len(set(every))
+
+
+def test_nested_names() -> None:
+    assert nested_name("c10d::Work::wait") == "4c10d4Work4wait"
+    assert nested_name("std::future::get") == "St6future3get"
+
+
+class Libraries:
+    """A symbolizer over made-up libraries: file name to the mangled names in it."""
+
+    def __init__(self, **libraries: tuple[str, ...]) -> None:
+        self._libraries = {f"{name}.so": names for name, names in libraries.items()}
+        self.searched: list[str] = []
+        self.modules = SimpleNamespace(named=lambda name: name if name in self._libraries else None)
+
+    def symbol_of(self, name: str, library: str | None) -> Any:
+        places = [library] if library is not None else list(self._libraries)
+        return next((place for place in places if name in self._libraries.get(place, ())), None)
+
+    def index(self, library: str) -> Any:
+        return SimpleNamespace(has_beginning=lambda beginning: self._search(library, beginning))
+
+    def _search(self, library: str, beginning: str) -> bool:
+        self.searched.append(beginning)
+        return any(name.startswith(beginning) for name in self._libraries[library])
+
+
+def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
+    return row.status(cast(Symbolizer, libraries))
+
+
+def test_status() -> None:
+    whole = symbols.SINGLETON.names[0]
+    assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
+    assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
+    assert status(symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NO_LIBRARY
+    assert status(symbols.SINGLETON_REFERENCE, Libraries(other=symbols.SINGLETON_REFERENCE.names)) is SymbolStatus.FOUND
+    assert status(symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
+
+
+def test_an_older_spelling_will_do() -> None:
+    older = symbols.PYTHON_DISPATCHER.names[1]
+    assert status(symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
+
+
+def test_a_family_is_searched_for_only_without_its_examples() -> None:
+    known = Libraries(libtorch_cpu=symbols.AUTOGRAD_POP.examples)
+    assert status(symbols.AUTOGRAD_POP, known) is SymbolStatus.FOUND
+    assert known.searched == []
+    changed = Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue3popEi",))
+    assert status(symbols.AUTOGRAD_POP, changed) is SymbolStatus.FOUND
+    assert changed.searched == ["_ZN5torch8autograd10ReadyQueue3popE"]
+    assert status(symbols.AUTOGRAD_POP, Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue4popxE",))) is (
+        SymbolStatus.MISSING
+    )
