@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="VALUE|EXPR",
         help="bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
-        "a register of the selected thread ($rbx, *$rsp+8), memory (*0x7f...), a tensor's key set (tensor:0x7f...)",
+        "a register of the selected thread ($NAME, *$NAME+8), memory (*0x7f...), a tensor's key set (tensor:0x7f...)",
     )
 
 
@@ -61,7 +61,7 @@ def _bits(session: Session, keys: KeyNames, text: str) -> int:
 
 
 def _register(session: Session, star: str, name: str, sign: str | None, offset: str | None) -> int:
-    """``$rbx``, ``*$rsp``, ``*$rsp+8``: a register of the selected thread, or the word that it points at."""
+    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word that it points at."""
     thread = session.target.selected_thread()
     if thread is None:
         raise UsageError("no thread is selected, so there are no registers", help="give the value itself")

@@ -78,7 +78,7 @@ class _Program:
 
     def _delta(self, opcode: int, code: bytes, position: int) -> tuple[int, int]:
         if opcode == 0x01:  # DW_CFA_set_loc: an address, in the FDE's own encoding
-            raise BadData("DW_CFA_set_loc, which no x86-64 compiler emits")
+            raise BadData("DW_CFA_set_loc, which no compiler emits")
         size = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}[opcode]  # advance_loc1, 2, 4, MIPS_advance_loc8
         return int.from_bytes(code[position : position + size], "little"), position + size
 

@@ -1,7 +1,6 @@
-"""One 64-bit little-endian x86-64 ELF file, mapped: headers, segments, sections, notes.
+"""One 64-bit little-endian ELF file, mapped: segments, sections, the dynamic section.
 
-Layouts and constants are those of the System V gABI (chapters 4 and 5) and its x86-64 supplement, as in glibc's
-``elf/elf.h``. Every offset in the file is suspect: it is checked against the file's size before use.
+Section headers: System V gABI, chapter 4, and glibc's ``elf/elf.h``.
 """
 
 from __future__ import annotations
@@ -9,61 +8,34 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from stat import S_ISREG
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gdbext.errors import SymbolFileError
+from gdbext.formats.elf_header import (
+    PF_X,
+    PT_DYNAMIC,
+    PT_GNU_EH_FRAME,
+    PT_LOAD,
+    PT_NOTE,
+    PT_TLS,
+    Data,
+    Segment,
+    build_id_in,
+    parse_header,
+    parse_segments,
+)
 
-ET_EXEC, ET_DYN = 2, 3
-EM_X86_64 = 62
-PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
-PF_X, PF_W = 1, 2
 SHF_EXECINSTR = 4
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
-NT_GNU_BUILD_ID = 3
 DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH, DT_VERSYM = 4, 5, 6, 10, 0x6FFFFEF5, 0x6FFFFFF0
 DT_RELA, DT_RELASZ, DT_RELACOUNT, DT_JMPREL, DT_PLTRELSZ = 7, 8, 0x6FFFFFF9, 23, 2
 
-EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-"""Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
-shnum, shstrndx."""
-PHDR = struct.Struct("<IIQQQQQQ")
-"""Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
 _SHDR = struct.Struct("<IIQQQQIIQQ")
-_NHDR = struct.Struct("<III")
 _DYN = struct.Struct("<QQ")
-_IDENT = b"\x7fELF\x02\x01"  # ELFCLASS64, ELFDATA2LSB
-_MAX_SEGMENTS = 256
 _MAX_SECTIONS = 65536
-_MAX_NOTES = 256
 _MAX_DYNAMIC = 4096
-
-
-class Data(Protocol):
-    """What an image is made of: a mapped file, bytes that were read from the target, or what a recording has of a file.
-
-    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it. What a recording
-    does not have raises SymbolFileError.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> bytes: ...
-
-    def find(self, needle: bytes, start: int, end: int, /) -> int:
-        """As bytes.find."""
-
-
-class Segment(NamedTuple):
-    """One program header (Elf64_Phdr); sizes in bytes."""
-
-    type: int
-    flags: int
-    offset: int
-    vaddr: int
-    filesz: int
-    memsz: int
 
 
 class Section(NamedTuple):
@@ -81,72 +53,6 @@ class Section(NamedTuple):
     entsize: int
 
 
-class Header(NamedTuple):
-    """What is used of the ELF header (Elf64_Ehdr)."""
-
-    type: int
-    machine: int
-    entry: int
-    phoff: int
-    shoff: int
-    phentsize: int
-    phnum: int
-    shentsize: int
-    shnum: int
-    shstrndx: int
-
-
-def parse_header(data: Data | memoryview) -> Header:
-    """The ELF header at the start of ``data``. Raises SymbolFileError for anything but x86-64 ELF."""
-    if len(data) < EHDR.size or bytes(data[:6]) != _IDENT:
-        raise SymbolFileError("not a 64-bit little-endian ELF file")
-    _, kind, machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = (
-        EHDR.unpack(data[: EHDR.size])
-    )
-    if machine != EM_X86_64:
-        raise SymbolFileError(f"ELF file of another machine (e_machine {machine})")
-    return Header(kind, machine, entry, phoff, shoff, phentsize, phnum, shentsize, shnum, shstrndx)
-
-
-def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
-    """All program headers. Raises SymbolFileError when they do not lie inside ``data``."""
-    size = max(header.phentsize, PHDR.size)
-    if header.phnum > _MAX_SEGMENTS or header.phoff + header.phnum * size > len(data):
-        raise SymbolFileError(f"program headers lie outside the file ({header.phnum} at {header.phoff:#x})")
-    segments = []
-    for index in range(header.phnum):
-        kind, flags, offset, vaddr, _, filesz, memsz, _ = _unpack_at(PHDR, data, header.phoff + index * size)
-        segments.append(Segment(kind, flags, offset, vaddr, filesz, memsz))
-    return tuple(segments)
-
-
-def _unpack_at(layout: struct.Struct, data: Data, offset: int) -> tuple[int, ...]:
-    return layout.unpack(data[offset : offset + layout.size])
-
-
-def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """(owner, type, descriptor) of each note in the contents of a PT_NOTE segment; ends at the first bad one."""
-    position = 0
-    for _ in range(_MAX_NOTES):
-        if position + _NHDR.size > len(data):
-            return
-        name_size, size, kind = _NHDR.unpack_from(data, position)
-        name_at = position + _NHDR.size
-        at = name_at + ((name_size + 3) & ~3)
-        if at + size > len(data):
-            return
-        yield data[name_at : name_at + name_size].rstrip(b"\0"), kind, data[at : at + size]
-        position = at + ((size + 3) & ~3)
-
-
-def build_id_in(data: bytes) -> str | None:
-    """The GNU build-id (hex) among the notes in ``data``, None if there is none."""
-    for owner, kind, content in notes(data):
-        if owner == b"GNU" and kind == NT_GNU_BUILD_ID and content:
-            return content.hex()
-    return None
-
-
 class ElfImage:
     """One ELF file. ``data`` is its contents by file offset; addresses are the file's own (vaddr).
 
@@ -158,13 +64,16 @@ class ElfImage:
     from_memory = False
     """True when this is not the file but what the target has mapped of it (see loaded_image.py)."""
 
-    def __init__(self, data: Data, path: str, identity: str = "") -> None:
-        """Raises SymbolFileError. ``identity`` tells this file from others of the same path (size and time)."""
+    def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
+        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given.
+
+        ``identity`` tells this file from others of the same path (size and time).
+        """
         self.path = path
         self.data = data
         self.identity = identity
         self.size = len(data)
-        self.header = parse_header(data)
+        self.header = parse_header(data, machine)
         self.machine = self.header.machine
         self.entry = self.header.entry
         self.segments = parse_segments(data, self.header)
@@ -175,8 +84,8 @@ class ElfImage:
         self._build_id_known = False
 
     @classmethod
-    def open(cls, path: str) -> ElfImage:
-        """Map the file at ``path``. Raises SymbolFileError when it cannot be read or is no x86-64 ELF file."""
+    def open(cls, path: str, machine: int | None = None) -> ElfImage:
+        """Map the file at ``path``. Raises SymbolFileError where it cannot be read or is no such ELF file."""
         try:
             if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
                 raise SymbolFileError(f"cannot open {path}: no regular file")
@@ -191,7 +100,7 @@ class ElfImage:
         finally:
             os.close(descriptor)
         try:
-            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}")
+            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}", machine)
         except SymbolFileError as error:
             data.close()
             raise SymbolFileError(f"{path}: {error.what}") from error
@@ -246,8 +155,9 @@ class ElfImage:
             return []
         if header.shoff + header.shnum * size > self.size:
             return []
+        starts = range(header.shoff, header.shoff + header.shnum * size, size)
         try:
-            raw = [_unpack_at(_SHDR, self.data, header.shoff + index * size) for index in range(header.shnum)]
+            raw = [_SHDR.unpack(self.data[start : start + _SHDR.size]) for start in starts]
         except SymbolFileError:
             return []
         names = raw[header.shstrndx]

@@ -10,18 +10,23 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator
 from typing import Callable, NamedTuple
 
-from gdbext.errors import BadCore, NotPermitted
-
-ET_CORE = 4
-PT_LOAD = 1
-PT_NOTE = 4
-PF_X = 1
-PF_W = 2
-PN_XNUM = 0xFFFF
-"""e_phnum when there are more headers than fit; sh_info of section 0 then has their number."""
+from gdbext.errors import BadCore, NotPermitted, SymbolFileError
+from gdbext.formats.elf_header import (
+    EHDR,
+    ET_CORE,
+    PHDR,
+    PN_XNUM,
+    PT_LOAD,
+    PT_NOTE,
+    Header,
+    Identity,
+    identify,
+    notes,
+    parse_header,
+    segments,
+)
 
 NT_PRSTATUS = 1
 NT_PRPSINFO = 3
@@ -32,13 +37,12 @@ NT_SIGINFO = 0x53494749
 MAX_SEGMENTS = 10_000_000
 """More than any vm.max_map_count; 56 bytes each must also fit into the file."""
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-_NOTE = struct.Struct("<III")
 _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
 _PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
 _PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
 
+_SH_INFO_AT = 44  # in Elf64_Shdr
+_OTHER_TYPES = {1: "an object file", 2: "a program", 3: "a program or a library"}
 _COMPRESSED = (
     (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d -k"),
     (b"\x1f\x8b", "gzip", "gzip -d -k"),
@@ -48,11 +52,11 @@ _COMPRESSED = (
 )
 
 
-CheckMachine = Callable[[str, int, bool, int], None]
-"""(path, 32 or 64 bits, little-endian, e_machine): raises where cores of that machine cannot be read."""
+CheckMachine = Callable[[str, Identity], None]
+"""Path and what the file begins with: raises where cores of that machine cannot be read."""
 
 
-class Segment(NamedTuple):
+class MemorySegment(NamedTuple):
     """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
 
     start: int
@@ -92,7 +96,7 @@ class ElfCore:
         self.path = path
         self._check_machine = check_machine
         self.warnings: list[str] = []
-        self.segments: list[Segment] = []
+        self.segments: list[MemorySegment] = []
         self.threads: list[CoreThread] = []
         self.files: list[FileMapping] = []
         self.raw_auxv = b""
@@ -112,30 +116,24 @@ class ElfCore:
         self.data.close()
 
     def _parse(self) -> None:
-        self.machine, table_at, entry_size, count, self.written_by_debugger = _checked_header(
-            self.path, self.data, self._check_machine
-        )
-        notes = []
-        for kind, flags, offset, vaddr, _, filesz, memsz, _ in self._program_headers(table_at, entry_size, count):
+        header, count = _checked_header(self.path, self.data, self._check_machine)
+        self.machine = header.machine
+        self.written_by_debugger = header.shnum > 1
+        described = []
+        for kind, flags, offset, vaddr, filesz, memsz in segments(self.data, header, count):
             if kind == PT_LOAD and memsz:
-                self.segments.append(Segment(vaddr, vaddr + memsz, offset, min(filesz, memsz), flags))
+                self.segments.append(MemorySegment(vaddr, vaddr + memsz, offset, min(filesz, memsz), flags))
             elif kind == PT_NOTE:
-                notes.append((offset, filesz))
+                described.append((offset, filesz))
         self.segments.sort()
-        for offset, filesz in notes:
+        for offset, filesz in described:
             self._read_notes(offset, filesz)
         if not self.threads:
-            raise BadCore(f"{self.path} describes no thread", why=self._why_no_thread(notes))
+            raise BadCore(f"{self.path} describes no thread", why=self._why_no_thread(described))
         self._warn_of_truncation()
 
-    def _program_headers(self, table_at: int, entry_size: int, count: int) -> Iterator[tuple[int, ...]]:
-        if entry_size < _PROGRAM_HEADER.size or count > MAX_SEGMENTS or table_at + count * entry_size > self.size:
-            raise BadCore(f"{self.path} is truncated: its {count} program headers are not all there")
-        for index in range(count):
-            yield _PROGRAM_HEADER.unpack_from(self.data, table_at + index * entry_size)
-
-    def _why_no_thread(self, notes: list[tuple[int, int]]) -> str:
-        if any(offset + size > self.size for offset, size in notes):
+    def _why_no_thread(self, described: list[tuple[int, int]]) -> str:
+        if any(offset + size > self.size for offset, size in described):
             return "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
         return "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
 
@@ -151,15 +149,9 @@ class ElfCore:
         end = min(offset + size, self.size)
         if offset + size > self.size:
             self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
-        while offset + _NOTE.size <= end:
-            name_size, description_size, kind = _NOTE.unpack_from(self.data, offset)
-            name_at = offset + _NOTE.size
-            start = name_at + (name_size + 3 & ~3)
-            if start + description_size > end:
-                return
-            if self.data[name_at : name_at + 4] == b"CORE":
-                self._read_note(kind, start, description_size)
-            offset = start + (description_size + 3 & ~3)
+        for note in notes(self.data, offset, end):
+            if note.owner == b"CORE":
+                self._read_note(note.type, note.offset, note.size)
 
     def _read_note(self, kind: int, start: int, size: int) -> None:
         if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
@@ -205,10 +197,10 @@ def is_core(path: str) -> bool:
     """The file says of itself that it is an ELF core."""
     try:
         with open(path, "rb") as file:
-            header = file.read(18)
+            found = identify(file.read(EHDR.size))
     except OSError:
         return False
-    return header[:4] == b"\x7fELF" and header[16:18] in (b"\4\0", b"\0\4")
+    return found is not None and found.type == ET_CORE
 
 
 def _text(field: bytes) -> str:
@@ -236,29 +228,35 @@ def _map_file(path: str) -> mmap.mmap:
         raise BadCore(f"cannot open {path}: {error.strerror or error}", why="") from error
 
 
-def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[int, int, int, int, bool]:
-    """e_machine, offset, size and number of the program headers, and whether a debugger wrote the file."""
-    magic = data[:6]
-    _refuse_compressed(path, magic)
-    if magic[:4] != b"\x7fELF":
+def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[Header, int]:
+    """The ELF header and the number of program headers."""
+    start = data[: EHDR.size]
+    _refuse_compressed(path, start)
+    found = identify(start)
+    if found is None and start[:4] != b"\x7fELF":
         raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
-    if len(data) < 20:
+    if found is None:
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
-    little = data[5] != 2
-    kind, machine = struct.unpack_from("<HH" if little else ">HH", data, 16)
-    if kind != ET_CORE:
-        what = {1: "an object file", 2: "a program", 3: "a program or a library"}.get(kind, "another kind of file")
+    if found.type != ET_CORE:
+        what = _OTHER_TYPES.get(found.type, "another kind of file")
         raise BadCore(f"{path} is an ELF file but no core dump: it is {what}", why="scripts/dispatch -c wants a core")
-    check_machine(path, 64 if data[4] == 2 else 32, little, machine)
-    if len(data) < _HEADER.size:
-        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
-    fields = _HEADER.unpack_from(data)
-    table_at, sections_at, entry_size, count, sections = fields[5], fields[6], fields[9], fields[10], fields[12]
+    check_machine(path, found)
+    try:
+        header = parse_header(data)
+    except SymbolFileError:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
+    return header, _segment_count(path, data, header)
+
+
+def _segment_count(path: str, data: mmap.mmap, header: Header) -> int:
+    count = header.phnum
     if count == PN_XNUM:
-        if not _HEADER.size <= sections_at <= len(data) - 64:
+        if not EHDR.size <= header.shoff <= len(data) - 64:
             raise BadCore(f"{path} is truncated: the number of its program headers is not there")
-        (count,) = struct.unpack_from("<I", data, sections_at + 44)
-    return machine, table_at, entry_size, count, sections > 1
+        (count,) = struct.unpack_from("<I", data, header.shoff + _SH_INFO_AT)
+    if header.phentsize < PHDR.size or count > MAX_SEGMENTS or header.phoff + count * header.phentsize > len(data):
+        raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
+    return int(count)
 
 
 def _refuse_compressed(path: str, magic: bytes) -> None:

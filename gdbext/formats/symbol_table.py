@@ -21,9 +21,9 @@ from gdbext.formats.elf import (
     SHT_DYNSYM,
     SHT_NOBITS,
     SHT_SYMTAB,
-    Data,
     ElfImage,
 )
+from gdbext.formats.elf_header import Data
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10

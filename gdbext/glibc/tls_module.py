@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gdbext.errors import MemoryFault
+from gdbext.formats.auxv import AT_ENTRY
 from gdbext.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB
 from gdbext.glibc.abi import glibc_abi
 from gdbext.process.memory import Memory
 from gdbext.process.memory_image import image_in_memory
 from gdbext.process.modules import Module
 
-_AT_ENTRY = 9
 _RELA = struct.Struct("<QIIq")
 """Elf64_Rela: r_offset, type and symbol of r_info, r_addend."""
 _SYM = struct.Struct("<IBBHQQ")
@@ -92,7 +92,7 @@ def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int |
 
 def _is_program(module: Module, memory: Memory) -> bool:
     """True for the executable itself, when it has thread-local variables."""
-    entry = memory.target.auxv().get(_AT_ENTRY, 0)
+    entry = memory.target.auxv().get(AT_ENTRY, 0)
     image = module.image
     return bool(entry) and image is not None and image.tls is not None and image.entry + module.base == entry
 

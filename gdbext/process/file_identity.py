@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
-from gdbext.errors import MemoryFault, SymbolFileError
-from gdbext.formats.elf import (
-    EHDR,
-    PF_W,
-    PT_LOAD,
-    PT_NOTE,
-    ElfImage,
-    Segment,
-    build_id_in,
-    parse_header,
-    parse_segments,
-)
+from gdbext.errors import MemoryFault
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf_header import EHDR, PF_W, PT_LOAD, Segment
+from gdbext.formats.mapped_elf import MappedElf
 from gdbext.process.memory import PAGE_SIZE, Memory
 from gdbext.targets.base import MemoryMapping
 
-_NOTE_LIMIT = 64 * 1024
 _SAMPLED_PAGES = 64
 """Pages of each segment compared between a file and memory where no build-id tells them apart."""
 
@@ -30,37 +22,26 @@ class FileIdentity:
     def __init__(self, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
         self._memory = memory
         self._mappings = mappings
-        self._header: bytes | None = None
-        self._segments: tuple[Segment, ...] | None = None
-        self._build_id: str | None = None
-        self._build_id_read = False
+
+    @cached_property
+    def _mapped(self) -> MappedElf:
+        first = self._mappings[0]
+        start = first.start if first.offset == 0 else -1
+
+        def read(offset: int, size: int) -> bytes | None:
+            return self._memory.try_read(start + offset, size) if start >= 0 else None
+
+        return MappedElf(read, self._memory.architecture.elf_machine)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The program headers in memory; () where the first page cannot be read or is no ELF header."""
-        if self._segments is None:
-            self._segments = ()
-            first = self._mappings[0]
-            page = self._memory.try_read(first.start, PAGE_SIZE) if first.offset == 0 else None
-            if page is not None:
-                try:
-                    self._segments = parse_segments(page, parse_header(page))
-                    self._header = page[: EHDR.size]
-                except SymbolFileError:
-                    self._segments = ()
-        return self._segments
+        return self._mapped.segments
 
-    @property
+    @cached_property
     def build_id(self) -> str | None:
         """The GNU build-id (hex) in memory, None where it cannot be read or there is none."""
-        if not self._build_id_read:
-            self._build_id_read = True
-            bias = self.bias(self.segments)
-            for segment in self.segments:
-                if segment.type == PT_NOTE and self._build_id is None:
-                    content = self._memory.try_read(bias + segment.vaddr, min(segment.filesz, _NOTE_LIMIT))
-                    self._build_id = build_id_in(content or b"")
-        return self._build_id
+        return self._mapped.build_id
 
     def bias(self, segments: Sequence[Segment]) -> int:
         """Runtime address minus vaddr, from the first mapping that a PT_LOAD of ``segments`` explains."""
@@ -80,7 +61,7 @@ class FileIdentity:
         ours, theirs = self.build_id, image.build_id
         if ours is not None and theirs is not None:
             return None if ours == theirs else f"its build-id is {theirs}, that in memory is {ours}"
-        if self.segments and (self._header != image.contents(0, EHDR.size) or self.segments != image.segments):
+        if self.segments and (self._mapped.header != image.contents(0, EHDR.size) or self.segments != image.segments):
             return "its ELF headers differ"
         if not self._fits(image):
             return "its segments do not fit the mappings"

@@ -38,7 +38,7 @@ class MemoryImage(ElfImage):
         """``start`` is the ELF header's address, ``base`` the load bias. Raises SymbolFileError, MemoryFault."""
         self._memory = memory
         self._base = base
-        super().__init__(memory.read(start, PAGE_SIZE), path)
+        super().__init__(memory.read(start, PAGE_SIZE), path, machine=memory.architecture.elf_machine)
 
     def read(self, vaddr: int, size: int) -> bytes | None:
         """Exactly ``size`` bytes of memory that the file backs (relocated, and as the program left it)."""

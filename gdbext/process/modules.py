@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gdbext.errors import MemoryFault, SymbolFileError
-from gdbext.formats.elf import PT_LOAD, ElfImage, Segment
+from gdbext.formats.auxv import AT_SYSINFO_EHDR
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf_header import PT_LOAD, Segment
 from gdbext.process.file_identity import FileIdentity
 from gdbext.process.memory import PAGE_SIZE, Memory
 from gdbext.process.memory_image import MemoryImage
 from gdbext.targets.base import MemoryMapping, Target
 from gdbext.targets.host_files import FoundFile
 
-AT_SYSINFO_EHDR = 33
-"""Where the vdso's ELF header is (getauxval(3), <elf.h>)."""
 _VDSO = "[vdso]"
 _VDSO_LIMIT = 64 * 1024
 _SUFFIX = re.compile(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
@@ -122,7 +122,7 @@ class Module:
         status, problem = "deleted" if self._deleted else "missing", ""
         for path in self._candidates():
             try:
-                image = ElfImage.open(path)
+                image = ElfImage.open(path, self._memory.architecture.elf_machine)
             except SymbolFileError as error:
                 problem = problem or error.what
                 continue

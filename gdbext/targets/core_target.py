@@ -10,10 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault
-from gdbext.formats.elf_core import NT_PRSTATUS, PF_W, PF_X, CoreThread, ElfCore, FileMapping, Segment
+from gdbext.formats.auxv import AT_ENTRY, AT_RANDOM, AT_SYSINFO_EHDR, parse_auxv
+from gdbext.formats.elf_core import NT_PRSTATUS, CoreThread, ElfCore, FileMapping, MemorySegment
+from gdbext.formats.elf_header import PF_W, PF_X, Identity
+from gdbext.formats.mapped_elf import permission_text
 from gdbext.targets import linux
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
-from gdbext.targets.mapped_files import MappedFiles, permission_text
+from gdbext.targets.mapped_files import MappedFiles
 
 MAX_ENVIRONMENT = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 6 << 20
@@ -57,7 +60,7 @@ class CoreTarget(Target):
         self._segments = self._core.segments
         self._starts = [segment.start for segment in self._segments]
         self._files = MappedFiles(self._core.files, self._read_from_core, self.local_path)
-        self._auxv = linux.parse_auxv(self._core.raw_auxv)
+        self._auxv = parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
         self._first = CoreFileThread(self.architecture, notes[0], _signal(notes[0], self._core.written_by_debugger))
@@ -108,7 +111,7 @@ class CoreTarget(Target):
 
     def executable(self) -> str | None:
         """The program's path as the target names it: the file in which AT_ENTRY lies."""
-        entry = self._files.mapping_at(self._auxv.get(linux.AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(AT_ENTRY, 0))
         return linux.split_deleted(entry.path)[0] if entry else None
 
     def environ(self) -> Mapping[str, str]:
@@ -127,7 +130,7 @@ class CoreTarget(Target):
         self._files.close()
         self._core.close()
 
-    def _segment_at(self, address: int) -> Segment | None:
+    def _segment_at(self, address: int) -> MemorySegment | None:
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._segments[index].end:
             return self._segments[index]
@@ -203,11 +206,11 @@ class CoreTarget(Target):
                 permissions = permission_text(segment.flags)
             else:
                 end = min(self._next_segment_start(start), entry.end)
-                permissions = self._files.headers_of(entry).permissions_at(entry.offset + start - entry.start)
+                permissions = self._files.permissions_at(entry, entry.offset + start - entry.start)
             yield MemoryMapping(start, end, entry.offset + start - entry.start, path, permissions, deleted)
             start = end
 
-    def _anonymous_maps(self, segment: Segment, file_starts: list[int]) -> Iterator[MemoryMapping]:
+    def _anonymous_maps(self, segment: MemorySegment, file_starts: list[int]) -> Iterator[MemoryMapping]:
         """The parts of a PT_LOAD that no file backs."""
         start = segment.start
         while start < segment.end:
@@ -220,7 +223,7 @@ class CoreTarget(Target):
             yield MemoryMapping(start, end, 0, self._special_name(start, end), self._anonymous_permissions(segment))
             start = end
 
-    def _anonymous_permissions(self, segment: Segment) -> str:
+    def _anonymous_permissions(self, segment: MemorySegment) -> str:
         # gdb's gcore marks guard pages (---p) and read-only pages alike as readable: which one it is, nobody knows.
         if self._core.written_by_debugger and not segment.flags & (PF_W | PF_X):
             return ""
@@ -228,15 +231,15 @@ class CoreTarget(Target):
 
     def _special_name(self, start: int, end: int) -> str:
         """The kernel's name of anonymous memory, by what the auxiliary vector points to in there."""
-        if start <= self._auxv.get(linux.AT_SYSINFO_EHDR, 0) < end:
+        if start <= self._auxv.get(AT_SYSINFO_EHDR, 0) < end:
             return "[vdso]"
-        if start <= self._auxv.get(linux.AT_RANDOM, 0) < end:
+        if start <= self._auxv.get(AT_RANDOM, 0) < end:
             return "[stack]"
         return self.architecture.kernel_mappings.get(start, "")
 
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings: what lies below the auxiliary vector on the first stack."""
-        segment = self._segment_at(self._auxv.get(linux.AT_RANDOM, 0))
+        segment = self._segment_at(self._auxv.get(AT_RANDOM, 0))
         if segment is None or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz
@@ -277,8 +280,8 @@ def open_core(path: str) -> ElfCore:
     return ElfCore(path, _check_machine)
 
 
-def _check_machine(path: str, bits: int, little: bool, machine: int) -> None:
+def _check_machine(path: str, identity: Identity) -> None:
     """Raises ForeignArchitecture for a core that cannot be read."""
-    if bits != 64 or not little or not registry.supported(machine):
-        title = registry.machine_title(machine)
-        raise registry.foreign(f"{path} is a core of a {bits}-bit {title} process")
+    if not identity.is_ours or not registry.supported(identity.machine):
+        title = registry.machine_title(identity.machine)
+        raise registry.foreign(f"{path} is a core of a {identity.bits}-bit {title} process")

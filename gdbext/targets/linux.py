@@ -1,19 +1,13 @@
-"""What Linux fixes for every target: signals, /proc text and the auxiliary vector."""
+"""What Linux fixes for every target: signals, and the text of /proc."""
 
 from __future__ import annotations
 
 import os
 import re
-import struct
 
 from gdbext.targets.base import MemoryMapping
 
 PAGE_SIZE = 4096
-
-AT_ENTRY = 9
-AT_RANDOM = 25
-AT_SYSINFO_EHDR = 33
-"""Numbers of the auxiliary vector's entries (elf.h)."""
 
 SIGNAL_NAMES = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
@@ -72,16 +66,6 @@ def parse_maps(text: str) -> list[MemoryMapping]:
         found.append(
             MemoryMapping(int(start, 16), int(end, 16), int(offset, 16), path, permissions, deleted, device, int(inode))
         )
-    return found
-
-
-def parse_auxv(data: bytes) -> dict[int, int]:
-    """An auxiliary vector of 64-bit pairs, up to AT_NULL (or to the end of what there is)."""
-    found: dict[int, int] = {}
-    for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
-        if key == 0:
-            break
-        found[key] = value
     return found
 
 

@@ -10,76 +10,14 @@ import bisect
 import mmap
 import os
 import stat
-import struct
-from collections.abc import Iterator, Sequence
-from typing import Callable, Optional
+from collections.abc import Callable, Sequence
 
-from gdbext.formats.elf_core import PT_LOAD, PT_NOTE, FileMapping
+from gdbext.errors import SymbolFileError
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf_core import FileMapping
+from gdbext.formats.elf_header import Read
+from gdbext.formats.mapped_elf import MappedElf
 from gdbext.targets.linux import PAGE_SIZE, split_deleted
-
-NT_GNU_BUILD_ID = 3
-MAX_PROGRAM_HEADERS = 256
-MAX_NOTE_SIZE = 1 << 20
-
-_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-
-Reader = Callable[[int, int], Optional[bytes]]
-"""Address (or file offset) and size to bytes, None where they are not there."""
-
-
-class ProgramHeaders:
-    """The program headers of an ELF file as its first page and ``read`` show them.
-
-    ``read`` takes addresses relative to the file's first byte in memory.
-    """
-
-    def __init__(self, read: Reader) -> None:
-        self._read = read
-        self.headers: list[tuple[int, ...]] = []
-        header = read(0, 64)
-        if header is None or header[:6] != b"\x7fELF\x02\x01":
-            return
-        (table_at,) = struct.unpack_from("<Q", header, 32)
-        entry_size, count = struct.unpack_from("<HH", header, 54)
-        if entry_size != _PROGRAM_HEADER.size or not 0 < count <= MAX_PROGRAM_HEADERS:
-            return
-        table = read(table_at, count * entry_size)
-        if table is not None:
-            self.headers = list(_PROGRAM_HEADER.iter_unpack(table))
-
-    def build_id(self) -> bytes | None:
-        """The NT_GNU_BUILD_ID note, None where there is none or it is not in reach."""
-        base = min((h[3] for h in self.headers if h[0] == PT_LOAD), default=0)
-        for kind, _, _, vaddr, _, size, _, _ in self.headers:
-            if kind == PT_NOTE and size <= MAX_NOTE_SIZE and vaddr >= base:
-                found = _build_id_in(self._read(vaddr - base, size))
-                if found is not None:
-                    return found
-        return None
-
-    def permissions_at(self, offset: int) -> str:
-        """What a mapping of that file offset allows ("r-xp"), "" where no PT_LOAD covers it."""
-        for kind, flags, start, _, _, size, _, _ in self.headers:
-            if kind == PT_LOAD and start & -PAGE_SIZE <= offset < start + size:
-                return permission_text(flags)
-        return ""
-
-
-def permission_text(flags: int) -> str:
-    """p_flags as /proc/PID/maps writes them; the mapping is taken to be private, as every PT_LOAD is."""
-    return ("r" if flags & 4 else "-") + ("w" if flags & 2 else "-") + ("x" if flags & 1 else "-") + "p"
-
-
-def _build_id_in(notes: bytes | None) -> bytes | None:
-    offset = 0
-    while notes is not None and offset + 12 <= len(notes):
-        name_size, size, kind = struct.unpack_from("<III", notes, offset)
-        name_at = offset + 12
-        start = name_at + (name_size + 3 & ~3)
-        if kind == NT_GNU_BUILD_ID and notes[name_at : name_at + 4] == b"GNU\0" and start + size <= len(notes):
-            return notes[start : start + size]
-        offset = start + (size + 3 & ~3)
-    return None
 
 
 class MappedFiles:
@@ -88,7 +26,7 @@ class MappedFiles:
     ``in_core`` reads what the core itself holds; ``local_path`` says where a file of the target is found here.
     """
 
-    def __init__(self, files: Sequence[FileMapping], in_core: Reader, local_path: Callable[[str], str]) -> None:
+    def __init__(self, files: Sequence[FileMapping], in_core: Read, local_path: Callable[[str], str]) -> None:
         self._files = files
         self._starts = [entry.start for entry in files]
         self._in_core = in_core
@@ -119,9 +57,9 @@ class MappedFiles:
         index = bisect.bisect_right(bases, entry.start) - 1
         return bases[index] if index >= 0 else None
 
-    def headers_of(self, entry: FileMapping) -> ProgramHeaders:
-        """The program headers of the file behind a mapping, from the core alone."""
-        return ProgramHeaders(self._memory_from(self.base_of(entry)))
+    def permissions_at(self, entry: FileMapping, offset: int) -> str:
+        """What the file behind a mapping allows at a file offset ("r-xp"), from the core alone; "" if unknown."""
+        return MappedElf(self._memory_from(self.base_of(entry))).permissions_at(offset, PAGE_SIZE)
 
     def read(self, address: int, size: int) -> tuple[bytes, str]:
         """Up to ``size`` bytes at ``address``, not beyond the mapping; b"" and the reason where that cannot be."""
@@ -169,35 +107,20 @@ class MappedFiles:
 
     def _difference(self, first_page: bytes, base: int, file: mmap.mmap) -> str:
         """Why the file is not the mapped one, "" when it is."""
-        wanted = ProgramHeaders(self._memory_from(base)).build_id()
+        wanted = MappedElf(self._memory_from(base)).build_id
         if wanted is None:
             # Without a build-id the whole first page must agree: its header holds the offset of the section
             # headers near the file's end, which another build practically never shares.
             return "" if file[:PAGE_SIZE] == first_page else "its first page differs"
-        found = ProgramHeaders(_by_virtual_address(file)).build_id()
-        if found == wanted:
-            return ""
-        return f"build-id {found.hex() if found else 'none'}, in the core {wanted.hex()}"
+        found = _build_id_of(file)
+        return "" if found == wanted else f"build-id {found or 'none'}, in the core {wanted}"
 
-    def _memory_from(self, base: int | None) -> Reader:
+    def _memory_from(self, base: int | None) -> Read:
         return lambda offset, size: None if base is None else self._in_core(base + offset, size)
 
 
-def _by_virtual_address(file: mmap.mmap) -> Reader:
-    """Reads a file as if it were mapped from its lowest virtual address."""
-    header = ProgramHeaders(lambda offset, size: file[offset : offset + size])
-    loads = [h for h in header.headers if h[0] == PT_LOAD]
-    base = min((h[3] for h in loads), default=0)
-
-    def read(address: int, size: int) -> bytes | None:
-        for offset in _file_offsets(loads, base + address, size):
-            return file[offset : offset + size]
+def _build_id_of(file: mmap.mmap) -> str | None:
+    try:
+        return ElfImage(file, "").build_id
+    except SymbolFileError:
         return None
-
-    return read
-
-
-def _file_offsets(loads: Sequence[tuple[int, ...]], vaddr: int, size: int) -> Iterator[int]:
-    for _, _, offset, start, _, filesz, _, _ in loads:
-        if start <= vaddr and vaddr + size <= start + filesz:
-            yield offset + vaddr - start

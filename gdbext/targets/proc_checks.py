@@ -9,6 +9,7 @@ import os
 
 from gdbext.arch import registry
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError
+from gdbext.formats.elf_header import identify
 
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 CAP_SYS_PTRACE = 19
@@ -164,10 +165,9 @@ def check_architecture(pid: int) -> int:
         raise refusal(pid) from None
     except OSError as error:
         raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
-    if len(header) < 20 or header[:4] != b"\x7fELF":
+    found = identify(header)
+    if found is None:
         raise registry.foreign(f"the program of process {pid} is no ELF file")
-    machine = int.from_bytes(header[18:20], "little")
-    if header[4] != 2 or header[5] != 1 or not registry.supported(machine):
-        bits = "64-bit" if header[4] == 2 else "32-bit"
-        raise registry.foreign(f"process {pid} runs a {bits} program (ELF machine {machine})")
-    return machine
+    if not found.is_ours or not registry.supported(found.machine):
+        raise registry.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")
+    return found.machine

@@ -18,6 +18,7 @@ from typing import Any
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault, NotPermitted, TargetError, TargetGone
+from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks, ptrace
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.procfs import started_at
@@ -143,7 +144,7 @@ class ProcTarget(Target):
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv."""
-        return linux.parse_auxv(self._proc_file("auxv"))
+        return parse_auxv(self._proc_file("auxv"))
 
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ: as it was at the start of the program."""

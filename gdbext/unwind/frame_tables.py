@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Union
 
-from gdbext.errors import BadData, SymbolFileError
+from gdbext.errors import BadData, MemoryFault, SymbolFileError
 from gdbext.formats.eh_frame import EntryReader, Reader, ScannedTable, SearchTable
-from gdbext.formats.elf import EHDR, PT_GNU_EH_FRAME, Segment, parse_header, parse_segments
+from gdbext.formats.elf_header import Segment
 from gdbext.process.memory import Memory
+from gdbext.process.memory_image import MemoryImage
 from gdbext.process.modules import Module
 
 FrameTable = Union[SearchTable, ScannedTable]
-
-_HEADERS = 4096
-"""Bytes at the start of a module in memory that hold the ELF and program headers (one page is always mapped)."""
 
 
 def frame_table(module: Module, memory: Memory) -> FrameTable | None:
@@ -37,17 +35,11 @@ def _table(read: Reader, header: Segment, relocation: int) -> FrameTable:
 
 def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
     """PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted."""
-    data = memory.try_read(module.start, _HEADERS)
-    if data is None:
-        return None
     try:
-        segments = parse_segments(data, parse_header(data[: EHDR.size]))
+        image = MemoryImage(memory, module.start, module.base, module.path)
+    except MemoryFault:
+        return None
     except SymbolFileError as error:
         raise BadData(f"no ELF header in memory at {module.start:#x}: {error.what}") from error
-    base = module.base
-
-    def read(vaddr: int, size: int) -> bytes | None:
-        return memory.try_read(base + vaddr, size)
-
-    header = next((segment for segment in segments if segment.type == PT_GNU_EH_FRAME), None)
-    return None if header is None else _table(read, header, base)
+    header = image.eh_frame_hdr
+    return None if header is None else _table(image.read, header, module.base)

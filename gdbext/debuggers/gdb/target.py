@@ -13,6 +13,7 @@ import gdb
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault, TargetError, TargetGone
+from gdbext.formats.auxv import parse_auxv
 from gdbext.formats.elf_core import is_core
 from gdbext.targets import linux
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
@@ -145,7 +146,7 @@ class GdbTarget(Target):
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv of a local process, else what "info auxv" tells."""
         if self.is_native:
-            return linux.parse_auxv(self._proc_file("auxv"))
+            return parse_auxv(self._proc_file("auxv"))
         return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(_execute("info auxv")) if key != "0"}
 
     def environ(self) -> Mapping[str, str]:

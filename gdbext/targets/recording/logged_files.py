@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
-from gdbext.formats.elf import Data, ElfImage
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf_header import Data
 from gdbext.formats.symbol_cache import Arrays, Builder, Numbers, SymbolCache
 from gdbext.formats.symbol_table import SymbolTable
 from gdbext.targets.host_files import AnyFact, Fact, FoundFile, HostFiles

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from gdbext import __version__
 from gdbext.errors import GdbextError, MemoryFault
+from gdbext.formats.auxv import AT_RANDOM
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets import environment
 from gdbext.targets.base import MemoryMapping, Target, Thread
-from gdbext.targets.linux import AT_RANDOM, PAGE_SIZE
+from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.recording.logged_files import LoggedFiles
 from gdbext.targets.recording.recording import RecordedThread, Recording
 from gdbext.targets.recording.sparse_bytes import SparseBytes

@@ -63,6 +63,12 @@ class CallSites:
             self._targets[frame.pc] = self._read_target(frame.pc)
         return self._targets[frame.pc]
 
+    def is_through_pointer(self, stack: Stack, level: int) -> bool:
+        """The call that frame ``level`` made is not a direct one, by its instruction alone; False if that is unread."""
+        size = self._architecture.longest_direct_call
+        code = self._memory.try_read(stack.frames[level].pc - size, size)
+        return code is not None and self.direct_target(stack, level) is None
+
     def _read_target(self, pc: int) -> int | None:
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(pc - size, size)

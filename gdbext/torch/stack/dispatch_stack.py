@@ -25,9 +25,6 @@ from gdbext.unwind.stack import Stack
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
 
-DIRECT_CALL = 5
-"""Bytes of x86-64's only direct call, E8 rel32; every other call goes through a pointer."""
-
 Registration = Callable[[Operator, int], "tuple[str, str] | None"]
 """Operator and table index → (where the kernel was registered, path by which the entry was chosen)."""
 
@@ -257,8 +254,7 @@ class DispatchStackReader:
         for layer in range(level, max(level - MAX_LAYERS, 0), -1):
             if stack.function(layer) is not None:
                 break
-            code = self._memory.try_read(stack.frames[layer].pc - DIRECT_CALL, DIRECT_CALL)
-            if code is not None and self._sites.direct_target(stack, layer) is None:
+            if self._sites.is_through_pointer(stack, layer):
                 return DispatchStage.IN_KERNEL
         return DispatchStage.INVOKING
 

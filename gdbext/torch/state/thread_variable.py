@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdbext.errors import BadData
-from gdbext.formats.elf import PT_TLS
+from gdbext.formats.elf_header import PT_TLS
 from gdbext.formats.symbol_table import STT_TLS, Symbol
 from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
 from gdbext.process.memory import Memory

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from machine import own_libc
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import PT_GNU_EH_FRAME, PT_TLS, ElfImage, build_id_in
+from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf_header import PT_GNU_EH_FRAME, PT_TLS, build_id_in
 from gdbext.formats.symbol_cache import SymbolCache
 from gdbext.formats.symbol_index import SymbolIndex
 
@@ -65,7 +66,7 @@ def test_own_file() -> None:
 )
 def test_foreign_files_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(SymbolFileError, match=reason):
-        ElfImage(data, "x")
+        ElfImage(data, "x", machine=62)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "pipe", "text", "nul"])

@@ -90,7 +90,7 @@ def test_nothing_is_opened_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) 
 
     opened: list[str] = []
     original = code.ElfImage.open
-    monkeypatch.setattr(code.ElfImage, "open", lambda path: opened.append(path) or original(path))
+    monkeypatch.setattr(code.ElfImage, "open", lambda path, machine: opened.append(path) or original(path, machine))
     table = table_of(OwnProcess())
     libc = table.named("libc.so.6")
     assert libc is not None
