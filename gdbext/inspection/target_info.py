@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.model.symbol_check import SymbolCheck, SymbolChecks
 from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.targets import environment
 
@@ -43,7 +44,21 @@ def _torch(session: Session) -> TorchInfo | None:
     layout = None
     if facts.layout_id is not None:
         layout = LayoutInfo(facts.layout_id, facts.layout_match, dict(session.layout.provenance))
-    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session))
+    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session), _symbols(session))
+
+
+def _symbols(session: Session) -> SymbolChecks:
+    """Each name that is assumed of torch, looked up in its library."""
+    from gdbext.torch.symbols import TORCH_SYMBOLS
+
+    rows = (
+        SymbolCheck(
+            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last,
+            row.status(session.symbolizer),
+        )
+        for name, row in TORCH_SYMBOLS.items()
+    )  # fmt: skip
+    return SymbolChecks(tuple(rows))
 
 
 def _operators(session: Session) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.model.section import Section
+from gdbext.model.symbol_check import SymbolChecks
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class LayoutInfo:
 
 @dataclass(frozen=True)
 class TorchInfo:
-    """PyTorch; ``layout`` and ``operators`` (how many are registered) are None where they are not known."""
+    """PyTorch; ``layout`` and ``operators`` (how many are registered) are None where they are not known, ``symbols``
+    says which of the assumed names its libraries have."""
 
     version: str
     layout: LayoutInfo | None
     operators: int | None
+    symbols: SymbolChecks
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _WAITS = "what a thread of such a pool waits for"
 
 SINGLETON = TorchSymbol(
     ("_ZZN3c1010Dispatcher13realSingletonEvE10_singleton",), "the dispatcher itself, a static variable",
-    _OPERATORS + ", unless SINGLETON_REFERENCE leads there", CPU)  # fmt: skip
+    _OPERATORS + ", unless an exported reference leads there", CPU)  # fmt: skip
 SINGLETON_GUARD = TorchSymbol(
     ("_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton",), "tells whether the dispatcher was constructed",
     "the reason given for a process that is still loading torch", CPU)  # fmt: skip
@@ -92,7 +92,8 @@ UNBOXED_CALL = TorchSymbol(
     examples=("_ZN3c1025callUnboxedKernelFunctionIN2at6TensorEJRKS2_lSt8optionalINS_6SymIntEES7_S6_EEET_PvPNS_14Operator"
               "KernelENS_14DispatchKeySetEDpOT0_",))  # fmt: skip
 BOXED_CALL = TorchSymbol(
-    ("_ZNK3c1011BoxedKernel9callBoxedE",), "calls a boxed kernel", _STACK, CPU, _BEGINNING, unoptimised=True)
+    ("_ZNK3c1011BoxedKernel9callBoxedE",), "calls a boxed kernel", _STACK, CPU, _BEGINNING,
+    first="2.13.0", last="2.13.0", unoptimised=True)  # fmt: skip
 UNBOXED_WRAPPER_TEXT = "c10::impl::wrap_kernel_functor_unboxed_<"
 BOXED_FROM_UNBOXED_TEXT = "c10::impl::make_boxed_from_unboxed_functor<"
 BOXED_FUNCTION_TEXT = "c10::BoxedKernel::make_boxed_function<"
@@ -121,12 +122,13 @@ DISPATCHER_CALL_BOXED = TorchSymbol(
 )  # fmt: skip
 DISPATCHER_CALL_BOXED_FOR_KEY = TorchSymbol(
     ("_ZNK3c1010Dispatcher23callBoxedForDispatchKey",), "the boxed call of one key's kernel", _STACK, CPU, _BEGINNING,
-    unoptimised=True)  # fmt: skip
+    first="2.13.0", last="2.13.0", unoptimised=True)  # fmt: skip
 DISPATCHER_REDISPATCH_BOXED = TorchSymbol(
-    ("_ZNK3c1010Dispatcher15redispatchBoxed",), "the boxed redispatch", _STACK, CPU, _BEGINNING, unoptimised=True)
+    ("_ZNK3c1010Dispatcher15redispatchBoxed",), "the boxed redispatch", _STACK, CPU, _BEGINNING,
+    first="2.13.0", last="2.13.0", unoptimised=True)  # fmt: skip
 DISPATCHER_CALL = TorchSymbol(
     ("_ZNK3c1010Dispatcher4callI",), "the unboxed call, where it is not inlined", _STACK, CPU, _BEGINNING,
-    unoptimised=True)  # fmt: skip
+    first="2.13.0", last="2.13.0", unoptimised=True)  # fmt: skip
 DISPATCHER_REDISPATCH = TorchSymbol(
     ("_ZNK3c1010Dispatcher10redispatchI",), "the unboxed redispatch, where it is not inlined", _STACK, CPU, _BEGINNING,
     examples=("_ZNK3c1010Dispatcher10redispatchIN2at6TensorEJRKS3_lSt8optionalINS_6SymIntEES8_S7_EEET_RKNS_19Typed"
@@ -141,7 +143,7 @@ HANDLE_CALL_BOXED = TorchSymbol(
     examples=("_ZNK3c1014OperatorHandle9callBoxedEPSt6vectorINS_6IValueESaIS2_EE",))  # fmt: skip
 HANDLE_CALL_BOXED_FOR_KEY = TorchSymbol(
     ("_ZNK3c1014OperatorHandle23callBoxedForDispatchKeyE",), "the boxed call of one key's kernel", _STACK, CPU,
-    _BEGINNING, unoptimised=True)  # fmt: skip
+    _BEGINNING, first="2.6.0", last="2.15.0", unoptimised=True)  # fmt: skip
 HANDLE_REDISPATCH_BOXED = TorchSymbol(
     ("_ZNK3c1014OperatorHandle15redispatchBoxedE",), "the boxed redispatch of a handle", _STACK, CPU, _BEGINNING,
     first="2.4.1",
@@ -149,7 +151,7 @@ HANDLE_REDISPATCH_BOXED = TorchSymbol(
 )  # fmt: skip
 TYPED_HANDLE = TorchSymbol(
     ("_ZNK3c1019TypedOperatorHandleI",), "call and redispatch of a typed handle", _STACK, CPU, _BEGINNING,
-    unoptimised=True)  # fmt: skip
+    first="2.13.0", last="2.13.0", unoptimised=True)  # fmt: skip
 LOOKUP = TorchSymbol(
     ("_ZNK3c104impl13OperatorEntry6lookupE",), "looks the kernel of a keyset up (OperatorEntry.h)",
     _STACK + ", " + _BREAKS, CPU, _BEGINNING,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.formats.symbol_table import Symbol
+from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 
@@ -20,15 +21,6 @@ class NameKind(Enum):
     FUNCTION = "qualified C++ functions, whatever their arguments"
 
 
-class SymbolStatus(Enum):
-    """What became of an assumption in one process."""
-
-    FOUND = "found"
-    MISSING = "missing"
-    NO_LIBRARY = "library not loaded"
-    UNOPTIMISED_ONLY = "only in code that is compiled without optimisation"
-
-
 @dataclass(frozen=True)
 class TorchSymbol:
     """A symbol, or a family of symbols, that torch's libraries are assumed to have.
@@ -37,7 +29,8 @@ class TorchSymbol:
     the file that defines them, ANY_LIBRARY where every library may. ``lost`` says what cannot be done without it.
     ``first`` and ``last`` are the first and the last version in which it was found (the wheels of 2.0.1, 2.4.1, 2.6.0,
     2.10.0, 2.13.0 and 2.15.0 were looked at). ``examples`` are whole mangled names of the family: a look-up finds them
-    at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it inlined.
+    at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it
+    inlined; it was found in programs built without optimisation against the headers of those versions.
     """
 
     names: tuple[str, ...]
@@ -70,12 +63,15 @@ class TorchSymbol:
             return SymbolStatus.UNOPTIMISED_ONLY
         module = symbolizer.modules.named(self.library) if self.library else None
         if self.library and module is None:
-            return SymbolStatus.NO_LIBRARY
+            return SymbolStatus.NOT_LOADED
+        index = symbolizer.index(module) if module is not None else None
+        if self.library and index is None:
+            return SymbolStatus.UNREADABLE
         exact = self.names if self.kind is NameKind.SYMBOL else self.examples
         if any(symbolizer.symbol_of(name, self.library or None) is not None for name in exact):
             return SymbolStatus.FOUND
-        index = symbolizer.index(module) if module is not None and self.kind is not NameKind.SYMBOL else None
-        if index is not None and any(index.has_beginning(name) for name in self.beginnings):
+        families = () if self.kind is NameKind.SYMBOL else self.beginnings
+        if index is not None and any(index.has_beginning(name) for name in families):
             return SymbolStatus.FOUND
         return SymbolStatus.MISSING
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdbext.model.symbol_check import SymbolChecks
 from gdbext.model.target_info import TargetInfo
 from gdbext.render.json.values import plain
 
@@ -11,4 +12,10 @@ from gdbext.render.json.values import plain
 def document(info: TargetInfo, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
     """What was found of torch, Python, libc and the modules."""
     modules = [{**plain(module), "base": f"{module.base:#x}"} for module in info.modules]
-    return {**plain(info), "modules": modules}
+    torch = None if info.torch is None else {**plain(info.torch), "symbols": _symbols(info.torch.symbols)}
+    return {**plain(info), "torch": torch, "modules": modules}
+
+
+def _symbols(checks: SymbolChecks) -> dict[str, Any]:
+    """How many of the assumed names were found, and each of them."""
+    return {"found": checks.found, "assumed": checks.assumed, "rows": [plain(row) for row in checks.rows]}

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch import symbols
 from gdbext.torch.symbols import TORCH_SYMBOLS
-from gdbext.torch.torch_symbol import NameKind, SymbolStatus, TorchSymbol, nested_name
+from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
 ALLOWED = ("torch/symbols.py", "torch/torch_symbol.py", "formats/demangle.py")
@@ -119,7 +120,7 @@ def test_status() -> None:
     whole = symbols.SINGLETON.names[0]
     assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
     assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
-    assert status(symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NO_LIBRARY
+    assert status(symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NOT_LOADED
     assert status(symbols.SINGLETON_REFERENCE, Libraries(other=symbols.SINGLETON_REFERENCE.names)) is SymbolStatus.FOUND
     assert status(symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.model.report import Report
+from gdbext.model.symbol_check import SymbolChecks
 from gdbext.model.target_info import LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.render.text.style import Style, escape
 
@@ -17,14 +18,14 @@ def render(report: Report, style: Style) -> Iterator[str]:
         kind = "core dump of process" if target.kind == "core" else "process"
         how = "no debugger" if target.debugger == "none" else target.debugger
         yield style(f"{kind} {target.pid}, {info.threads} threads, through {how}", "bold")
-    yield from _torch(info.torch)
+    yield from _torch(info.torch, report.why, style)
     yield _python(info.python)
     yield _libc(info.libc)
     yield from _modules(info.modules, style)
     yield from _environment(info.environment)
 
 
-def _torch(torch: TorchInfo | None) -> Iterator[str]:
+def _torch(torch: TorchInfo | None, why: bool, style: Style) -> Iterator[str]:
     if torch is None:
         yield "torch     not loaded"
         return
@@ -37,6 +38,17 @@ def _torch(torch: TorchInfo | None) -> Iterator[str]:
         yield f"layout    {layout.id}, match {layout.match} ({origin})"
     if torch.operators is not None:
         yield f"operators {torch.operators} registered"
+    yield from _symbols(torch.symbols, why, style)
+
+
+def _symbols(checks: SymbolChecks, why: bool, style: Style) -> Iterator[str]:
+    """How many of the assumed symbols are there, and which are not; with ``why`` each of them."""
+    line = f"symbols   {checks.found} of {checks.assumed} assumed symbols found"
+    yield line if 0 < checks.found == checks.assumed else style(line, "yellow")
+    for row in checks.rows if why else checks.missing:
+        library = row.library or "any library"
+        yield f"          {row.status.value}: {row.names[0]}  {library} (known from {row.first} to {row.last})"
+        yield f"            {row.purpose}; lost without it: {row.lost}"
 
 
 def _python(python: PythonInfo | None) -> str:
