@@ -78,7 +78,7 @@ class DebuggerProcess:
 
     def result(self, timeout: float | None) -> bytes:
         """All that came through the pipe until the debugger ended. Raises TargetError when the time is up."""
-        from gdbext.cli.launcher import timeout_error
+        from gdbext.cli.options import timeout_error
 
         deadline = None if timeout is None else time.monotonic() + timeout
         parts = []

@@ -12,7 +12,7 @@ from gdbext.errors import GdbextError, TargetError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.cli.launcher import Options
+    from gdbext.cli.options import Options
     from gdbext.debuggers.base import Launch
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120

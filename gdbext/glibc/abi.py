@@ -37,7 +37,11 @@ _ROWS: Mapping[str, GlibcAbi] = {
         thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.41
     ),
 }
-"""By the architecture's name."""
+
+
+def rows() -> Mapping[str, GlibcAbi]:
+    """All rows, by the architecture's name."""
+    return _ROWS
 
 
 def glibc_abi(architecture: Architecture) -> GlibcAbi:

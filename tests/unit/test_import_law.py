@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from package_imports import existing, imported, module_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,38 +56,12 @@ def breaches(package: Path) -> list[str]:
     return [found for file in files for found in _breaches_of(file.relative_to(package), file.read_text(), modules)]
 
 
-def module_name(relative: Path) -> str:
-    """process/elf.py is "process.elf", process/__init__.py is "process"."""
-    parts = relative.with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def _breaches_of(relative: Path, source: str, modules: set[str]) -> Iterator[str]:
     for line, name in imported(relative, source):
         why = _debugger_breach(relative, name) or _folder_breach(relative, name)
         why = why or _order_breach(relative, name, modules)
         if why:
             yield f"{relative}:{line}: {why}"
-
-
-def imported(relative: Path, source: str) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of everything the file imports, anywhere in it, also for type checking only."""
-    package = ["gdbext", *relative.parent.parts]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            prefix = ".".join([*base, *([node.module] if node.module else [])])
-            yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and _imports_by_name(node):
-            yield node.lineno, str(node.args[0].value)  # type: ignore[attr-defined]
-
-
-def _imports_by_name(call: ast.Call) -> bool:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    constant = bool(call.args) and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
-    return name in ("import_module", "__import__") and constant
 
 
 def _debugger_breach(relative: Path, name: str) -> str:
@@ -110,7 +84,7 @@ def _folder_breach(relative: Path, name: str) -> str:
 def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
     if name.split(".")[0] != "gdbext":
         return ""
-    ours, theirs = module_name(relative), _existing(name.partition(".")[2], modules)
+    ours, theirs = module_name(relative), existing(name.partition(".")[2], modules)
     if ours in ENTRIES or not theirs or ours == theirs:
         return ""
     if _rank(ours) is None:
@@ -124,13 +98,6 @@ def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
     if _room(ours) != _room(theirs) and _rank(ours) == _rank(theirs):
         return f"{ours} imports {theirs}, which stands beside it"
     return ""
-
-
-def _existing(name: str, modules: set[str]) -> str:
-    """The module behind "process.elf.ElfImage": the longest prefix that is one."""
-    parts = name.split(".")
-    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((prefix for prefix in prefixes if prefix in modules), "")
 
 
 def _is_command(module: str) -> bool:

@@ -1,0 +1,139 @@
+"""The options of ``scripts/dispatch``: what to look at, with what, and the command with its own arguments."""
+
+from __future__ import annotations
+
+import os
+
+from gdbext.commands import registry
+from gdbext.errors import TargetError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DEBUGGERS = ("gdb", "lldb", "none")
+MAX_TIMEOUT = 1e9
+"""Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
+
+
+class Options:
+    """The command line, split. ``argv`` is what the command gets."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self.core: str | None = None
+        self.recording: str | None = None
+        self.record: str | None = None
+        self.sysroot = ""
+        self.debugger = "gdb"
+        self.timeout: float | None = None
+        self.command = ""
+        self.argv: list[str] = []
+        self.program: list[str] = []
+
+
+def parse(argv: Sequence[str], options: Options) -> None:
+    """Fill in ``options``. Our own options may stand before or after the command. Raises UsageError."""
+    words = before_program(argv)
+    options.program = list(argv[len(words) + 1 :])
+    options.command = registry.DEFAULT
+    setters = _setters(options)
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        name, equals, value = words[position].partition("=")
+        position += 1
+        if name not in setters:
+            rest.append(words[position - 1])
+            continue
+        if not equals:
+            if position == len(words):
+                raise UsageError(f"{name} needs a value", help="dispatch --help")
+            value = words[position]
+            position += 1
+        setters[name](value)
+    _take_command(rest, options)
+    _check_target(options, "--" in argv)
+
+
+def before_program(argv: Sequence[str]) -> list[str]:
+    """The words before "--"."""
+    words = list(argv)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _take_command(rest: list[str], options: Options) -> None:
+    """The first word is the command, unless only options of the default command were given."""
+    place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
+    if place is not None and not any(word != "--json" and word != "--why" for word in rest[:place]):
+        options.command = rest.pop(place)
+    options.argv = rest
+    registry.find(options.command)
+
+
+def _setters(options: Options) -> dict[str, Callable[[str], None]]:
+    def pid(value: str) -> None:
+        if not value.isdecimal():
+            raise UsageError(f"{value!r} is no process id", help="find it with: pgrep -af python")
+        options.pid = int(value)
+
+    def core(value: str) -> None:
+        options.core = value
+
+    def recording(value: str) -> None:
+        options.recording = value
+
+    def record(value: str) -> None:
+        options.record = os.path.abspath(value)  # noqa: PTH100
+
+    def sysroot(value: str) -> None:
+        if not os.path.isdir(value):  # noqa: PTH112
+            raise UsageError(f"--sysroot: {value} is no folder")
+        options.sysroot = value
+
+    def debugger(value: str) -> None:
+        if value not in DEBUGGERS:
+            raise UsageError(f"--debugger: {value!r} is none of {', '.join(DEBUGGERS)}")
+        options.debugger = value
+
+    def timeout(value: str) -> None:
+        try:
+            options.timeout = float(value)
+        except ValueError:
+            raise UsageError(f"--timeout: {value!r} is no number of seconds") from None
+        if not 0 < options.timeout <= MAX_TIMEOUT:
+            raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
+
+    return {
+        "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
+        "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
+    }  # fmt: skip
+
+
+def _check_target(options: Options, has_dashes: bool) -> None:
+    if {"--help", "-h"} & set(options.argv):
+        return
+    chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
+    if sum(chosen) != 1:
+        what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+        if has_dashes and not options.program:
+            what = "there is no PROGRAM after --"
+        raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
+    if options.sysroot and options.core is None:
+        raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
+    if options.program and options.debugger == "none":
+        raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
+    if (options.core or options.recording) is not None and registry.find(options.command).live:
+        what = "a core dump" if options.core is not None else "a recording"
+        raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
+    if options.record is not None and options.recording is not None:
+        raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
+
+
+def timeout_error(seconds: float) -> TargetError:
+    """The error of --timeout."""
+    return TargetError(
+        f"no report within {seconds:g} s",
+        why="the process is large, the machine is busy or the disk slow (libraries are read once)",
+        help="give more time with --timeout; the process was let go and goes on",
+    )

@@ -1,0 +1,155 @@
+"""What is true of one architecture stands in arch/, what is glibc's stands in glibc/, and nobody else says it.
+
+A register's name, an instruction's, the number of a system call or an offset into a structure of glibc outside of these
+rooms would have to be found again for every further architecture.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.arch import registry
+from gdbext.glibc import abi
+
+PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
+
+OWN_ROOM = re.compile(r"arch/.*")
+NAMES_ITS_ROWS = {"glibc/abi.py"}
+"""Files outside of arch/ that may name an architecture: tables with a row for each."""
+GLIBC_ROOM = re.compile(r"glibc/\w+\.py")
+
+_ALL = [registry.by_name(name) for name in registry.names()]
+_REGISTERS = {
+    name
+    for each in _ALL
+    for name in (*each.general_registers, *each.system_registers, *(n for s in each.register_sets.values() for n in s))
+    if len(name) > 2 or name[-1].isdigit()  # not the segment registers: cs, ss, …
+}
+_NARROWER = {"e" + name[1:] for name in _REGISTERS if re.fullmatch(r"r[a-z][a-z]", name)}
+_ARCHITECTURES = {"x86", "x86_64", "x86-64", "amd64", "aarch64", "arm64", "i386"}
+_WORDS = sorted(_REGISTERS | _NARROWER | _ARCHITECTURES, key=len, reverse=True)
+WORDS = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, _WORDS))})(?![A-Za-z0-9])", re.IGNORECASE)
+SYSCALLS = {name: number for each in _ALL for number, name in each.syscall_names.items()}
+_GLIBC_NAMES = re.compile(r"_?(PTHREAD|MUTEX|CONDVAR|COND|RWLOCK|SEMAPHORE|BARRIER|TCB|DTV)_\w+")
+_GLIBC_OFFSETS = {number for row in abi.rows().values() for number in (row.thread_id,)}
+"""Offsets that are too odd to be anything else."""
+
+
+def breaches(package: Path) -> list[str]:
+    """Every breach in the package, as "file:line: what"."""
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package).as_posix()
+        if not OWN_ROOM.fullmatch(relative):
+            found += [f"{relative}:{line}: {what}" for line, what in _breaches_of(relative, file.read_text())]
+    return found
+
+
+def _breaches_of(relative: str, source: str) -> Iterator[tuple[int, str]]:
+    if relative not in NAMES_ITS_ROWS:
+        for match in WORDS.finditer(source):
+            yield source.count("\n", 0, match.start()) + 1, f"{match.group()} is of one architecture"
+    for node in ast.walk(ast.parse(source)):
+        yield from _numbers(node)
+        if not GLIBC_ROOM.fullmatch(relative):
+            yield from _offsets(node)
+
+
+def _numbers(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Numbers of system calls: in tables, as constants of that name, and compared with one."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values):
+            if isinstance(key, ast.Constant) and _is_syscall(getattr(value, "value", None), key.value):
+                yield node.lineno, f"{key.value!r} is the number of a system call on one architecture"
+    elif isinstance(node, ast.Assign):
+        for target, assigned in _assigned(node):
+            if _is_syscall(re.sub(r"^(_*NR_|SYS_|_)", "", target).lower(), assigned):
+                yield node.lineno, f"{target} is the number of a system call on one architecture"
+    elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "number":
+        parts = [part for each in node.comparators for part in ast.walk(each)]
+        for part in parts:
+            if isinstance(part, ast.Constant) and "call" in ast.unparse(node.left):
+                yield node.lineno, "the number of a system call is compared: compare its name"
+
+
+def _is_syscall(name: object, number: object) -> bool:
+    return isinstance(name, str) and isinstance(number, int) and SYSCALLS.get(name) == number
+
+
+def _offsets(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Offsets into glibc's structures: constants named after one, and the odd ones wherever they stand."""
+    if isinstance(node, ast.Assign):
+        for target, value in _assigned(node):
+            if _GLIBC_NAMES.fullmatch(target) and isinstance(value, int):
+                yield node.lineno, f"{target} is for glibc/ to know"
+    elif isinstance(node, ast.Constant) and type(node.value) is int and node.value in _GLIBC_OFFSETS:
+        yield node.lineno, f"{node.value:#x} is an offset into a structure of glibc"
+
+
+def _assigned(node: ast.Assign) -> Iterator[tuple[str, object]]:
+    """(name, constant) pairs, also of ``A, B = 1, 2``."""
+    for target in node.targets:
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for name, value in zip(names, values):
+            if isinstance(name, ast.Name) and isinstance(value, ast.Constant):
+                yield name.id, value.value
+
+
+def test_only_arch_knows_an_architecture() -> None:
+    assert breaches(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("planted", "source", "found"),
+    [
+        ("unwind/walk.py", 'pc = registers["rip"]', "rip is of one architecture"),
+        ("unwind/walk.py", 'base = registers.get("fs_base", 0)', "fs_base"),
+        ("live/hooks/arguments.py", 'REGISTERS = ("rdi", "rsi")', "rdi"),
+        ("live/breaks.py", 'condition = f"$rdi == {address:#x}"', "rdi"),
+        ("waits/futex.py", '"""The number is in eax."""', "eax"),
+        ("torch/stack/calls.py", "from gdbext.arch.x86_64.decode import instructions", "x86_64"),
+        ("errors.py", 'why = "only x86-64 is supported"', "x86-64"),
+        ("targets/linux.py", "EM_X86_64 = 62  # elf.h", "X86_64"),
+        ("waits/futex.py", "FUTEX = 202", "FUTEX is the number of a system call"),
+        ("waits/futex.py", "READ, WRITE = 0, 1", "READ is the number"),
+        ("targets/procfs.py", '_CALLS = {0: "read"}', "0 is the number of a system call"),
+        ("waits/futex.py", "def f(call):\n    return call.number == 202", "compare its name"),
+        ("waits/futex.py", "def f(call):\n    return call.number in (202, 449)", "compare its name"),
+        ("waits/snapshot.py", "PTHREAD_TID = 16", "PTHREAD_TID is for glibc/"),
+        ("waits/mutex.py", "_MUTEX_SIZE, _OTHER = 40, 2", "_MUTEX_SIZE is for glibc/"),
+        ("cpython/sync/gil.py", "tid = memory.u32(base + 0x2D0)", "0x2d0 is an offset"),
+    ],
+)
+def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
+    reports = breaches(_planted(tmp_path, planted, source))
+    assert reports
+    assert all(report.startswith(f"{planted}:") for report in reports)
+    assert any(found in report for report in reports), reports
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("arch/aarch64/registers.py", 'PC = "rip"  # x86-64 has another'),
+        ("glibc/abi.py", 'ROWS = {"x86_64": 0x2D0}'),
+        ("unwind/walk.py", "pc = registers[architecture.program_counter]"),
+        ("waits/syscall_waits.py", 'if call.name == "read" and call.arguments[0] == 0:\n    pass'),
+        ("torch/state.py", "READ = 2\nNUMBER = 202\nslots = {202: 'something'}"),
+        ("glibc/mutex.py", "MUTEX_SIZE = 40"),
+    ],
+)
+def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
+    assert breaches(_planted(tmp_path, file, source)) == []
+
+
+def _planted(folder: Path, name: str, source: str) -> Path:
+    file = folder / "gdbext" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(source + "\n")
+    return folder / "gdbext"
