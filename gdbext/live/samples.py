@@ -14,7 +14,7 @@ from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.samples_section import SamplesSection, ThreadProgress
+from gdbext.model.samples_section import SamplesSection
 from gdbext.verdict import progress
 
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
             judgement, findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
         )
     judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
-    threads = tuple(ThreadProgress(each.tid, each.kind) for each in found)
-    return Sampled(replace(last, judgement=judgement), SamplesSection(len(looks), round(elapsed, 3), threads))
+    section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
+    return Sampled(replace(last, judgement=judgement), section)

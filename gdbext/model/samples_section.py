@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gdbext.model.progress import ThreadProgress
 from gdbext.model.section import Section
-
-
-@dataclass(frozen=True)
-class ThreadProgress:
-    """What one thread did between the samples: "moved", "spinning", "stuck", "new" or "ended" (verdict.progress)."""
-
-    tid: int
-    progress: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Stuck or slow: what changed in each thread between several looks at a process. Pure."""
+"""Stuck or slow: what changed in each thread between several samples of a process. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
+from gdbext.model.progress import Progress, ThreadProgress
 from gdbext.model.thread import RunState, ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.verdict import phrasing
@@ -17,41 +18,42 @@ BUSY_SHARE = 0.2
 """Share of the time on a processor from which a thread counts as working."""
 
 
+_TEXTS = {
+    Progress.MOVED: "moved on",
+    Progress.SPINNING: "used the processor without leaving one place",
+    Progress.STUCK: "stayed where they were",
+    Progress.NEW: "appeared",
+    Progress.ENDED: "ended",
+}
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where a thread was at one look: return addresses outermost first, Python lines, processor seconds so far."""
+    """Where a thread was in one sample: return addresses outermost first, Python lines, processor seconds so far."""
 
     addresses: tuple[int, ...]
     python: tuple[tuple[str, int | None], ...]
     seconds: float | None
 
 
-@dataclass(frozen=True)
-class Progress:
-    """One thread over all looks. ``kind``: "moved", "spinning" (works at one place), "stuck", "new" or "ended"."""
-
-    tid: int
-    kind: str
+def compare(samples: Sequence[Mapping[int, Place]], elapsed: float) -> list[ThreadProgress]:
+    """The progress of every thread that was seen; ``elapsed`` seconds lie between the first and the last sample."""
+    tids = dict.fromkeys(tid for sample in samples for tid in sample)
+    return [ThreadProgress(tid, _progress([sample.get(tid) for sample in samples], elapsed)) for tid in tids]
 
 
-def compare(looks: Sequence[Mapping[int, Place]], elapsed: float) -> list[Progress]:
-    """The progress of every thread that was seen; ``elapsed`` seconds lie between the first and the last look."""
-    tids = dict.fromkeys(tid for look in looks for tid in look)
-    return [Progress(tid, _kind([look.get(tid) for look in looks], elapsed)) for tid in tids]
-
-
-def _kind(places: Sequence[Place | None], elapsed: float) -> str:
+def _progress(places: Sequence[Place | None], elapsed: float) -> Progress:
     if places[-1] is None:
-        return "ended"
+        return Progress.ENDED
     seen = [place for place in places if place is not None]
     if len(seen) < len(places):
-        return "new"
+        return Progress.NEW
     if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
-        return "moved"
+        return Progress.MOVED
     first, last = seen[0].seconds, seen[-1].seconds
     if first is not None and last is not None and last - first > elapsed * BUSY_SHARE:
-        return "spinning"
-    return "stuck"
+        return Progress.SPINNING
+    return Progress.STUCK
 
 
 def _moved(one: Place, other: Place) -> bool:
@@ -65,30 +67,26 @@ def _moved(one: Place, other: Place) -> bool:
     return common + INNER < max(len(one.addresses), len(other.addresses))
 
 
-def summary(progress: Sequence[Progress], threads: Sequence[ThreadReport], looks: int, elapsed: float) -> Finding:
+def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
     """One sentence about all threads that are no idle workers."""
     known = {thread.tid: thread for thread in threads}
+    idle = {thread.tid for thread in threads if thread.state is RunState.IDLE}
     parts = []
-    for kind, text in (
-        ("moved", "moved on"), ("spinning", "used the processor without leaving one place"),
-        ("stuck", "stayed where they were"), ("new", "appeared"), ("ended", "ended"),
-    ):  # fmt: skip
-        tids = [each.tid for each in progress if each.kind == kind]
-        labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids
-                  if tid not in known or known[tid].state is not RunState.IDLE]  # fmt: skip
+    for progress, text in _TEXTS.items():
+        tids = [each.tid for each in found if each.progress is progress and each.tid not in idle]
+        labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
         if labels:
             parts.append(f"{phrasing.listed(labels, 4)} {text}")
-    told = "; ".join(parts) or "all threads are idle"
-    stuck = tuple(each.tid for each in progress if each.kind == "stuck")
-    return Finding(FindingKind.NOTE, f"In {looks} looks over {elapsed:.1f} s: {told}.", stuck)
+    text = f"In {samples} looks over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
+    stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
+    return Finding(FindingKind.NOTE, text, stuck, id="samples")
 
 
-def revised(verdict: Verdict, progress: Sequence[Progress], threads: Sequence[ThreadReport]) -> Verdict:
-    """The verdict of the last look in the light of all: what moved on is slow, not stuck."""
-    kinds = {each.tid: each.kind for each in progress}
+def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
+    """The verdict on the last sample in the light of all: what moved on is slow, not stuck."""
+    moved = {each.tid for each in found if each.progress is Progress.MOVED}
     finding = verdict.finding
-    involved = [kinds.get(tid) for tid in finding.threads]
-    if not finding.kind.traits.movement_refutes_it or "moved" not in involved:
+    if not finding.kind.traits.movement_refutes_it or moved.isdisjoint(finding.threads):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
     text = f"Slow, not stuck: the threads of this wait moved on between the looks. At the last one: {finding.summary}"

@@ -73,10 +73,10 @@ class BreakPlan:
         self._plan = OperatorFunctions(session)
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
-    def missing(self, patterns: Sequence[str]) -> list[UsageError]:
-        """An error with the closest names for each word that means no operator yet."""
+    def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
+        """The words that mean no operator yet, each with an error that has the closest names."""
         dispatcher = self._session.dispatcher
-        return [dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)]
+        return {pattern: dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)}
 
     def operators(self, patterns: Sequence[str]) -> list[Operator]:
         """The operators that are named and registered."""

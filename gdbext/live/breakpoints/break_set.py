@@ -89,14 +89,13 @@ class BreakSet:
         missing = plan.missing(self.request.patterns)
         watch = self._watch_of(session)
         if missing and not watch.addresses:
-            raise missing[0]  # a libtorch without symbols: it could not be seen when it is registered
+            raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
         awaited = "" if self._add(plan) or missing else self._absent()
-        self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing]
+        self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
         if awaited:
             self.notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
         if missing:
-            names = [each for each in self.request.patterns if any(repr(each) in error.what for error in missing)]
-            awaited = f"{', '.join(names)} is registered"
+            awaited = f"{', '.join(missing)} is registered"
         if awaited and self._waiting is None and watch.addresses:
             self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
         if self._pending is not None:

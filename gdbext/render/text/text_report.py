@@ -23,11 +23,11 @@ def _errors(report: Report, style: Style) -> Iterator[str]:
         return
     yield ""
     yield style("Could not be read:", "bold")
-    told = set()
+    shown = set()
     for error in report.errors:
         where = f"{escape(error.where)}: " if error.where else ""
         yield f"  {where}{escape(error.what)}"
-        for line in (f"    why: {escape(error.why)}", f"    try: {escape(error.help)}"):
-            if not line.endswith(": ") and line not in told:
-                told.add(line)
-                yield line
+        for title, text in (("why", error.why), ("try", error.help)):
+            if text and (title, text) not in shown:
+                shown.add((title, text))
+                yield f"    {title}: {escape(text)}"

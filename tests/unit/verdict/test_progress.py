@@ -17,7 +17,7 @@ def place(*addresses, line=1, seconds=0.0):
 
 
 def kinds(*looks, elapsed=4.0):
-    return {each.tid: each.kind for each in compare(looks, elapsed)}
+    return {each.tid: each.progress.value for each in compare(looks, elapsed)}
 
 
 def test_stuck_even_where_a_wait_wakes_up_and_begins_again():

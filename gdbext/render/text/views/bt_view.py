@@ -55,11 +55,16 @@ def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[st
 
 def headline(thread: ThreadReport) -> str:
     """``Thread 1 "MainThread" (tid 2056): aten::mm, key Meta, in-kernel``."""
+    return title(thread) + where(thread)
+
+
+def title(thread: ThreadReport) -> str:
+    """``Thread 1 "MainThread" (tid 2056)``."""
     number = f" {thread.number}" if thread.number is not None else ""
     name = thread.python_name or thread.name
     named = f' "{escape(name)}"' if name else ""
     signal = f", stopped by {thread.signal}" if thread.signal else ""
-    return f"Thread{number}{named} (tid {thread.tid}{signal}){where(thread)}"
+    return f"Thread{number}{named} (tid {thread.tid}{signal})"
 
 
 def where(thread: ThreadReport) -> str:

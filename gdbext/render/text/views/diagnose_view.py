@@ -62,7 +62,8 @@ def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) ->
     texts = [text for thread in involved if thread.wait is not None for text in thread.wait.evidence]
     for finding in report.findings:
         if report.verdict is not None and report.verdict.is_about(finding):
-            texts.extend(text for text in finding.evidence if text not in texts)
+            known = set(texts)
+            texts += (each for each in dict.fromkeys(finding.evidence) if each not in known)
     if texts:
         yield ""
         yield style("Evidence", "bold")

@@ -11,7 +11,7 @@ from gdbext.model.source_line import NO_SOURCES, SourceLines
 from gdbext.model.thread import RunState, ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.render.text.style import Style, escape
-from gdbext.render.text.views.bt_view import headline, source_text, thread_lines
+from gdbext.render.text.views.bt_view import source_text, thread_lines, title
 from gdbext.verdict import phrasing
 
 _MAX_NAMES = 6
@@ -107,7 +107,7 @@ def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_S
 
 def _title(group: Sequence[ThreadReport]) -> str:
     if len(group) == 1:
-        return headline(group[0]).split(": ")[0] if group[0].dispatch else headline(group[0])
+        return title(group[0])
     tids = ", ".join(str(thread.tid) for thread in group[:_MAX_NAMES])
     more = f" and {len(group) - _MAX_NAMES} more" if len(group) > _MAX_NAMES else ""
     return f"{len(group)} threads (tids {tids}{more})"
@@ -116,13 +116,9 @@ def _title(group: Sequence[ThreadReport]) -> str:
 def state_text(thread: ThreadReport, threads: Sequence[ThreadReport]) -> str:
     """``waits for the GIL, which MainThread (tid 1) holds``, ``runs``."""
     if thread.wait is None:
-        return (
-            "stopped by " + thread.signal
-            if thread.signal
-            else "runs"
-            if thread.state is RunState.RUNNING
-            else thread.state.value
-        )
+        if thread.signal:
+            return f"stopped by {thread.signal}"
+        return "runs" if thread.state is RunState.RUNNING else thread.state.value
     known = {each.tid: each for each in threads}
     text = thread.wait.phrase
     if thread.wait.missing is not None:

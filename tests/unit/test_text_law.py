@@ -1,0 +1,130 @@
+"""No code reads text that code wrote: sentences, names and labels are for people; code asks typed fields.
+
+What counts as reading: comparing such a text, searching it, taking it apart.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "gdbext"
+ROOMS = ("waits", "verdict", "inspection", "live", "render", "commands", "debuggers", "cli")
+
+SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "label", "why", "what", "notes", "place"})
+"""Attributes that hold text for people, whatever the object."""
+NAMED = frozenset({"resource", "held", "companion", "waits_for"})
+"""Objects whose ``name`` is for people."""
+SEARCHES = frozenset({
+    "startswith", "endswith", "find", "rfind", "index", "count", "split", "rsplit", "splitlines", "partition",
+    "rpartition", "removeprefix", "removesuffix",
+})  # fmt: skip
+PATTERNS = frozenset({"search", "match", "fullmatch", "findall", "finditer", "sub", "split"})
+
+
+def readings(source: str) -> list[int]:
+    """The lines on which the source reads text that is meant for people."""
+    tree = ast.parse(source)
+    found: set[int] = set()
+    for scope in ast.walk(tree):
+        if isinstance(scope, (ast.FunctionDef, ast.Module)):
+            found.update(_readings_in(scope))
+    return sorted(found)
+
+
+def _readings_in(scope: ast.FunctionDef | ast.Module) -> Iterator[int]:
+    texts = _variables(scope)
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Compare) and any(map(_compares, node.ops)):
+            sides = (node.left, *node.comparators)
+            if any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides)):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            searched = [node.func.value] if node.func.attr in SEARCHES else []
+            searched += node.args if node.func.attr in PATTERNS else []
+            if any(_is_text(each, texts) for each in searched):
+                yield node.lineno
+        elif isinstance(node, ast.Subscript) and _is_text(node.value, texts) and not _is_list(node.value):
+            yield node.lineno
+
+
+def _variables(scope: ast.FunctionDef | ast.Module) -> frozenset[str]:
+    """Local names that are given such a text."""
+    names = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and _is_text(node.value, frozenset()):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.NamedExpr) and _is_text(node.value, frozenset()):
+            names.add(node.target.id)
+        elif isinstance(node, (ast.For, ast.comprehension)) and _is_list(node.iter):
+            names.update(target.id for target in ast.walk(node.target) if isinstance(target, ast.Name))
+    return frozenset(names)
+
+
+def _compares(operator: ast.cmpop) -> bool:
+    return isinstance(operator, (ast.Eq, ast.NotEq, ast.In, ast.NotIn))
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value in ("", None)
+
+
+def _is_list(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("evidence", "notes", "advice")
+
+
+def _is_text(node: ast.expr, variables: frozenset[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in variables
+    if not isinstance(node, ast.Attribute):
+        return False
+    owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    return node.attr in SENTENCES or (node.attr == "name" and owner in NAMED)
+
+
+def test_no_code_reads_what_code_wrote() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for room in ROOMS
+        for file in sorted((ROOT / room).rglob("*.py"))
+        for line in readings(file.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("planted", [
+    "finding.summary == verdict.summary",
+    "'kill -CONT' in verdict.summary",
+    "'OpenMP' in thread.wait.resource.name",
+    "resource.name.startswith('pipe:')",
+    "re.search('held by ([0-9]+)', wait.resource.name)",
+    "wait.resource.name in ('threading.Event', 'queue.SimpleQueue')",
+    "any('malloc' in text for text in wait.evidence)",
+    "error.what.partition(':')",
+    "[each for each in missing if repr(name) in error.what]",
+    "thread.label[:3]",
+    "thread.wait.phrase != other.wait.phrase",
+])  # fmt: skip
+def test_a_planted_reading_is_found(planted: str) -> None:
+    assert readings(f"def view(finding):\n    return {planted}\n") == [2]
+
+
+def test_a_reading_through_a_variable_is_found() -> None:
+    assert readings("def view(held):\n    name = held.name\n    return 'stopped' in name\n") == [3]
+    assert readings("def view(f):\n    if (text := f.summary) and text.split('; '):\n        pass\n") == [2]
+
+
+@pytest.mark.parametrize("allowed", [
+    "escape(finding.summary)",
+    "finding.summary != ''",
+    "finding.kind is FindingKind.NOTE",
+    "module.name.startswith('libtorch')",
+    "f'{thread.label}: {thread.wait.phrase}'",
+    "[text for text in finding.evidence]",
+    "thread.wait.resource.name or 'a thread'",
+])  # fmt: skip
+def test_what_is_allowed(allowed: str) -> None:
+    assert readings(f"def view(finding):\n    return {allowed}\n") == []

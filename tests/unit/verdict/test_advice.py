@@ -1,0 +1,100 @@
+"""What to try next: for each kind of verdict, and from fields alone."""
+
+from __future__ import annotations
+
+import pytest
+from analysis_facts import step, thread, wait
+
+from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.model.finding import Finding
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.pool import MissingWorkers, Pool
+from gdbext.verdict.advice import advice
+from gdbext.verdict.judge import judge
+from gdbext.verdict.observations import Observations
+
+
+def told(*threads, is_core=False, **more):
+    found = judge(Observations(threads, 1, **more)).verdict.finding
+    return "\n".join(advice(found, threads, 1, is_core))
+
+
+def children(*found, kind="child-process"):
+    return told(thread(1, wait(kind, name="child process", children=found)))
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_every_kind_has_advice_that_can_be_asked_for(kind):
+    assert isinstance(advice(Finding(kind, "It is so."), (), 1, is_core=False), tuple)
+
+
+def test_a_deadlock_with_the_gil():
+    text = told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)))
+    assert "holding the GIL" in text
+    assert "in one order" not in text
+    assert "gcore 1" in text
+
+
+def test_a_deadlock_of_locks_and_what_is_owed():
+    text = told(thread(1, wait("mutex", 2)), thread(2, wait("barrier", 1)))
+    assert text.index("in one order") < text.index("release it before the wait")
+
+
+def test_a_static_initialiser_comes_before_the_order_of_locks():
+    text = told(thread(1, wait("static-init", 2)), thread(2, wait("mutex", 1)))
+    assert text.index("at import time") < text.index("in one order")
+
+
+def test_a_core_is_kept_already():
+    assert "gcore" not in told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)), is_core=True)
+
+
+@pytest.mark.parametrize("kind", ["child-process", "io"])
+def test_the_child_that_is_stopped_is_named(kind):
+    text = children(ChildProcess(50, "a"), ChildProcess(51, "b", ProcessState.STOPPED), kind=kind)
+    assert "scripts/dispatch -p 51" in text
+    assert "kill -CONT 51" in text
+
+
+def test_a_name_is_no_state():
+    assert "kill -CONT" not in children(ChildProcess(50, "stopped"))
+
+
+def test_the_child_that_writes_to_its_parent_is_named():
+    writes = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
+    text = children(ChildProcess(50, "a"), writes)
+    assert "scripts/dispatch -p 51" in text
+    assert "communicate()" in text
+    assert "communicate()" not in children(ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=False)))
+
+
+def test_children_that_nobody_knows():
+    assert "scripts/dispatch -p CHILD" in children()
+    assert "the peer that should send" in told(thread(1, wait("io", name="read on fd 5, whose other end is held by 5")))
+
+
+def test_a_stopped_process_is_let_go_on():
+    text = told(thread(1, wait("sleep", timed=True)), stopped=True)
+    assert "once it goes on" in text
+    assert "CHILD" not in text
+
+
+def test_missing_workers_name_the_way_out_of_their_pool():
+    def text(pool):
+        return told(thread(1, wait("worker-pool", missing=MissingWorkers(pool)), [step("aten::mm")]))
+
+    assert "set_num_threads(1)" in text(Pool.OPENMP)
+    assert "set_num_threads(1)" not in text(Pool.AUTOGRAD)
+
+
+@pytest.mark.parametrize(("kind", "part"), [
+    ("condvar", "notify"), ("python-lock", "RLock"), ("io", "other end"), ("libc-lock", "same library"),
+    ("futex", "same library"),
+])  # fmt: skip
+def test_blocked_threads(kind, part):
+    assert part in told(thread(1, wait(kind, name="x"), [step("aten::mm")]))
+
+
+@pytest.mark.parametrize(("kind", "part"), [("collective", "TORCH_DISTRIBUTED_DEBUG"), ("device", "nvidia-smi")])
+def test_waits_for_the_outside(kind, part):
+    assert part in told(thread(1, wait(kind, name="x")))
