@@ -62,10 +62,9 @@ class _Candidates:
     def fitting(self, module: Module, folder: Path, measure: Measure | None) -> Layout:
         """The first that fits. Raises LayoutError."""
         version = torch_version(self._modules)
-        paths = store.by_version(version, folder)
-        same = [path for path, each in paths if store.release(each) == store.release(version)]
+        same = store.of_release(version, folder)
         found = self._probed(same) or self._measured(module, measure)
-        found = found or self._probed([path for path, _ in paths if path not in same])
+        found = found or self._probed([path for path, _ in store.by_version(version, folder) if path not in same])
         if found is None:
             raise LayoutError(
                 f"no layout for PyTorch {version or 'of unknown version'} (build-id {module.build_id or 'unknown'}): "

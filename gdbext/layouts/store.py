@@ -68,6 +68,16 @@ def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
     return _cached(build_id)
 
 
+def has(build_id: str) -> bool:
+    """A layout that was measured on this build is there; whether it is sound turns out when it is loaded."""
+    return build_id in index()["build_ids"] or (layout_cache() / f"{build_id}.json").exists()
+
+
+def of_release(version: str, folder: Path = DATA) -> list[Path]:
+    """The shipped layouts of the very release that ``version`` is a build of, the nearest first."""
+    return [path for path, each in by_version(version, folder) if release(each) == release(version)]
+
+
 def by_version(version: str, folder: Path = DATA) -> Sequence[tuple[Path, str]]:
     """(file, version) of the shipped layouts of this minor version, the nearest first.
 

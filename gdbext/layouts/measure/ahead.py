@@ -6,12 +6,9 @@ import os
 import re
 
 from gdbext.errors import GdbextError
-from gdbext.formats.elf import ElfImage
-from gdbext.layouts import identity, store
 from gdbext.targets import linux
-from gdbext.targets.host_files import HostFiles
 
-_MAPPED = re.compile(rb"^\S+ +r-xp +\S+ +\S+ +\d+ +(/.*/%s)$" % store.TORCH_LIBRARY.encode(), re.MULTILINE)
+_MAPPED = re.compile(rb"^\S+ +r-xp +\S+ +\S+ +\d+ +(/.*/libtorch_cpu\.so)$", re.MULTILINE)
 
 
 def measure_for_process(pid: int, terminal: int | None) -> None:
@@ -23,24 +20,23 @@ def measure_for_process(pid: int, terminal: int | None) -> None:
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             found = _MAPPED.search(file.read())
-        if found is None:
-            return
-        library = linux.under_sysroot(linux.process_root(pid), os.fsdecode(found.group(1)))
-        build_id = ElfImage.open(library).build_id
-        if build_id is None or _is_known(build_id) or _is_probed_first(library):
-            return
-        from gdbext.layouts.measure.measurement import measure_torch
-
-        measure_torch(identity.package_of(library), build_id, terminal)
+        if found is not None:
+            _make_known(linux.under_sysroot(linux.process_root(pid), os.fsdecode(found.group(1))), terminal)
     except (OSError, GdbextError):
         return
 
 
-def _is_known(build_id: str) -> bool:
-    return build_id in store.index()["build_ids"] or (store.layout_cache() / f"{build_id}.json").exists()
+def _make_known(library: str, terminal: int | None) -> None:
+    from gdbext.formats.elf import ElfImage
+    from gdbext.layouts import identity, store
+    from gdbext.targets.host_files import HostFiles
 
+    build_id = ElfImage.open(library).build_id
+    if build_id is None or store.has(build_id):
+        return
+    package = identity.package_of(library)
+    if store.of_release(identity.torch_version(package, HostFiles())[0]):
+        return  # only the stopped process can tell whether one of the same release fits
+    from gdbext.layouts.measure.measurement import measure_torch
 
-def _is_probed_first(library: str) -> bool:
-    """A layout of the same release is shipped: only the live process can tell whether it fits."""
-    version = identity.torch_version(identity.package_of(library), HostFiles())[0]
-    return any(store.release(each) == store.release(version) for _, each in store.by_version(version))
+    measure_torch(package, build_id, terminal)
