@@ -108,8 +108,15 @@ class OperatorReporter:
             active=one.active,
             kernel=registered_kernel(self._kernels, one.kernel, name),
             debug=one.debug,
-            inferred_schema=self._tables.inferred_schema(one),
+            inferred_schema=self._inferred_schema(operator, one),
         )
+
+    def _inferred_schema(self, operator: Operator, one: Registration) -> str | None:
+        try:
+            return self._tables.inferred_schema(one)
+        except GdbextError as error:
+            self.errors.append(ErrorFact.of(error, f"schema inferred for {one.key} of {operator.qualified}"))
+            return None
 
     # --- the table -------------------------------------------------------------------------------
 

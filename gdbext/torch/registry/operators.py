@@ -23,6 +23,7 @@ from gdbext.torch.registry.schema import SchemaReader, SchemaText
 from gdbext.torch.registry.singleton import find_singleton, not_yet
 from gdbext.torch.values.containers import MapEntry, StringReader, map_entries
 from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.optional import optional_shape
 
 OPERATOR_LIMIT = 1 << 18
 
@@ -161,9 +162,9 @@ class Dispatcher:
         self._name_at = entry.field("name_").offset
         self._table_at, self._table_size = entry.field("dispatchTable_").offset, entry.field("dispatchTable_").size
         self._extractor_at = entry.field("dispatchKeyExtractor_").offset
-        self._schema_at = entry.field("schema_").offset
-        schema = layout.struct("c10::impl::AnnotatedSchema")
-        self._schema_size, self._debug_at = schema.size, schema.field("debug").offset
+        optional, start = optional_shape(layout, "c10::impl::AnnotatedSchema"), entry.field("schema_").offset
+        self._schema_at, self._schema_engaged_at = start + optional.value, start + optional.engaged
+        self._debug_at = layout.struct("c10::impl::AnnotatedSchema").field("debug").offset
         self._kernels_at = entry.field("kernels_").offset
         dispatcher = layout.struct("c10::Dispatcher")
         self._list_at = dispatcher.field("operators_").offset
@@ -282,8 +283,8 @@ class Dispatcher:
         return address + self._schema_at
 
     def schema_engaged(self, address: int) -> int:
-        """Where the ``std::optional<AnnotatedSchema>`` says whether it holds one: the byte behind the value."""
-        return address + self._schema_at + self._schema_size
+        """Where the optional AnnotatedSchema says whether it holds one."""
+        return address + self._schema_engaged_at
 
     def schema_debug(self, address: int) -> int:
         """Where the schema's ``debug`` string is."""

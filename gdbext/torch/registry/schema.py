@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdbext.errors import BadData, MemoryFault
+from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
@@ -16,6 +16,7 @@ from gdbext.torch.symbols import INTERNED_STRINGS
 from gdbext.torch.values.containers import StringReader, vector_span
 from gdbext.torch.values.ivalue import ValueReader, quoted
 from gdbext.torch.values.jit_type import TypeReader
+from gdbext.torch.values.optional import optional_shape
 
 ARGUMENT_LIMIT = 512
 """PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
@@ -23,6 +24,13 @@ ALIAS_LIMIT = 256
 """The table of all c10::Symbols, a local static of libtorch_cpu (ATen/core/interned_strings.cpp)."""
 
 _UNKNOWN = "?"
+
+_SCHEMA = "c10::FunctionSchema"
+_ARGUMENT = "c10::Argument"
+_ALIAS = "c10::AliasInfo"
+_SET = "std::unordered_set"
+_INTERNED = "c10::InternedStrings"
+_SYMBOL = "c10::InternedStrings::SymbolInfo"
 
 
 class SchemaText(NamedTuple):
@@ -45,22 +53,14 @@ class Argument(NamedTuple):
 
 
 class SchemaReader:
-    """Prints schemas. Raises LayoutError at construction when the layout lacks a structure."""
+    """Prints schemas. What the layout lacks costs the argument that needs it."""
 
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader, symbolizer: Symbolizer) -> None:
         self._memory = memory
         self._strings = strings
         self._types = TypeReader(memory, layout, strings)
         self._values = ValueReader(memory, layout, strings)
-        self._schema = layout.struct("c10::FunctionSchema")
-        self._argument = layout.struct("c10::Argument")
-        self._name_size = layout.struct("std::string").size
-        self._optional_value = layout.struct("std::optional<c10::IValue>").field("_M_payload._M_engaged").offset
-        self._optional_int = layout.struct("std::optional<int>").field("_M_payload._M_engaged").offset
-        self._alias = layout.struct("c10::AliasInfo")
-        self._set = layout.struct("std::unordered_set")
-        self._interned = layout.struct("c10::InternedStrings")
-        self._symbol = layout.struct("c10::InternedStrings::SymbolInfo")
+        self._layout = layout
         self._symbols_at = INTERNED_STRINGS.address(symbolizer)
         self._symbol_names: dict[int, str] = {}
         self._missing: list[str] = []
@@ -69,11 +69,11 @@ class SchemaReader:
         """The FunctionSchema at ``address``. Raises MemoryFault, BadData when it is none at all."""
         self._missing = []
         name = self._strings.read(address)
-        overload = self._strings.read(address + self._name_size)
-        arguments = self._arguments(address + self._schema.field("arguments_").offset)
-        returns = self._arguments(address + self._schema.field("returns_").offset)
-        open_arguments = self._memory.u8(address + self._schema.field("is_vararg_").offset) != 0
-        open_returns = self._memory.u8(address + self._schema.field("is_varret_").offset) != 0
+        overload = self._strings.read(address + self._strings.size)
+        arguments = self._arguments(address + self._at(_SCHEMA, "arguments_"))
+        returns = self._arguments(address + self._at(_SCHEMA, "returns_"))
+        open_arguments = self._memory.u8(address + self._at(_SCHEMA, "is_vararg_")) != 0
+        open_returns = self._memory.u8(address + self._at(_SCHEMA, "is_varret_")) != 0
         text = f"{name}.{overload}" if overload else name
         text += f"({self._list(arguments, open_arguments)}) -> {self._results(returns, open_returns)}"
         names = tuple(argument.name for argument in arguments)
@@ -97,35 +97,33 @@ class SchemaReader:
         return text if single and not text.startswith("(") else f"({text})"
 
     def _arguments(self, vector: int) -> list[Argument]:
-        first, count = vector_span(self._memory, vector, self._argument.size, ARGUMENT_LIMIT)
-        return [self._read_argument(first + index * self._argument.size) for index in range(count)]
+        first, count = vector_span(self._memory, vector, self._layout.struct(_ARGUMENT).size, ARGUMENT_LIMIT)
+        return [self._read_argument(first + index * self._layout.struct(_ARGUMENT).size) for index in range(count)]
 
     def _read_argument(self, address: int) -> Argument:
-        name = self._strings.read(address + self._argument.field("name_").offset)
-        keyword_only = self._memory.u8(address + self._argument.field("kwarg_only_").offset) != 0
+        name = self._strings.read(address + self._at(_ARGUMENT, "name_"))
+        keyword_only = self._memory.u8(address + self._at(_ARGUMENT, "kwarg_only_")) != 0
         try:
             text = self._argument_text(address, name)
-        except (MemoryFault, BadData) as error:
+        except (MemoryFault, BadData, LayoutError) as error:
             self._missing.append(f"argument {name}: {error}")
             text = f"{_UNKNOWN} {name}".rstrip()
         return Argument(text, name, keyword_only)
 
     def _argument_text(self, address: int, name: str) -> str:
         kind_of = self._types.kind
-        whole = self._memory.u64(address + self._argument.field("real_type_").offset)
+        whole = self._memory.u64(address + self._at(_ARGUMENT, "real_type_"))
         optional = kind_of(whole) == "OptionalType"
         inner = self._types.element(whole) if optional else whole
-        alias = self._memory.u64(address + self._argument.field("alias_info_").offset)
+        alias = self._memory.u64(address + self._at(_ARGUMENT, "alias_info_"))
         if kind_of(inner) == "ListType":
             text = self._type_text(self._types.element(inner)) + self._contained_alias(alias)
-            text += f"[{self._length(address + self._argument.field('N_').offset)}]"
+            text += f"[{self._length(address + self._at(_ARGUMENT, 'N_'))}]"
         else:
             text = self._type_text(inner)
         text += self._alias_text(alias, needed=False) + ("?" if optional else "") + (f" {name}" if name else "")
-        value = address + self._argument.field("default_value_").offset
-        if self._memory.u8(value + self._optional_value):
-            text += "=" + self._default(value, whole, inner)
-        return text
+        default = self._held(address + self._at(_ARGUMENT, "default_value_"), "c10::IValue")
+        return text if default is None else f"{text}={self._default(default, whole, inner)}"
 
     def _type_text(self, address: int) -> str:
         try:
@@ -135,7 +133,16 @@ class SchemaReader:
             return _UNKNOWN
 
     def _length(self, address: int) -> str:
-        return str(self._memory.i32(address)) if self._memory.u8(address + self._optional_int) else ""
+        length = self._held(address, "int")
+        return "" if length is None else str(self._memory.i32(length))
+
+    def _held(self, optional: int, inner: str) -> int | None:
+        """Where the value of an optional is; None without one."""
+        shape = optional_shape(self._layout, inner)
+        return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
+
+    def _at(self, struct: str, member: str) -> int:
+        return self._layout.struct(struct).field(member).offset
 
     def _default(self, value: int, whole: int, inner: int) -> str:
         if self._types.kind(inner) == "StringType" and self._values.tag(value) == "String":
@@ -152,7 +159,7 @@ class SchemaReader:
         if not alias:
             return ""
         first, count = vector_span(
-            self._memory, alias + self._alias.field("containedTypes_").offset, self._alias.size, ALIAS_LIMIT
+            self._memory, alias + self._at(_ALIAS, "containedTypes_"), self._layout.struct(_ALIAS).size, ALIAS_LIMIT
         )
         return self._alias_text(first, needed=True) if count else ""
 
@@ -160,21 +167,21 @@ class SchemaReader:
         """``(a! -> b)``; "" without alias information, or where there is no before-set and it is not ``needed``."""
         if not alias:
             return ""
-        before = self._symbols(alias + self._alias.field("beforeSets_").offset)
+        before = self._symbols(alias + self._at(_ALIAS, "beforeSets_"))
         if not before and not needed:
             return ""
-        after = self._symbols(alias + self._alias.field("afterSets_").offset)
-        text = "|".join(before) + ("!" if self._memory.u8(alias + self._alias.field("isWrite_").offset) else "")
+        after = self._symbols(alias + self._at(_ALIAS, "afterSets_"))
+        text = "|".join(before) + ("!" if self._memory.u8(alias + self._at(_ALIAS, "isWrite_")) else "")
         if set(before) != set(after):
             text += " -> " + "|".join(after)
         return f"({text})"
 
     def _symbols(self, address: int) -> list[str]:
         """The unqualified names of an ``unordered_set<Symbol>``, in its order."""
-        count = self._memory.u64(address + self._set.field("_M_h._M_element_count").offset)
+        count = self._memory.u64(address + self._at(_SET, "_M_h._M_element_count"))
         if count > ALIAS_LIMIT:
             raise BadData(f"the alias set at {address:#x} claims {count} elements")
-        node = self._memory.u64(address + self._set.field("_M_h._M_before_begin._M_nxt").offset)
+        node = self._memory.u64(address + self._at(_SET, "_M_h._M_before_begin._M_nxt"))
         names: list[str] = []
         while node and len(names) <= count:
             names.append(self._symbol_name(self._memory.u32(node + 8)))
@@ -193,10 +200,10 @@ class SchemaReader:
         return name
 
     def _read_symbol(self, interned: int, symbol: int) -> str:
-        table, limit = interned + self._interned.field("sym_to_info_").offset, 1 << 20
-        first, count = vector_span(self._memory, table, self._symbol.size, limit)
+        table, limit = interned + self._at(_INTERNED, "sym_to_info_"), 1 << 20
+        first, count = vector_span(self._memory, table, self._layout.struct(_SYMBOL).size, limit)
         if symbol >= count:
             raise BadData(f"there is no interned string {symbol}")
-        return self._strings.read(first + symbol * self._symbol.size + self._symbol.field("unqual_name").offset)
+        return self._strings.read(first + symbol * self._layout.struct(_SYMBOL).size + self._at(_SYMBOL, "unqual_name"))
 
 

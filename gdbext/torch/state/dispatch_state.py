@@ -9,7 +9,7 @@ ATen/functorch/DynamicLayer.cpp, ATen/functorch/Interpreter.h.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -36,13 +36,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class AutogradFlags:
-    """``c10::AutogradState``; the defaults are those of a thread that never changed it (AutogradState.cpp)."""
+    """``c10::AutogradState``; the defaults are those of a thread that never changed it (AutogradState.cpp).
 
-    grad_mode: bool = True
-    inference_mode: bool = False
-    forward_ad: bool = True
-    multithreading: bool = True
-    view_replay: bool = False
+    None is a flag that this version of PyTorch does not have.
+    """
+
+    grad_mode: bool | None = True
+    inference_mode: bool | None = False
+    forward_ad: bool | None = True
+    multithreading: bool | None = True
+    view_replay: bool | None = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ class DispatchStateReader:
             _flag(raw, shape, "grad_mode_"),
             _flag(raw, shape, "inference_mode_"),
             _flag(raw, shape, "fw_grad_mode_"),
-            _flag(raw, shape, "multithreading_enabled_"),
+            _flag(raw, shape, "multithreading_enabled_", "mulithreading_enabled_"),
             _flag(raw, shape, "view_replay_enabled_"),
         )
 
@@ -219,15 +222,18 @@ class DispatchStateReader:
         state = self._variables.address(thread_pointer, symbols.DISPATCH_MODES)
         if state is None:
             return ()
+        found = list(self._infra_modes(shape, state)) if "infra_modes_" in shape.fields else []
+        stack = self._stack(state + shape.field("stack_").offset)
+        return (*found, *(PythonMode(name) for name in stack))
+
+    def _infra_modes(self, shape: Struct, state: int) -> Iterator[PythonMode]:
+        """One optional for each TorchDispatchModeKey; torch 2.0 has none of them."""
         kinds = sorted(self._layout.enum("c10::impl::TorchDispatchModeKey").items(), key=lambda item: item[1])[:-1]
         slot = shape.field("infra_modes_").size // max(1, len(kinds))
-        found = []
         for index, (name, _value) in enumerate(kinds):
             place = state + shape.field("infra_modes_").offset + index * slot
             if self._memory.u8(place + _SHARED_POINTER):
-                found.append(PythonMode(self._class_of(self._memory.u64(place)), name))
-        stack = self._stack(state + shape.field("stack_").offset)
-        return (*found, *(PythonMode(name) for name in stack))
+                yield PythonMode(self._class_of(self._memory.u64(place)), name)
 
     def _torch_function(self, thread_pointer: int) -> tuple[str, tuple[str, ...]]:
         """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
@@ -255,8 +261,11 @@ class DispatchStateReader:
         return name or f"the Python object at {address:#x}"
 
 
-def _flag(raw: bytes, shape: Struct, name: str) -> bool:
-    field = shape.field(name)
+def _flag(raw: bytes, shape: Struct, *names: str) -> bool | None:
+    """The flag by the first of its ``names`` that this version knows; torch 2.0 misspells one."""
+    field = next((shape.fields[name] for name in names if name in shape.fields), None)
+    if field is None:
+        return None
     if field.bit_size:
         return bool(raw[field.bit_offset // 8] >> field.bit_offset % 8 & 1)
     return raw[field.offset] != 0

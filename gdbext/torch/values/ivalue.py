@@ -30,10 +30,7 @@ class ValueReader:
         self.size = value.size
         self._payload_at, self._tag_at = value.field("payload").offset, value.field("tag").offset
         self._tags = {number: name for name, number in layout.enum("c10::IValue::Tag").items()}
-        self._string_at = layout.struct("c10::ivalue::ConstantString").field("str_").offset
-        self._list_at = layout.struct("c10::detail::ListImpl").field("list").offset
-        devices = layout.enum("c10::DeviceType")
-        self._devices = {number: name for name, number in devices.items()}
+        self._layout = layout
 
     def tag(self, address: int) -> str:
         """The name of the value's tag: "Int", "None". Raises BadData, MemoryFault."""
@@ -55,7 +52,7 @@ class ValueReader:
         if tag == "Double":
             return double_text(_DOUBLE.unpack(self._memory.read(payload, 8))[0])
         if tag == "String":
-            return self._strings.read(self._memory.u64(payload) + self._string_at, 4096)
+            return self._strings.read(self._memory.u64(payload) + self._at("c10::ivalue::ConstantString", "str_"), 4096)
         if tag == "GenericList" and depth < _DEPTH_LIMIT:
             return f"[{', '.join(self.list_texts(address, depth))}]"
         if tag == "Device":
@@ -67,14 +64,19 @@ class ValueReader:
         if self.tag(address) != "GenericList":
             raise BadData(f"the value at {address:#x} is no list")
         implementation = self._memory.u64(address + self._payload_at)
-        first, count = vector_span(self._memory, implementation + self._list_at, self.size, LIST_LIMIT)
+        items = implementation + self._at("c10::detail::ListImpl", "list")
+        first, count = vector_span(self._memory, items, self.size, LIST_LIMIT)
         return [self.text(first + index * self.size, depth + 1) for index in range(count)]
 
     def _device(self, payload: int) -> str:
         kind, index = self._memory.read(payload, 2)
-        if kind not in self._devices:
+        names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
+        if kind not in names:
             raise BadData(f"there is no device type {kind}")
-        return device_text(self._devices, kind, index)
+        return device_text(names, kind, index)
+
+    def _at(self, struct: str, member: str) -> int:
+        return self._layout.struct(struct).field(member).offset
 
 
 def double_text(value: float) -> str:

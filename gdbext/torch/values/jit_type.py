@@ -38,22 +38,14 @@ _POINTER_SIZE = 16
 
 
 class TypeReader:
-    """Prints types. Raises LayoutError at construction when the layout lacks a structure."""
+    """Prints types. Raises LayoutError at construction when the layout does not know their kinds."""
 
     def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
         self._memory = memory
         self._strings = strings
-        self._kind_at = layout.struct("c10::Type").field("kind_").offset
+        self._layout = layout
+        self._kind_at = self._at("c10::Type", "kind_")
         self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
-        self._element_at = {
-            kind: layout.struct(owner).field(member).offset for kind, (owner, member, _) in _ELEMENT.items()
-        }
-        self._dict_at = layout.struct("c10::DictType").field("types").offset
-        self._tuple = layout.struct("c10::TupleType")
-        self._union_at = layout.struct("c10::UnionType").field("types_").offset
-        self._variable_at = layout.struct("c10::VarType").field("name_").offset
-        self._named_at = layout.struct("c10::NamedType").field("name_").offset
-        self._qualified_at = layout.struct("c10::QualifiedName").field("qualifiedName_").offset
         self._texts: dict[int, str] = {}
 
     def kind(self, address: int) -> str:
@@ -65,15 +57,15 @@ class TypeReader:
         return kind
 
     def element(self, address: int) -> int:
-        """The type inside a list, an optional, a future, … Raises BadData for a type without one, MemoryFault."""
+        """The type inside a list, an optional, a future, … Raises BadData (it has none), LayoutError, MemoryFault."""
         kind = self.kind(address)
-        at = self._element_at.get(kind)
-        if at is None:
+        if kind not in _ELEMENT:
             raise BadData(f"the {kind} at {address:#x} has no element type")
-        return self._memory.u64(address + at)
+        owner, member, _ = _ELEMENT[kind]
+        return self._memory.u64(address + self._at(owner, member))
 
     def text(self, address: int, depth: int = 0) -> str:
-        """The type as PyTorch writes it in a schema. Raises BadData for a type that cannot be shown, MemoryFault."""
+        """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
         text = self._texts.get(address)
         if text is None:
             text = self._texts[address] = self._read(address, depth)
@@ -88,24 +80,29 @@ class TypeReader:
         if kind in _ELEMENT:
             return _ELEMENT[kind][2].format(self.text(self.element(address), depth + 1))
         if kind == "DictType":
-            return f"Dict({', '.join(self._members(address + self._dict_at, depth))})"
+            return f"Dict({self._joined(address + self._at('c10::DictType', 'types'), depth)})"
         if kind == "TupleType":
             return self._tuple_text(address, depth)
         if kind == "UnionType":
-            return f"Union[{', '.join(self._members(address + self._union_at, depth))}]"
+            return f"Union[{self._joined(address + self._at('c10::UnionType', 'types_'), depth)}]"
         if kind == "VarType":
-            return self._strings.read(address + self._variable_at, 256)
+            return self._strings.read(address + self._at("c10::VarType", "name_"), 256)
         if kind in ("ClassType", "InterfaceType"):
-            name = self._strings.read(address + self._named_at + self._qualified_at, 4096)
+            qualified = address + self._at("c10::NamedType", "name_")
+            name = self._strings.read(qualified + self._at("c10::QualifiedName", "qualifiedName_"), 4096)
             return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
         raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
 
     def _tuple_text(self, address: int, depth: int) -> str:
         """``(A, B)``. A named tuple has a schema and prints differently; it does not occur in operators."""
-        if self._memory.u64(address + self._tuple.field("schema_").offset):
+        if self._memory.u64(address + self._at("c10::TupleType", "schema_")):
             raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
-        return f"({', '.join(self._members(address + self._tuple.field('elements_').offset, depth))})"
+        return f"({self._joined(address + self._at('c10::TupleType', 'elements_'), depth)})"
 
-    def _members(self, vector: int, depth: int) -> list[str]:
+    def _joined(self, vector: int, depth: int) -> str:
         first, count = vector_span(self._memory, vector, _POINTER_SIZE, MEMBER_LIMIT)
-        return [self.text(self._memory.u64(first + index * _POINTER_SIZE), depth + 1) for index in range(count)]
+        members = (self._memory.u64(first + index * _POINTER_SIZE) for index in range(count))
+        return ", ".join(self.text(member, depth + 1) for member in members)
+
+    def _at(self, struct: str, member: str) -> int:
+        return self._layout.struct(struct).field(member).offset
