@@ -30,6 +30,7 @@ from gdbext.arch.x86_64.opcodes import (
 from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
 
 _MAX_PREFIXES = 14
+_RAX = frozenset(("rax",))
 _RSP = frozenset(("rsp",))
 _FRAME = frozenset(("rsp", "rbp"))
 _ALL = frozenset(REGISTERS)
@@ -239,6 +240,14 @@ def _group_5(here: int, length: int, modrm: ModRM) -> Instruction | None:
     return _other(here, length, effects.with_modrm(0xFF, 0, modrm), modrm.memory)
 
 
+def _transaction(here: int, length: int, opcode: int, modrm: ModRM, immediate: int) -> Instruction | None:
+    """xbegin, which goes on behind it or at its target with a status in rax, and xabort; the rest is undefined."""
+    if (modrm.mod, modrm.reg & 7, modrm.rm) != (3, 7, 0):
+        return None
+    target = here + length + immediate if opcode == 0xC7 else None
+    return Instruction(here, length, "other" if target is None else "jcc", target=target, writes=_RAX)
+
+
 def _with_modrm(
     here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
 ) -> Instruction | None:
@@ -248,6 +257,8 @@ def _with_modrm(
         rm = REGISTERS[modrm.rm] if modrm.mod == 3 else None
         return Instruction(here, length, "pop", rm, None, modrm.memory, writes=_RSP | ({rm} if rm else NOTHING),
                            stored=0 if rm else 8)  # fmt: skip
+    if opcode in (0xC6, 0xC7) and modrm.reg & 7:
+        return _transaction(here, length, opcode, modrm, immediate or 0)
     found = effects.with_modrm(opcode, rex, modrm)
     reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
     kind, destination, source = "other", None, None

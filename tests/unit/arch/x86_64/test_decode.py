@@ -59,6 +59,13 @@ def test_effects_that_no_operand_shows() -> None:
     assert one("0f0111").stored > 0  # sgdt
 
 
+def test_a_transaction_may_go_on_elsewhere() -> None:
+    begin = one("c7f800000100")  # xbegin
+    assert (begin.kind, begin.target, begin.writes) == ("jcc", 0x1000 + 6 + 0x10000, {"rax"})
+    assert one("c6f801").kind == "other"  # xabort
+    assert list(instructions(bytes.fromhex("c7f000000000"), 0)) == []  # undefined
+
+
 @pytest.mark.parametrize(
     "code", ["e800000000", "ffd0", "41ffd4", "ff5018", "ff9000010000", "ff1500000000", "41ff542408", "ff14c500000000"]
 )
