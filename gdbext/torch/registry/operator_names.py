@@ -42,11 +42,15 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
-def unknown_operator(pattern: str, names: Collection[str]) -> UsageError:
-    """The error for a word that matches no operator, with the closest names among ``names``."""
+def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0) -> UsageError:
+    """The error for a word that matches no operator, with the closest names among ``names``.
+
+    ``nameless``: how many operators are registered whose names cannot be read.
+    """
     close = _closest(pattern, names)
     hint = f"did you mean {', '.join(close)}?" if close else "list them: dispatch-op '*'"
-    return UsageError(f"no operator {pattern!r} is registered in the target", help=hint)
+    why = f"the names of {nameless} registered operators cannot be read" if nameless else ""
+    return UsageError(f"no operator {pattern!r} is registered in the target", why=why, help=hint)
 
 
 def _closest(pattern: str, names: Collection[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gdbext.errors import BadData, GdbextError
 from gdbext.model.dispatch_frame import DispatchKeySet
@@ -48,7 +48,7 @@ class OperatorReporter:
         self._keys = tables.dispatcher.keys
         self._key = key
         self.findings = _registering(tables)
-        self.errors: list[ErrorFact] = []
+        self.errors: list[ErrorFact] = _nameless(tables.dispatcher.nameless)
 
     def report_all(self, operators: Sequence[Operator]) -> tuple[OperatorReport, ...]:
         """Every operator that can be read."""
@@ -158,6 +158,15 @@ class OperatorReporter:
                 kernel = self._kernel(operator, operator.kernel(slot), key)
                 entries.append(TableEntry(key, slot, TableChoice(kernel, None, None, None, None)))
         return tuple(entries)
+
+
+def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorFact]:
+    """One error for all operators whose names cannot be read: any of them may be the one that was asked for."""
+    if not lost:
+        return []
+    address, error = next(iter(lost.items()))
+    others = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
+    return [ErrorFact.of(error, f"name of the operator at {address:#x}{others}")]
 
 
 def _registering(tables: Tables) -> list[Finding]:

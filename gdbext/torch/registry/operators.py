@@ -152,6 +152,8 @@ class Dispatcher:
         self.kernels = Kernels(memory, layout, symbolizer, python_source)
         self.strings = StringReader(memory, layout.struct("std::string").size == 32)
         self._operators: dict[int, Operator] = {}
+        self.nameless: dict[int, MemoryFault] = {}
+        """OperatorDefs whose names lie in memory that cannot be read, once ``names`` has been asked for."""
         self._read_offsets(layout)
         self.address = find_singleton(memory, symbolizer)
         if not memory.u64(self.address + self._list_at):
@@ -212,15 +214,31 @@ class Dispatcher:
 
     @cached_property
     def names(self) -> dict[str, int]:
-        """Qualified name ("aten::add.Tensor") to OperatorDef, of all operators. Raises BadData, MemoryFault."""
+        """Qualified name ("aten::add.Tensor") to OperatorDef, of all operators but the ``nameless``.
+
+        Raises BadData, and MemoryFault where not a single name can be read.
+        """
         names: dict[str, int] = {}
-        size = self.strings.size
         unpack = struct.Struct("<Q").unpack_from
         for entry in self._slots:
+            address = unpack(entry.raw, 2 * self.strings.size)[0]
+            try:
+                names[self._name_in(entry)] = address
+            except MemoryFault as error:
+                self.nameless[address] = error
+        if self.nameless and not names:
+            raise next(iter(self.nameless.values()))
+        return names
+
+    def _name_in(self, entry: MapEntry) -> str:
+        """The name in a slot of the lookup table; its operator has a second copy. Raises BadData, MemoryFault."""
+        size = self.strings.size
+        try:
             name = self.strings.parse(entry.raw, 0, entry.address)
             overload = self.strings.parse(entry.raw, size, entry.address + size)
-            names[f"{name}.{overload}" if overload else name] = unpack(entry.raw, 2 * size)[0]
-        return names
+        except MemoryFault:
+            name, overload = self.read_name(struct.unpack_from("<Q", entry.raw, 2 * size)[0])
+        return f"{name}.{overload}" if overload else name
 
     def operators(self) -> list[Operator]:
         """All operators, sorted by qualified name."""
@@ -252,7 +270,7 @@ class Dispatcher:
 
     def unknown(self, pattern: str) -> UsageError:
         """The error for a word that matches no operator, with the closest names."""
-        return unknown_operator(pattern, self.names)
+        return unknown_operator(pattern, self.names, len(self.nameless))
 
     # --- one operator's parts --------------------------------------------------------------------
 

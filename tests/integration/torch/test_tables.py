@@ -313,15 +313,41 @@ def test_a_table_that_contradicts_its_registrations_is_a_finding(inferior: GetIn
     assert "not what the registrations lead to" in lookup_text
 
 
-def test_an_operator_on_an_unreadable_page_costs_that_operator(inferior: GetInferior) -> None:
+def test_an_operator_on_unreadable_pages_costs_that_operator(inferior: GetInferior) -> None:
+    """It and what else lies on its pages, such as the names of others: they are wherever the heap had room."""
     process = inferior("dispatch-tables")
     with target_of(process, "live") as target:
-        operator = Session(target).dispatcher.find_one("aten::mm")
-        holed = OverlayTarget(target, holes=[(operator.address, 6048)])
-        document, _text = report(holed, "dispatch-op", "*mm")
-    assert document["errors"]
-    assert all("0x" in error["what"] or "0x" in error["where"] for error in document["errors"])
-    assert len(document["operators"]) > 3
+        whole = Session(target).dispatcher.find("*mm")
+        assert len(whole) > 40
+        for operator in whole[::4]:
+            holed = OverlayTarget(target, holes=[(operator.address, 6048)])
+            document, _text = report(holed, "dispatch-op", "*mm")
+            assert document["errors"], operator
+            assert all("0x" in error["what"] or "0x" in error["where"] for error in document["errors"])
+            assert len(document["operators"]) > len(whole) - 10
+
+
+def test_names_that_cannot_be_read_are_told(inferior: GetInferior) -> None:
+    """Both copies of a name are gone: the operator is left out, and nobody says that it is not registered."""
+    process = inferior("dispatch-tables")
+    with target_of(process, "live") as target:
+        lost = Session(target).dispatcher.find_one("aten::_sparse_semi_structured_mm")
+        session = Session(target)
+        copies = [session.memory.u64(lost.address + session.layout.struct("c10::impl::OperatorEntry").offset("name_"))]
+        copies += [
+            int.from_bytes(entry.raw[:8], "little")
+            for entry in session.dispatcher._slots
+            if int.from_bytes(entry.raw[64:72], "little") == lost.address
+        ]
+        assert len(set(copies)) == 2
+        holed = OverlayTarget(target, holes=[(address, 8) for address in copies])
+        document, text = report(holed, "dispatch-op", "*mm")
+        assert [error for error in document["errors"] if "name of the operator at" in error["where"]]
+        assert "aten::_sparse_semi_structured_mm" not in {each["op"] for each in document["operators"]}
+        assert "name of the operator at" in text
+        outcome = registry.execute("dispatch-op", [lost.qualified], lambda: Session(holed))
+        assert outcome.status == 2
+        assert "registered operators cannot be read" in str(outcome.error)
 
 
 def test_a_torn_operator_list_is_refused(inferior: GetInferior) -> None:
