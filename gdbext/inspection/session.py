@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import GdbextError, NotTorch, SymbolFileError, TargetGone, UsageError
@@ -67,11 +67,15 @@ class Session:
     def _layout_or_error(self) -> Layout | GdbextError:
         """Asked for once: before it is refused, a compiler may have run for a minute."""
         from gdbext.layouts.select import torch_layout
+        from gdbext.torch.registry.singleton import find_singleton
 
         if not self.has_torch:
             return NotTorch("no PyTorch is loaded in this process")
         try:
-            return torch_layout(self.modules, self.memory, self.symbolizer, self._layout_file, measure=_measure_torch)
+            find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
+            return torch_layout(
+                self.modules, self.memory, self.symbolizer, find_dispatcher, self._layout_file, measure=_measure_torch
+            )
         except GdbextError as error:
             return error
 

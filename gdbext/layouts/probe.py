@@ -10,7 +10,7 @@ ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gdbext.errors import BadData, GdbextError
 from gdbext.layouts.layout import Layout
@@ -19,10 +19,6 @@ from gdbext.process.modules import ModuleTable
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 
-_LIBRARY = "libtorch_cpu.so"
-_SINGLETON = "_ZZN3c1010Dispatcher13realSingletonEvE10_singleton"
-_GUARD = "_ZGVZN3c1010Dispatcher13realSingletonEvE10_singleton"
-_REFERENCE = "_ZZN3c1010Dispatcher9singletonEvE1s"
 _NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.]+")
 _OVERLOAD = re.compile(rb"[\w.]*")
 _KEY = re.compile(r"wrapper_([A-Za-z]+[0-9]?)_")
@@ -35,11 +31,20 @@ _WALKED = 64
 class Probe:
     """One layout held against one target. ``evidence`` fills as ``run`` goes on."""
 
-    def __init__(self, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer, layout: Layout) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        symbolizer: Symbolizer,
+        layout: Layout,
+        find_dispatcher: Callable[[], int],
+    ) -> None:
+        """``find_dispatcher`` gives the address of the c10::Dispatcher; it may raise any GdbextError."""
         self._memory = memory
         self._modules = modules
         self._symbolizer = symbolizer
         self._layout = layout
+        self._find_dispatcher = find_dispatcher
         self.evidence: list[str] = []
         self.named = 0
         indices = layout.dispatch("table_index")
@@ -50,7 +55,7 @@ class Probe:
     def run(self) -> str:
         """Why the layout does not fit; "" when it does. A fault in the target is such a reason, never an exception."""
         try:
-            dispatcher = self._dispatcher()
+            dispatcher = StructView(self._memory, self._find_dispatcher(), self._layout.struct("c10::Dispatcher"))
             walked = kernels = 0
             for operator in self._operators(dispatcher):
                 self._check_name(operator)
@@ -67,18 +72,6 @@ class Probe:
             f"{self.named} are named after the key at whose index they stand"
         )
         return ""
-
-    def _dispatcher(self) -> StructView:
-        guard = self._symbolizer.address_of(_GUARD, _LIBRARY)
-        if guard is not None and not self._memory.u8(guard):
-            raise BadData("the dispatcher is not constructed yet")
-        address = self._symbolizer.address_of(_SINGLETON, _LIBRARY)
-        if address is None:
-            place = self._symbolizer.address_of(_REFERENCE)
-            address = self._memory.u64(place) if place is not None else 0
-        if not address:
-            raise BadData("no symbol leads to c10::Dispatcher's singleton")
-        return StructView(self._memory, address, self._layout.struct("c10::Dispatcher"))
 
     def _operators(self, dispatcher: StructView) -> Iterator[StructView]:
         """The first operators of the list. A std::list is a ring: next, previous, then the value."""

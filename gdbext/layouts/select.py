@@ -26,6 +26,7 @@ def torch_layout(
     modules: ModuleTable,
     memory: Memory,
     symbolizer: Symbolizer,
+    find_dispatcher: Callable[[], int],
     file: str | None = None,
     folder: Path = store.DATA,
     measure: Measure | None = None,
@@ -35,12 +36,13 @@ def torch_layout(
     In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated"
     where that was done on this machine); a shipped one of the same release whose probe passes ("probed"); one that
     ``measure`` makes now of the headers beside the library; a shipped one of the same minor version whose probe
-    passes. Raises NotTorch, and LayoutError with every candidate and why it was refused.
+    passes. A probe asks ``find_dispatcher`` for the address of the c10::Dispatcher. Raises NotTorch, and LayoutError
+    with every candidate and why it was refused.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if module is None:
         raise NotTorch("no PyTorch is loaded in this process")
-    candidates = _Candidates(modules, memory, symbolizer)
+    candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
     if file is not None:
         return candidates.named(Path(file), module)
     exact = store.by_build_id(module.build_id, folder) or _kept(module, modules.files)
@@ -53,10 +55,13 @@ def torch_layout(
 class _Candidates:
     """Layouts that were not measured on this very build, tried in turn on the target."""
 
-    def __init__(self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer) -> None:
+    def __init__(
+        self, modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, find_dispatcher: Callable[[], int]
+    ) -> None:
         self._modules = modules
         self._memory = memory
         self._symbolizer = symbolizer
+        self._find_dispatcher = find_dispatcher
         self._refused: list[str] = []
 
     def fitting(self, module: Module, folder: Path, measure: Measure | None) -> Layout:
@@ -99,7 +104,7 @@ class _Candidates:
     def _why_not(self, layout: Layout) -> str:
         from gdbext.layouts.probe import Probe
 
-        probe = Probe(self._memory, self._modules, self._symbolizer, layout)
+        probe = Probe(self._memory, self._modules, self._symbolizer, layout, self._find_dispatcher)
         reason = probe.run()
         layout.evidence = tuple(probe.evidence)
         return reason

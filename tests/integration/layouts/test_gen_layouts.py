@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
+from gdbext.torch.registry.singleton import find_singleton
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -314,7 +316,10 @@ def other_build(folder: Path, change: Callable[[dict[str, Any]], None] = lambda 
 
 
 def choose(modules: ModuleTable, memory: Memory, symbolizer: Symbolizer, **options: Any) -> Layout:
-    return select.torch_layout(modules, memory, symbolizer, measure=measurement.measure_torch, **options)
+    find_dispatcher = partial(find_singleton, memory, symbolizer)
+    return select.torch_layout(
+        modules, memory, symbolizer, find_dispatcher, measure=measurement.measure_torch, **options
+    )
 
 
 def test_exact(process: Process) -> None:

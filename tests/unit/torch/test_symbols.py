@@ -44,7 +44,6 @@ def _texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 KNOWN = {
-    "layouts/probe.py": "finds the dispatcher itself: the table stands above it",
     "debuggers/gdb/breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
     "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
     "torch/registry/dispatch_table.py": "shown to people",
