@@ -61,9 +61,9 @@ class TargetGone(TargetError):
 
 
 class BadCore(TargetError):
-    """The file is no core dump that can be read."""
+    """The file is not a core dump that can be read."""
 
-    why = "it is empty, truncated (a full disk, ulimit -c) or no ELF core file"
+    why = "it is empty, truncated (a full disk, ulimit -c) or not an ELF core file"
     help = "check with: file CORE; take a new one with: gcore PID"
 
 

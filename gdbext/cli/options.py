@@ -74,7 +74,7 @@ def _take_command(rest: list[str], options: Options) -> None:
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def pid(value: str) -> None:
         if not value.isdecimal():
-            raise UsageError(f"{value!r} is no process id", help="find it with: pgrep -af python")
+            raise UsageError(f"{value!r} is not a process id", help="find it with: pgrep -af python")
         options.pid = int(value)
 
     def core(value: str) -> None:
@@ -88,19 +88,19 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
 
     def sysroot(value: str) -> None:
         if not os.path.isdir(value):  # noqa: PTH112
-            raise UsageError(f"--sysroot: {value} is no folder")
+            raise UsageError(f"--sysroot: {value!r} is not a folder")
         options.sysroot = value
 
     def debugger(value: str) -> None:
         if value not in DEBUGGERS:
-            raise UsageError(f"--debugger: {value!r} is none of {', '.join(DEBUGGERS)}")
+            raise UsageError(f"--debugger: {value!r} is not one of {', '.join(DEBUGGERS)}")
         options.debugger = value
 
     def timeout(value: str) -> None:
         try:
             options.timeout = float(value)
         except ValueError:
-            raise UsageError(f"--timeout: {value!r} is no number of seconds") from None
+            raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
         if not 0 < options.timeout <= MAX_TIMEOUT:
             raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
 

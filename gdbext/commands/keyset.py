@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
-    """Decodes the value. Raises UsageError for what is no keyset, NotTorch, LayoutError."""
+    """Decodes the value. Raises UsageError for what is not a keyset, NotTorch, LayoutError."""
     keys = session.dispatch_keys
     bits = _bits(session, keys, " ".join(args.value))
     return Report(

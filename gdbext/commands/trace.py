@@ -61,7 +61,7 @@ def positive(word: str) -> int:
     except ValueError:
         number = 0
     if number <= 0:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number greater than 0")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number greater than 0")
     return number
 
 

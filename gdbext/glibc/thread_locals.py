@@ -75,7 +75,7 @@ class ThreadLocals:
         )
 
     def vector(self, thread_pointer: int) -> Dtv:
-        """The thread's dtv. Raises ThreadLocalUnknown where this is no glibc thread, MemoryFault."""
+        """The thread's dtv. Raises ThreadLocalUnknown where this is not a thread of glibc's, MemoryFault."""
         memory = self._memory
         if not thread_pointer:
             raise ThreadLocalUnknown("the thread pointer is not known")

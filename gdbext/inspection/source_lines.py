@@ -33,7 +33,7 @@ def source_lines(target: Target, threads: Iterable[ThreadReport]) -> SourceLines
 
 
 class SourceReader:
-    """Reads each file once. Never waits: what is no regular file is left alone."""
+    """Reads each file once. Never waits: what is not a regular file is left alone."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

@@ -33,7 +33,7 @@ def torch_version(torch: Path, files: HostFiles) -> tuple[str, str]:
 
 
 def build_id_of_file(path: Path) -> str | None:
-    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is no ELF file that can be read."""
+    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
     try:
         return ElfImage.open(str(path)).build_id
     except SymbolFileError:

@@ -92,7 +92,7 @@ class Probe:
         name = operator.view("name_", self._layout.struct("c10::OperatorName"))
         text, overload = self._string(name.address("name")), self._string(name.address("overload_name"))
         if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
-            raise BadData(f"{text[:40]!r} is no operator's name")
+            raise BadData(f"{text[:40]!r} is not an operator's name")
 
     def _check_rest(self, operator: StructView) -> None:
         """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
@@ -103,7 +103,7 @@ class Probe:
                                      self._layout.constant("num_backends"))  # fmt: skip
         for bits in (extractor.u64("nonFallthroughKeys_"), *keysets):
             if bits & ~full or bits & backends != backends:  # only functionalities fall through, never backends
-                raise BadData(f"{bits:#x} is no set of keys without fallthrough kernels")
+                raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
         flags = (extractor.u8("requiresBitsetPerBackend_"), operator.u8("is_observed_"))
         if max(flags) > 1:
             raise BadData(f"{max(flags)} stands where a truth value should")

@@ -48,11 +48,11 @@ def read_document(path: Path) -> Any:
     except OSError as error:
         raise LayoutError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > _LIMIT:
-        raise LayoutError(f"{path} is larger than {_LIMIT >> 20} MB", why="it is no layout file")
+        raise LayoutError(f"{path} is larger than {_LIMIT >> 20} MB", why="it is not a layout file")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise LayoutError(f"{path} is no JSON: {error}", why="the file is damaged or was cut short") from error
+        raise LayoutError(f"{path} is not JSON: {error}", why="the file is damaged or was cut short") from error
 
 
 def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:

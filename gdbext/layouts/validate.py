@@ -32,7 +32,7 @@ REQUIRED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def check(document: Any, where: str) -> None:
     """The shape of a document, cheap enough for every start. ``where`` names the file. Raises LayoutError."""
     if not isinstance(document, dict):
-        raise _bad(where, "it is no JSON object")
+        raise _bad(where, "it is not a JSON object")
     if document.get("schema") != SCHEMA:
         raise _bad(where, f"its schema is {document.get('schema')!r}, not {SCHEMA!r}")
     kind = document.get("kind")
@@ -49,7 +49,7 @@ def check(document: Any, where: str) -> None:
     _check_texts(document["build_ids"].values(), "a build-id", where)
     absent = document.get("absent", [])
     if not isinstance(absent, list):
-        raise _bad(where, "its list of what is absent is no list")
+        raise _bad(where, "its list of what is absent is not a list")
     _check_texts(absent, "something absent", where)
     for name, members in REQUIRED[kind].items():
         _check_struct(name, document["structs"].get(name), where)
@@ -67,10 +67,10 @@ def check_all(document: Any, where: str) -> None:
         _check_struct(name, entry, where)
     for name, values in document["enums"].items():
         if not isinstance(values, dict) or not all(_integer(v) for v in values.values()):
-            raise _bad(where, f"enumeration {name} has a value that is no integer")
+            raise _bad(where, f"enumeration {name} has a value that is not an integer")
     for name, value in document["constants"].items():
         if not _integer(value):
-            raise _bad(where, f"constant {name} is no integer")
+            raise _bad(where, f"constant {name} is not an integer")
 
 
 def _check_texts(values: Iterable[Any], what: str, where: str) -> None:
@@ -123,7 +123,7 @@ def _check_table(document: Mapping[str, Any], where: str) -> None:
     _check_texts(backends, "a backend's name", where)
     for pair in offsets:
         if not isinstance(pair, list) or len(pair) != 2 or not all(_integer(n) and 0 <= n < 65536 for n in pair):
-            raise _bad(where, f"{pair!r} is no offset and mask")
+            raise _bad(where, f"{pair!r} is not an offset and a mask")
 
 
 def _integer(value: Any) -> bool:
@@ -133,7 +133,7 @@ def _integer(value: Any) -> bool:
 
 def _bad(where: str, what: str) -> LayoutError:
     return LayoutError(
-        f"{where} is no usable layout: {what}",
+        f"{where} is not a usable layout: {what}",
         why="the file is damaged, or was written by another version of gdbext",
         help="delete it if it lies in a cache folder, else make it again: "
         "scripts/gen_layouts.py --torch /path/to/site-packages/torch",

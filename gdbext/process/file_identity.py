@@ -35,7 +35,7 @@ class FileIdentity:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The program headers in memory; () where the first page cannot be read or is no ELF header."""
+        """The program headers in memory; () where the first page cannot be read or is not an ELF header."""
         return self._mapped.segments
 
     @cached_property

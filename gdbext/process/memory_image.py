@@ -89,7 +89,7 @@ class Mapped(Protocol):
 
 
 def image_in_memory(module: Mapped, memory: Memory) -> MemoryImage | None:
-    """What memory has of a module, None where that is no ELF file or cannot be read."""
+    """What memory has of a module, None where that is not an ELF file or cannot be read."""
     try:
         return MemoryImage(memory, module.start, module.base, module.path)
     except (SymbolFileError, MemoryFault):

@@ -94,7 +94,7 @@ class MappedFiles:
         local = self._local_path(name)
         try:
             if not stat.S_ISREG(os.stat(local).st_mode):  # noqa: PTH116 - opening a device or a pipe may do something
-                return None, f"not in the core, and {local} is no regular file"
+                return None, f"not in the core, and {local} is not a regular file"
             with open(local, "rb") as handle:
                 file = mmap.mmap(handle.fileno(), 0, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:

@@ -167,7 +167,7 @@ def check_architecture(pid: int) -> int:
         raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
     found = identify(header)
     if found is None:
-        raise registry.foreign(f"the program of process {pid} is no ELF file")
+        raise registry.foreign(f"the program of process {pid} is not an ELF file")
     if not found.is_ours or not registry.supported(found.machine):
         raise registry.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")
     return found.machine

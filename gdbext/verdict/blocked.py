@@ -11,7 +11,7 @@ from gdbext.verdict.graph import Chain, ChainEnd, WaitGraph
 from gdbext.verdict.observations import Observations
 
 LONG_SLEEP = 5.0
-"""Seconds from which a sleep with a lock that others want is no pause between two steps of work."""
+"""Seconds from which a sleep with a lock that others want is not a pause between two steps of work."""
 
 
 def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:

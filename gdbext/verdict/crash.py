@@ -132,7 +132,7 @@ def _segv(
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
     if address is None and signal.code == SI_KERNEL:
-        return CrashKind.NON_CANONICAL, "a pointer that is no valid address (overwritten or freed memory)"
+        return CrashKind.NON_CANONICAL, "a pointer that is not a valid address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
     if is_stack_overflow(address, registers.get(architecture.stack_pointer, 0), maps):

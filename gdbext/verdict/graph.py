@@ -18,7 +18,7 @@ class ChainEnd(Enum):
     """What stands at the end of a chain of waits."""
 
     RUNNING = "the last thread runs"
-    GONE = "the recorded owner is no thread of this process"
+    GONE = "the recorded owner is not a thread of this process"
     MISSING = "the workers that would end the wait do not exist"
     HANDOVER = "the last thread is about to be woken"
     TIMED = "the last wait ends by itself"

@@ -68,7 +68,7 @@ def _moved(one: Place, other: Place) -> bool:
 
 
 def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
-    """One sentence about all threads that are no idle workers."""
+    """One sentence about all threads that are not idle workers."""
     known = {thread.tid: thread for thread in threads}
     idle = {thread.tid for thread in threads if thread.state is RunState.IDLE}
     parts = []

@@ -75,7 +75,7 @@ def _lock_word(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
                 evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
             )
     if level is not None and mutex is None:
-        evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is none (freed or overwritten)"
+        evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is not one (freed or overwritten)"
         return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
     if level is None and not thread.module_name(0).startswith(("libc.", "libc-", "ld-", "libpthread")):
         return None
@@ -167,7 +167,7 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         return Wait(resource, evidence=(evidence,))
     evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
     if owner.gone and mutex.is_shared:
-        text = f"shared between processes, locked by thread {tid}, which is none of this one"
+        text = f"shared between processes, locked by thread {tid}, which is not one of this process"
         return Wait(replace(resource, name=text), timed=futex.timed, evidence=(evidence,), external=True)
     return Wait(resource, owner, Certainty.EXACT, evidence=(evidence,), timed=futex.timed)
 

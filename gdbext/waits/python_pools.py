@@ -18,7 +18,7 @@ _DEPTH = 5
 
 
 def pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose idle worker this is, None for a thread that works or is no worker."""
+    """The pool whose idle worker this is, None for a thread that works or is not a worker."""
     if thread.syscall is None or thread.dispatch:
         return None
     for frame in thread.python[:_DEPTH]:

@@ -43,7 +43,7 @@ _MEANINGS = {
     Waitable.SIMPLE_QUEUE: _Meaning(WaitKind.QUEUE, "queue.SimpleQueue", set_by_handlers=True),
     Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
     Waitable.THREAD: _Meaning(WaitKind.JOIN),
-    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are no daemons (the interpreter is shutting down)"),
+    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
 }
 """Every Waitable, and the wait for it."""
 

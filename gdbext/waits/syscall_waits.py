@@ -26,7 +26,7 @@ _FOREVER = (1 << 31) - 1
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside a system call that is no futex, None where it runs."""
+    """The wait of a thread inside a system call other than futex, None where it runs."""
     call = thread.syscall
     if call is None or call.name == "futex":
         return None

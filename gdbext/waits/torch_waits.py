@@ -41,7 +41,7 @@ _WORKERS_FOR = {
 
 
 def pool_of(thread: ThreadSnapshot) -> Pool | None:
-    """The pool whose idle worker this is, None for a thread that works or is no worker."""
+    """The pool whose idle worker this is, None for a thread that works or is not a worker."""
     for mark, (pool, needed) in _POOLS.items():
         level = thread.first(mark, within=_BETWEEN)
         if level is None or any(name not in thread.inner_marks and name not in thread.outer_marks for name in needed):

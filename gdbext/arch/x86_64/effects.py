@@ -76,7 +76,7 @@ _PLAIN_STORES = frozenset((0xA2, 0xA3, 0xA4, 0xA5, 0xAA, 0xAB, 0x6C, 0x6D, 0xC8)
 
 
 def plain(opcode: int, rex: int) -> Effects:
-    """Of a one-byte opcode without ModRM, as far as it is no move, push, pop, call or jump."""
+    """Of a one-byte opcode without ModRM, as far as it is not a move, push, pop, call or jump."""
     if 0xB0 <= opcode <= 0xB7:
         return Effects(_names(REGISTERS[byte_register((opcode & 7) | (rex & 1) << 3, rex)]))
     if 0x90 <= opcode <= 0x97:

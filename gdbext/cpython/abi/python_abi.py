@@ -120,7 +120,7 @@ class InterpreterFrames:
 
     ``code`` and ``instruction`` name members of the frame. ``generator_owner`` and ``entry_owner`` are values of its
     ``owner`` (enum _frameowner): frames of generators, and frames that run no Python code (None where there are none).
-    ``tag_bits`` are the low bits of a reference in a frame that are no part of its address.
+    ``tag_bits`` are the low bits of a reference in a frame that are not part of its address.
     """
 
     anchor: LoopAnchor

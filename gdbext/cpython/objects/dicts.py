@@ -15,7 +15,7 @@ from gdbext.cpython.objects.objects import FLAG_INLINE_VALUES, FLAG_MANAGED_DICT
 from gdbext.errors import BadData, GdbextError
 
 _POINTER = 8  # bytes
-_MAX_LOG2 = 40  # more than 2**40 slots is no dict
+_MAX_LOG2 = 40  # more than 2**40 slots is not a dict
 _KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
 _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
 _MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11

@@ -178,7 +178,7 @@ class PythonRuntime:
         return table
 
     def tid_of(self, state: ThreadState) -> int | None:
-        """The kernel's id of the thread that owns this state; None if it is no thread of the target."""
+        """The kernel's id of the thread that owns this state; None if it is not a thread of the target."""
         if self._known_tids is None:
             self._known_tids = {thread.tid for thread in self.memory.target.threads()}
         if state.native_id in self._known_tids:

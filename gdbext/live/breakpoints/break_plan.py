@@ -176,7 +176,7 @@ class BreakPlan:
 
 
 def check_keys(keys: KeyNames, request: BreakRequest) -> None:
-    """Raises UsageError for names that are no keys, and where the place has no keyset."""
+    """Raises UsageError for names that are not keys, and where the place has no keyset."""
     for name in (request.key, request.has):
         if name:
             keys.bits_of(name)

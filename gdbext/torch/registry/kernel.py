@@ -28,7 +28,7 @@ class PythonFunction(Protocol):
 
 
 PythonSource = Callable[[int], Optional[PythonFunction]]
-"""PyObject* to its source; None when the address is no Python function that can be read."""
+"""PyObject* to its source; None when the address is not a Python function that can be read."""
 
 
 class KernelFunction(NamedTuple):
@@ -198,7 +198,7 @@ def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, 
     if "sym_unboxed_kernel_func_" in kernel:
         offsets.append(kernel["sym_unboxed_kernel_func_"].offset)
     if offsets != [8 * index for index in range(len(offsets))]:
-        raise LayoutError("the layout of c10::KernelFunction is none that is known")
+        raise LayoutError("the layout of c10::KernelFunction is not a known one")
     unpack = struct.Struct(f"<{len(offsets)}Q").unpack_from
     if len(offsets) == 4:
         return unpack

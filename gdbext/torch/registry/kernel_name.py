@@ -40,7 +40,7 @@ def is_wrapper(demangled: str) -> bool:
 
 
 def kernel_target(demangled: str) -> str | None:
-    """The function, functor or lambda behind a wrapper's demangled name; None when it is no wrapper.
+    """The function, functor or lambda behind a wrapper's demangled name; None when it is not a wrapper.
 
     FUNCTION_POINTER where the wrapper calls through a pointer that is not part of its type.
     """
@@ -76,7 +76,7 @@ def _arguments_of(text: str, opening: str) -> list[str]:
 def template_arguments(text: str, start: int) -> list[str]:
     """The template arguments from ``start`` (just behind the ``<``) to the matching ``>``.
 
-    Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is no bracket.
+    Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is not a bracket.
     """
     arguments: list[str] = []
     depth, first = 0, start

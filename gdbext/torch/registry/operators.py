@@ -72,7 +72,7 @@ class Operator:
         return self.dispatcher.kernels.parse(self._table, index * self.dispatcher.kernels.size)
 
     def index_of_entry(self, address: int) -> int | None:
-        """The table index of the ``KernelFunction`` at ``address``, None where that is no entry of this table."""
+        """The table index of the ``KernelFunction`` at ``address``, None where that is not an entry of this table."""
         offset, size = address - self.dispatcher.table_address(self.address), self.dispatcher.kernels.size
         return offset // size if 0 <= offset < len(self._table) and offset % size == 0 else None
 
@@ -117,7 +117,7 @@ class Extractor:
 
     def __init__(self, non_fallthrough: int, per_backend: Sequence[int], by_backend: bool, arguments: int) -> None:
         self.non_fallthrough = non_fallthrough
-        """Keyset of all keys whose entry is no fallthrough."""
+        """Keyset of all keys whose entry is not a fallthrough."""
         self.per_backend = tuple(per_backend)
         """The same for each backend, in bit order."""
         self.by_backend = by_backend

@@ -30,7 +30,7 @@ _SHARED_POINTER = 16
 _TORCH_FUNCTION_STATES = ("enabled", "subclasses disabled", "all disabled")
 
 PythonType = Callable[[int], "str | None"]
-"""PyObject* to the name of its class; None when it is no Python object that can be read."""
+"""PyObject* to the name of its class; None when it is not a Python object that can be read."""
 _T = TypeVar("_T")
 
 
@@ -200,7 +200,7 @@ class DispatchStateReader:
             return ()
         vtable = symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
         if vtable is None or self._memory.u64(pointer) != vtable + 16:
-            raise BadData(f"the object at {pointer:#x} is no FuncTorchTLS")
+            raise BadData(f"the object at {pointer:#x} is not a FuncTorchTLS")
         shape = self._layout.struct("at::functorch::DynamicLayer")
         first, count = vector_span(self._memory, pointer + 8, shape.size, LAYER_LIMIT)
         inner = first + shape.field("interpreter_").offset

@@ -66,12 +66,12 @@ class TensorReader:
         self._classes: dict[int, str | None] = {}
 
     def key_set(self, address: int) -> int:
-        """The key set of the TensorImpl at ``address``. Raises BadData when it is no tensor, MemoryFault."""
+        """The key set of the TensorImpl at ``address``. Raises BadData when it is not a tensor, MemoryFault."""
         self._class_of(address)
         return self._keyset(address)
 
     def read(self, address: int) -> TensorFacts:
-        """The TensorImpl at ``address``. Raises BadData when it is no tensor, MemoryFault."""
+        """The TensorImpl at ``address``. Raises BadData when it is not a tensor, MemoryFault."""
         implementation = self._class_of(address)
         bits = self._keyset(address)
         raw = self._memory.read(address, self._impl.size)

@@ -62,7 +62,7 @@ def list_items(memory: Memory, header: int, limit: int, sized: bool = True) -> l
 
     A node is (next, previous, element); the header of the CXX11 ABI (``sized``) ends with the size. Raises BadData
     when the links do not agree with each other, when there are more than ``limit`` elements or when the size in the
-    header differs: then the list is being changed, or this is no list. Raises MemoryFault.
+    header differs: then the list is being changed, or this is not a list. Raises MemoryFault.
     """
     first, last = _TWO_WORDS.unpack(memory.read(header, 16))
     items: list[int] = []

@@ -32,7 +32,7 @@ def short_name(dtype: str) -> str:
 
 
 def device_text(names: Mapping[int, str], kind: int, index: int) -> str:
-    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``index`` is its byte; -1 (0xff) is no index."""
+    """A ``c10::Device`` as ``str(torch.device)``: "cpu", "cuda:0". ``index`` is its byte; -1 (0xff) is not an index."""
     name = names.get(kind, f"device type {kind}")
     name = "privateuseone" if name == "PrivateUse1" else name.lower()
     return name if index == 0xFF else f"{name}:{index}"

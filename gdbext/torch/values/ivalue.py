@@ -62,7 +62,7 @@ class ValueReader:
     def list_texts(self, address: int, depth: int = 0) -> list[str]:
         """The elements of a list, each as text. Raises BadData, MemoryFault."""
         if self.tag(address) != "GenericList":
-            raise BadData(f"the value at {address:#x} is no list")
+            raise BadData(f"the value at {address:#x} is not a list")
         implementation = self._memory.u64(address + self._payload_at)
         items = implementation + self._at("c10::detail::ListImpl", "list")
         first, count = vector_span(self._memory, items, self.size, LIST_LIMIT)

@@ -77,7 +77,7 @@ class KeyNames:
         """
         functionality = (bits >> self.num_backends).bit_length()
         if functionality >= self.num_functionalities:
-            raise BadData(f"{bits:#x} is no DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
+            raise BadData(f"{bits:#x} is not a DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
         return self._offsets[functionality] + ((bits & self._masks[functionality]) >> 1).bit_length()
 
     def key_of_index(self, index: int) -> str:
@@ -144,7 +144,7 @@ class KeyNames:
         """
         functionality = (bits >> self.num_backends).bit_length()
         if functionality >= self.num_functionalities:
-            raise BadData(f"{bits:#x} is no DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
+            raise BadData(f"{bits:#x} is not a DispatchKeySet: bit {bits.bit_length() - 1} has no meaning")
         if self._masks[functionality] and not bits & self.backend_mask:
             return self.key_names[self.slots[self._offsets[functionality]].value - 1]
         return self.slots[self.table_index(bits)].name
@@ -209,7 +209,7 @@ class KeyNames:
             try:
                 number = int(word, 0)
             except ValueError:
-                raise UsageError(f"{word!r} is no number", help=_EXAMPLES) from None
+                raise UsageError(f"{word!r} is not a number", help=_EXAMPLES) from None
             if not 0 <= number < 1 << 64:
                 raise UsageError(f"{word} does not fit in the 64 bits of a DispatchKeySet", help=_EXAMPLES)
             return number

@@ -197,16 +197,16 @@ def test_the_help_of_a_command_needs_no_target() -> None:
         (["-p", "1", "-c", "x", "dispatch-bt"], "only one of"),
         (["-p", "1", "--", "true"], "only one of"),
         (["dispatch-bt", "--"], "no PROGRAM"),
-        (["-p", "abc"], "no process id"),
-        (["-p", "-5"], "no process id"),
+        (["-p", "abc"], "is not a process id"),
+        (["-p", "-5"], "is not a process id"),
         (["-p"], "needs a value"),
         (["-p", "1", "dispatch-bs"], "no command 'dispatch-bs'"),
-        (["-p", "1", "--debugger", "windbg"], "none of gdb, lldb, none"),
-        (["-p", "1", "--timeout", "soon"], "no number of seconds"),
+        (["-p", "1", "--debugger", "windbg"], "is not one of gdb, lldb, none"),
+        (["-p", "1", "--timeout", "soon"], "is not a number of seconds"),
         (["-p", "1", "--timeout", "-1"], "greater than 0"),
         (["-p", "1", "--timeout", "inf"], "at most 1e+09"),
         (["-p", "1", "--timeout", "nan"], "greater than 0"),
-        (["-c", "x", "--sysroot", "/nowhere"], "no folder"),
+        (["-c", "x", "--sysroot", "/nowhere"], "is not a folder"),
         (["-p", "1", "--sysroot", "/"], "for core dumps"),
         (["--debugger", "none", "dispatch-bt", "--", "true"], "without a debugger"),
     ],
@@ -295,7 +295,7 @@ def test_bad_cores(tmp_path: Path, debugger: str, content: bytes | None, said: s
 
 
 def test_a_program_is_no_core(program: Path) -> None:
-    assert_error_document(dispatch("-c", program, "--json", "dispatch-bt"), "no core dump")
+    assert_error_document(dispatch("-c", program, "--json", "dispatch-bt"), "not a core dump")
 
 
 def test_a_truncated_core(core: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_continue_tells_and_goes_on() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere", "mm"], "'nowhere' is no place to stop"),
+        (["nowhere", "mm"], "'nowhere' is not a place to stop"),
         (["call"], "name the operators"),
         (["return", "mm", "--key", "CPU"], "no keyset"),
         (["call", "mm", "--key", "Metta"], "Metta"),

@@ -273,7 +273,7 @@ def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(path)
     mapped = files((BASE, BASE + PAGE, 0, path), (BASE + PAGE, BASE + 2 * PAGE, PAGE, path))
     target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + mapped))
-    with pytest.raises(MemoryFault, match="is no regular file"):
+    with pytest.raises(MemoryFault, match="is not a regular file"):
         target.read(BASE + PAGE, 8)
 
 
@@ -323,8 +323,8 @@ HEADERS_END = 64 + 3 * 56
         (b"\x1f\x8b" + bytes(100), BadCore, "gzip"),
         (b"\x04\x22\x4d\x18" + bytes(100), BadCore, "lz4"),
         (b"\xfd7zXZ\0" + bytes(100), BadCore, "xz"),
-        (make_elf(), BadCore, "no core dump"),
-        (Core(kind=2).build(), BadCore, "no core dump: it is a program"),
+        (make_elf(), BadCore, "not a core dump"),
+        (Core(kind=2).build(), BadCore, "not a core dump: it is a program"),
         (Core(machine=183).build(), ForeignArchitecture, "64-bit aarch64"),
         (Core(machine=3, elf_class=1).build(), ForeignArchitecture, "32-bit x86"),
         (Core(machine=62, elf_class=1).build(), ForeignArchitecture, "32-bit x86-64"),
