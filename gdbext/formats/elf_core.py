@@ -239,7 +239,8 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
     if found.type != ET_CORE:
         what = _OTHER_TYPES.get(found.type, "another kind of file")
-        raise BadCore(f"{path} is an ELF file but no core dump: it is {what}", why="scripts/dispatch -c wants a core")
+        what = f"{path} is an ELF file but not a core dump: it is {what}"
+        raise BadCore(what, why="scripts/dispatch -c wants a core")
     check_machine(path, found)
     try:
         header = parse_header(data)
