@@ -186,6 +186,7 @@ def _exchange(opcode: int, rex: int, modrm: ModRM) -> Effects:
 
 _GENERAL_0F38 = frozenset((0xF0, 0xF1, 0xF5, 0xF6, 0xF8, 0xF9))
 _EXTRACTS_0F3A = frozenset((0x14, 0x15, 0x16, 0x17))
+_STRING_INDEX_0F3A = frozenset((0x61, 0x63))
 
 
 def map_0f38(opcode: int, modrm: ModRM) -> Effects:
@@ -194,7 +195,9 @@ def map_0f38(opcode: int, modrm: ModRM) -> Effects:
 
 
 def map_0f3a(opcode: int, modrm: ModRM) -> Effects:
-    """pextr writes general registers or memory."""
+    """pextr writes general registers or memory; pcmpestri and pcmpistri leave an index in rcx."""
+    if opcode in _STRING_INDEX_0F3A:
+        return Effects(_names("rcx"))
     return _rm(modrm) if opcode in _EXTRACTS_0F3A else NO_EFFECT
 
 
@@ -217,6 +220,8 @@ def vector(opcode_map: int, opcode: int, modrm: ModRM, third: int) -> Effects:
         return Effects(_names(REGISTERS[modrm.reg], REGISTERS[third]))
     if (opcode_map == 3 and opcode == 0xF0) or (opcode_map in (1, 5) and opcode in _VECTOR_GENERAL):
         return _reg(modrm)
+    if opcode_map == 3 and opcode in _STRING_INDEX_0F3A:
+        return Effects(_names("rcx"))
     stores = opcode in _VECTOR_STORES.get(opcode_map, ())
     if modrm.mod != 3:
         size = ANY_SIZE if opcode_map == 2 and 0xA0 <= opcode <= 0xA3 else _VECTOR

@@ -55,6 +55,8 @@ def test_effects_that_no_operand_shows() -> None:
     assert one("c9").writes == {"rsp", "rbp"}
     assert one("0f05").writes == {"rax", "rcx", "r11"}
     assert one("c4e2fbf6f7").writes >= {"rsi", "rax"}  # mulx %rdi,%rax,%rsi writes both
+    assert one("660f3a63c11a").writes == {"rcx"}  # pcmpistri
+    assert one("c4e37961c10c").writes == {"rcx"}  # vpcmpestri
     assert one("f348ab").stored > 0  # rep stos
     assert one("0f0111").stored > 0  # sgdt
 
