@@ -59,7 +59,7 @@ class Layout:
         return dict(self._lookup("enums", name))
 
     def constant(self, name: str) -> int:
-        """A constant of the headers; names are in docs/layouts.md and wants_torch.CONSTANTS. Raises LayoutError."""
+        """A constant of the headers; names are in measure/torch_types.py and cpython_types.py. Raises LayoutError."""
         return int(self._lookup("constants", name))
 
     def dispatch(self, name: str) -> Any:
@@ -68,7 +68,7 @@ class Layout:
         key_names: list, c10::toString(DispatchKey) by value; backend_names: list, likewise for BackendComponent;
         offsets_and_masks: [offset, mask] by functionality; table_index: index into a dispatch table by
         DispatchKey value, -1 for markers and for functionalities that need a backend; runtime_keysets: alias
-        key name to bits of c10::getRuntimeDispatchKeySet; backend_keys: values k with
+        key name to bits of the runtime keys that belong to it; backend_keys: values k with
         c10::isBackendDispatchKey(k); backends_of_autograd: str(k) to bits of getBackendKeySetFromAutograd(k),
         zero ones left out; autograd_of_backend and autocast_of_backend: bits by BackendComponent value less
         one; scalar_types: [name, element size in bytes] by ScalarType value.

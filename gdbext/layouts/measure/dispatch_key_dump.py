@@ -26,6 +26,22 @@ _PROGRAM = r"""
 using namespace c10;
 using ull = unsigned long long;
 static void quoted(const char* text) { std::printf("\"%s\"", text); }
+// A key of a table slot, no marker and no functionality that needs a backend.
+static bool isReal(int k) {
+  auto key = (DispatchKey)k;
+  return k == 0 || (k < (int)DispatchKey::EndOfFunctionalityKeys && !isPerBackendFunctionalityKey(key)) ||
+      (k > (int)DispatchKey::EndOfFunctionalityKeys && toBackendComponent(key) != BackendComponent::InvalidBit);
+}
+// Until 2.6 getRuntimeDispatchKeySet forgets FuncTorchBatchedDecomposition, which runtimeDispatchKeySetHas knows.
+static ull runtimeKeys(DispatchKey alias, int last_runtime) {
+  auto bits = (ull)getRuntimeDispatchKeySet(alias).raw_repr();
+  if (bits) return bits;
+  for (int k = 1; k <= last_runtime; k++) {
+    auto key = (DispatchKey)k;
+    if (isReal(k) && runtimeDispatchKeySetHas(alias, key)) bits |= (ull)DispatchKeySet(key).raw_repr();
+  }
+  return bits;
+}
 int main() {
   const int last_runtime = (int)DispatchKey::EndOfRuntimeBackendKeys;
   const int last = (int)DispatchKey::EndOfAliasKeys;
@@ -40,16 +56,13 @@ int main() {
     std::printf("%s[%u, %u]", i ? ", " : "", (unsigned)table[i].offset, (unsigned)table[i].mask);
   std::printf("], \"table_index\": [");
   for (int k = 0; k <= last_runtime; k++) {
-    auto key = (DispatchKey)k;
-    bool real = k == 0 || (k < (int)DispatchKey::EndOfFunctionalityKeys && !isPerBackendFunctionalityKey(key)) ||
-        (k > (int)DispatchKey::EndOfFunctionalityKeys && toBackendComponent(key) != BackendComponent::InvalidBit);
-    std::printf("%s%d", k ? ", " : "", real ? (int)getDispatchTableIndexForDispatchKey(key) : -1);
+    int index = isReal(k) ? (int)getDispatchTableIndexForDispatchKey((DispatchKey)k) : -1;
+    std::printf("%s%d", k ? ", " : "", index);
   }
   std::printf("], \"runtime_keysets\": {");
   for (int k = last_runtime + 1; k <= last; k++) {
     auto key = (DispatchKey)k;
-    auto bits = (ull)getRuntimeDispatchKeySet(key).raw_repr();
-    std::printf("%s\"%s\": %llu", k > last_runtime + 1 ? ", " : "", toString(key), bits);
+    std::printf("%s\"%s\": %llu", k > last_runtime + 1 ? ", " : "", toString(key), runtimeKeys(key, last_runtime));
   }
   std::printf("}, \"backend_keys\": [");
   bool first = true;

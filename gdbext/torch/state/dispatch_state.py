@@ -124,12 +124,13 @@ class DispatchStateReader:
                 return None
 
         keysets = attempt("included and excluded keys", self.keysets)
+        types = attempt("types of autocast", self._autocast_types) if keysets else None
         functions = attempt("__torch_function__ state", self._torch_function)
         return DispatchState(
             included=keysets[0] if keysets else None,
             excluded=keysets[1] if keysets else None,
             autograd=attempt("autograd state", self._autograd),
-            autocast=attempt("autocast", self._autocast) if keysets else None,
+            autocast=attempt("autocast", lambda _: self._autocast(keysets[1], types or b"")) if keysets else None,
             autocast_cache=attempt("autocast cache", self._autocast_cache),
             autocast_nesting=attempt("autocast nesting", self._autocast_nesting),
             functorch=attempt("functorch", self._functorch),
@@ -163,12 +164,14 @@ class DispatchStateReader:
             _flag(raw, shape, "view_replay_enabled_"),
         )
 
-    def _autocast(self, thread_pointer: int) -> tuple[Autocast, ...]:
+    def _autocast_types(self, thread_pointer: int) -> bytes:
+        """The ScalarType that autocast casts to, by device type."""
+        count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
+        return self._variables.read(thread_pointer, symbols.AUTOCAST_DTYPE, count) or b""
+
+    def _autocast(self, excluded: int, raw: bytes) -> tuple[Autocast, ...]:
         devices = self._layout.enum("c10::DeviceType")
         scalar_types = self._layout.dispatch("scalar_types")
-        count = devices.get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        raw = self._variables.read(thread_pointer, symbols.AUTOCAST_DTYPE, count) or b""
-        excluded = self.keysets(thread_pointer)[1]
         found = []
         for slot in self._keys.slots:
             device = slot.name[8:] if slot.name.startswith("Autocast") else ""

@@ -9,6 +9,7 @@ from gdbext.errors import BadData
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.optional import optional_shape
 
 DEPTH_LIMIT = 32
 MEMBER_LIMIT = 1024
@@ -89,6 +90,7 @@ class TypeReader:
             return self._strings.read(address + self._at("c10::VarType", "name_"), 256)
         if kind in ("ClassType", "InterfaceType"):
             qualified = address + self._at("c10::NamedType", "name_")
+            qualified += optional_shape(self._layout, "c10::QualifiedName").value
             name = self._strings.read(qualified + self._at("c10::QualifiedName", "qualifiedName_"), 4096)
             return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
         raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
