@@ -7,12 +7,15 @@ import select
 import time
 
 from gdbext.errors import TargetError
+from gdbext.log import logger
 from gdbext.targets.proc_checks import thread_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+_log = logger(__name__)
 
 SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
 
@@ -53,6 +56,7 @@ class DebuggerProcess:
         self._status: int | None = None
 
     def _spawn(self, words: list[str], environment: Callable[[], dict[str, str]]) -> int:
+        _log.debug("start %s", words)
         try:
             if self._program:
                 return os.posix_spawn(words[0], words, os.environ, file_actions=self._files())
@@ -104,6 +108,7 @@ class DebuggerProcess:
                 break
             parts.append(part)
         self._reap(GRACE_SECONDS)
+        _log.debug("%s %s", self._name, self.how_it_ended())
         return b"".join(parts)
 
     def end(self) -> None:
@@ -119,6 +124,7 @@ class DebuggerProcess:
             signal.signal(ignored, signal.SIG_IGN)
         for number in (SIGTERM, SIGKILL) if self._may_change_it else (SIGKILL,):
             if self._status is None:
+                _log.info("%s gets signal %d", self._name, number)
                 os.kill(self._pid if self._program else -self._pid, number)
                 self._reap(GRACE_SECONDS)
         self._resume()
@@ -157,6 +163,7 @@ class DebuggerProcess:
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
             if _is_stopped(pid):
+                _log.info("process %d was left stopped, and gets SIGCONT", pid)
                 try:
                     os.kill(pid, SIGCONT)
                 except OSError:  # it has just ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gdbext import log
 from gdbext.cache import cache_folder, may_fill
 from gdbext.cli.debugger_process import DebuggerProcess
 from gdbext.commands import registry
@@ -32,7 +33,7 @@ def run(options: Options, terminal: registry.Terminal) -> registry.Outcome:
     if outcome is None:
         process.end()
         raise _no_result(launch, process, options)
-    if os.environ.get("GDBEXT_DEBUG"):
+    if log.is_wanted():
         outcome.error = f"{outcome.error}\n{launch.name} said:\n{launch.said(process.printed())}".lstrip()
     return outcome
 

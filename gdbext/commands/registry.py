@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from gdbext import log
 from gdbext.errors import GdbextError, UsageError
 
 TYPE_CHECKING = False
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT = "dispatch-diagnose"
 """What scripts/dispatch runs when no command is named."""
 
+_log = log.logger(__name__)
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes 10 ms to import
 
 
@@ -184,6 +186,7 @@ def _execute(
         args = parser_of(entry).parse(argv)
     except HelpRequested as request:
         return Outcome(0, str(request))
+    _log.info("%s %s", name, argv)
     report = _run(entry, open_session(), args, host)
     if args.json:
         from gdbext.render.json import json_report
@@ -242,7 +245,7 @@ def error_document(name: str, error: GdbextError) -> str:
 
 def _unexpected(error: Exception) -> GdbextError:
     what = f"internal error: {type(error).__name__}: {error}"
-    if not os.environ.get("GDBEXT_DEBUG"):
+    if not log.is_wanted():
         return GdbextError(
             what,
             why="this is a fault of gdbext, or of the debugger below it; the process was not changed",

@@ -6,9 +6,13 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from gdbext.inspection.session import Session
+from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.debuggers.base import Debugger
+
+
+_log = logger(__name__)
 
 
 class SessionCache:
@@ -28,6 +32,7 @@ class SessionCache:
         if self._session is None or identity != self._identity:
             self.forget()
             self._session = Session(self._debugger.target())
+            _log.debug("a new session of %s", identity)
             self._identity = identity
         return self._session
 
@@ -35,6 +40,7 @@ class SessionCache:
         """Drop what was read."""
         session, self._session = self._session, None
         if session is not None:
+            _log.debug("the session is dropped")
             session.target.close()
 
     def close(self) -> None:

@@ -23,10 +23,12 @@ from gdbext.cache import cache_folder, may_fill
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf import ElfImage
 from gdbext.formats.symbol_table import SYMBOL_SIZE, SymbolTable
+from gdbext.log import logger
 
 WORTH_CACHING = 4096
 """Files with fewer symbols are indexed faster than a cache file is opened and checked."""
 
+_log = logger(__name__)
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIII")
 """magic, version, width of the first array's items, lengths of both arrays, checksum of the contents, of this header
@@ -139,6 +141,7 @@ class SymbolCache:
         arrays = self.load(name) if key else None
         if arrays is not None:
             return arrays
+        _log.debug("index of %s: %s", kind, "built, nothing keeps it" if not key else f"built for {name}")
         built = build(tables)
         if key:
             self.store(name, built)

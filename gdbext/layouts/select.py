@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable, Optional
 from gdbext.errors import LayoutError, NotTorch
 from gdbext.layouts import identity, store
 from gdbext.layouts.layout import Layout
+from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.process.memory import Memory
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     """The layout of the PyTorch in a folder, whose libtorch_cpu.so has that build-id. Raises LayoutError."""
 
 _KEPT = "torch layout"
+_log = logger(__name__)
 
 
 def torch_layout(
@@ -47,6 +49,7 @@ def torch_layout(
         return candidates.named(Path(file), module)
     exact = store.by_build_id(module.build_id, folder) or _kept(module, modules.files)
     found = exact or candidates.fitting(module, folder, measure)
+    _log.info("layout %s (%s) for build-id %s", found.id, found.match, module.build_id)
     if found.match == "generated":
         modules.files.keep(_KEPT, found.text)
     return found

@@ -12,6 +12,7 @@ from package_imports import existing, imported, module_name
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
+    ("log",),
     ("errors",),
     ("cache",),
     ("model",),

@@ -15,10 +15,12 @@ import gdb
 from gdbext.debuggers.gdb.target import stopped_target
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.live.run_control import Ending, HookSpec
+from gdbext.log import logger
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
 
+_log = logger(__name__)
 _WORD = (1 << 64) - 1
 _PASSED_ON = ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPIPE", "SIGTERM", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGCONT")
 """Signals for which gdb stops by default, or may have been told to, and which are the program's own affair."""
@@ -137,6 +139,7 @@ class GdbRunControl:
         gdb.events.stop.connect(self._stopped)
         try:
             while True:
+                _log.debug("continue with %d hooks", len(self._hooks))
                 ending = self._continue()
                 if ending is not None:
                     return ending

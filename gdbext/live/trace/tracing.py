@@ -17,6 +17,7 @@ from gdbext.live.trace.open_dispatches import aftermath
 from gdbext.live.trace.sink import Sink
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.live.waiting import torch_session
+from gdbext.log import logger
 from gdbext.model.report import TargetFacts
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.unwind.caller_check import CallerWalk, Rules
@@ -24,6 +25,8 @@ from gdbext.unwind.caller_check import CallerWalk, Rules
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.torch.registry.operators import Operator
+
+_log = logger(__name__)
 
 FUNCTION_LIMIT = 4000
 """Functions that get breakpoints; gdb takes 0.1 ms to insert each whenever the process is resumed after a stop."""
@@ -99,6 +102,7 @@ class Tracing:
         tracer = Tracer(describer, sink, lineage, self._control.read, limits, self._is_traced)
         clock.append(tracer.now)
         self._hooks = self._place(tracer, operators)
+        _log.info("%d hooks for %d operators", self._hooks, len(operators))
         try:
             ending = self._control.run()
         finally:
