@@ -40,7 +40,7 @@ def test_a_level_chooses_the_messages(level: str, count: int) -> None:
     assert done.stdout == "True True\n"
     lines = done.stderr.splitlines()
     assert len(lines) == count
-    assert all(" ms room." in line for line in lines)
+    assert all(" ms gdbext.room." in line for line in lines)
     assert ("a detail of gdbext.room.one" in done.stderr) == (count == 6)
 
 
