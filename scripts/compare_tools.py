@@ -8,6 +8,7 @@ environment (scripts/test makes it): .venv/bin/python scripts/compare_tools.py [
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,9 @@ import harness  # noqa: E402 - the tests' folder is on the path from here on
 
 LINES, WIDTH = 16, 150
 TIMEOUT = 120
+_HOMES = "|".join(re.escape(str(folder)) for folder in (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix)))
+MACHINE_PATH = re.compile(rf"(?:{_HOMES})/(?:[^\s:,()\"']*/)?")
+"""The folders of an absolute path below this checkout, the home folder or the Pythons."""
 
 
 class Scenario(NamedTuple):
@@ -87,6 +91,11 @@ def shortened(lines: list[str]) -> list[str]:
     return [*kept, f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else kept
 
 
+def neutral(text: str) -> str:
+    """Absolute paths without the folders that only this machine has: "…/threading.py"."""
+    return MACHINE_PATH.sub("…/", text)
+
+
 def section(scenario: Scenario) -> tuple[str, str]:
     """The table row and the section of one scenario."""
     with harness.started(scenario.name, *scenario.args) as inferior:
@@ -97,7 +106,7 @@ def section(scenario: Scenario) -> tuple[str, str]:
     parts = [f"## {scenario.name}", "", scenario.what, ""]
     for tool, seconds, lines in results:
         parts += [f"**{tool.title}** ({seconds:.2f} s)", "", "```", *shortened(lines), "```", ""]
-    return row, "\n".join(parts).replace(str(ROOT), "…")
+    return row, neutral("\n".join(parts))
 
 
 def main(names: list[str]) -> None:

@@ -32,3 +32,12 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text()
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
+
+
+def pages() -> list[Path]:
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_no_sample_shows_the_machine_that_made_it(page: Path) -> None:
+    assert re.findall(r"(?<![\w.])/(?:root|home|work|Users)/\S*", page.read_text()) == []
