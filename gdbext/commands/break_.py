@@ -26,7 +26,7 @@ WHERE:
   boxed       at the boxed entries of the operator's kernels
   kernel      at each distinct kernel of the operator's table, or the one for --key
   meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
-  register    when an entry of its table is computed
+  register    when an entry of its table is computed, until the program begins to end
   return      at the ends of call and redispatch
 
 In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the

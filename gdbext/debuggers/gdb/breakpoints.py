@@ -56,10 +56,15 @@ class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
         """The user has not deleted it."""
         return bool(self.is_valid())
 
-    def delete_later(self) -> None:
+    def switch_off(self) -> None:
         """It may be the one that gdb is asking right now."""
         if self.is_valid():
             self.enabled = False
+
+    def delete_later(self) -> None:
+        """It may be the one that gdb is asking right now."""
+        if self.is_valid():
+            self.switch_off()
             gdb.post_event(lambda: self.delete() if self.is_valid() else None)
 
 

@@ -180,6 +180,11 @@ class BreakSet:
             self.delete()
             self.wait()
 
+    def switch_off(self) -> None:
+        """Until the program has ended; the debugger may be calling."""
+        for each in self.alive():
+            each.breakpoint.switch_off()
+
     def delete(self) -> None:
         """Take everything away."""
         for each in self.alive():

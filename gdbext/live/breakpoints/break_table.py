@@ -74,7 +74,9 @@ class BreakTable:
     def _watch_of(self, session: Session) -> RegistrationWatch:
         """The one watch for all requests. Raises TargetError."""
         if self._watch is None:
-            self._watch = RegistrationWatch(session, self._setter, self._wanted, self._refresh, self._failed)
+            self._watch = RegistrationWatch(
+                session, self._setter, self._wanted, self._refresh, self._ending, self._failed
+            )
         return self._watch
 
     def _end_watch(self) -> None:
@@ -92,6 +94,12 @@ class BreakTable:
             if not each.is_pending and each.alive():
                 each.refresh(session)
         self._setter.call_soon(self._forget)
+
+    def _ending(self) -> None:
+        """From here on the tables are only taken apart."""
+        for each in self._sets:
+            if each.request.where == "register":
+                each.switch_off()
 
     def _failed(self, error: Exception) -> None:
         for each in self._sets[:1]:

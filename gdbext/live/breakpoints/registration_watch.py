@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 REGISTRATIONS = (REGISTER_SCHEMA, REGISTER_KERNEL, DEREGISTER_KERNEL, UPDATE_FALLBACK)
 """Those functions. A kernel that goes uncovers another; a fallback is for all operators, and each is told of it."""
 
+ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
+"""Functions (and their module) with which a program begins to end. From there on every registration is taken back:
+Python's when its modules go, all others by static destructors. Unwatched that takes 0.1 s; with a stop for each it
+takes minutes, and nobody asked for them."""
+
 
 class RegistrationWatch:
     """The traps on registrations, for one run of the program."""
@@ -35,14 +40,17 @@ class RegistrationWatch:
         setter: BreakpointSetter,
         wanted: Callable[[str], bool],
         changed: Callable[[], None],
+        ending: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """``wanted`` gets an operator's qualified name, ``changed`` is called when such a one is registered or gets a
-        kernel, ``failed`` when something could not be read. Raises TargetError where a trap cannot be set."""
+        kernel, ``ending`` when the program begins to end, ``failed`` when something could not be read. Raises
+        TargetError where a trap cannot be set."""
         self._session = session
         self._setter = setter
         self._wanted = wanted
         self._changed = changed
+        self._ending = ending
         self._failed = failed
         self._traps: list[Trap] = []
         self._returns: dict[int, Trap] = {}
@@ -53,6 +61,8 @@ class RegistrationWatch:
             self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch is not None else [])
         for address in self.addresses:
             self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
+        for end in filter(None, (session.symbolizer.address_of(*where) for where in ENDS)):
+            self._traps.append(setter.set_trap(end, self._guarded(self._ends)))
 
     def close(self) -> None:
         """Take everything away."""
@@ -68,6 +78,12 @@ class RegistrationWatch:
                 self._failed(error)
 
         return guarded
+
+    def _ends(self, _: StoppedThread) -> None:
+        """The program ends. May raise what ``ending`` does."""
+        for trap in [*self._traps, *self._returns.values()]:
+            trap.enable(False)  # not deleted: the debugger is calling us for one of them
+        self._ending()
 
     def _registered(self, thread: StoppedThread) -> None:
         """At the entry of such a function. Raises TargetError, MemoryFault, BadData."""

@@ -29,6 +29,9 @@ class Breakpoint(Protocol):
     def delete(self) -> None:
         """Take it away; not while the debugger is calling us for it."""
 
+    def switch_off(self) -> None:
+        """Not hit any more, and still in the list; allowed in its own call."""
+
     def delete_later(self) -> None:
         """Switch it off, and take it away as soon as the debugger allows."""
 
