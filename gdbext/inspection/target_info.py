@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.model.symbol_check import SymbolCheck, SymbolChecks
 from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.targets import environment
 
@@ -40,25 +39,13 @@ def read_target_info(session: Session) -> TargetInfo:
 def _torch(session: Session) -> TorchInfo | None:
     if not session.has_torch:
         return None
+    from gdbext.torch.symbol_presence import check_symbols
+
     facts = session.target_facts()
     layout = None
     if facts.layout_id is not None:
         layout = LayoutInfo(facts.layout_id, facts.layout_match, dict(session.layout.provenance))
-    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session), _symbols(session))
-
-
-def _symbols(session: Session) -> SymbolChecks:
-    """Each name that is assumed of torch, looked up in its library."""
-    from gdbext.torch.symbols import TORCH_SYMBOLS
-
-    rows = (
-        SymbolCheck(
-            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last,
-            row.status(session.symbolizer),
-        )
-        for name, row in TORCH_SYMBOLS.items()
-    )  # fmt: skip
-    return SymbolChecks(tuple(rows))
+    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session), check_symbols(session.symbolizer))
 
 
 def _operators(session: Session) -> int | None:

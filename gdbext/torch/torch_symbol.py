@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.formats.symbol_table import Symbol
-from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 
@@ -56,24 +55,6 @@ class TorchSymbol:
         """The symbol's absolute address, None where there is none or it is thread-local."""
         found = (symbolizer.address_of(name, self.library or None) for name in self.names)
         return next((each for each in found if each is not None), None)
-
-    def status(self, symbolizer: Symbolizer) -> SymbolStatus:
-        """Whether the assumption holds in this process; a family without its examples is searched for."""
-        if self.unoptimised:
-            return SymbolStatus.UNOPTIMISED_ONLY
-        module = symbolizer.modules.named(self.library) if self.library else None
-        if self.library and module is None:
-            return SymbolStatus.NOT_LOADED
-        index = symbolizer.index(module) if module is not None else None
-        if self.library and index is None:
-            return SymbolStatus.UNREADABLE
-        exact = self.names if self.kind is NameKind.SYMBOL else self.examples
-        if any(symbolizer.symbol_of(name, self.library or None) is not None for name in exact):
-            return SymbolStatus.FOUND
-        families = () if self.kind is NameKind.SYMBOL else self.beginnings
-        if index is not None and any(index.has_beginning(name) for name in families):
-            return SymbolStatus.FOUND
-        return SymbolStatus.MISSING
 
     @property
     def beginnings(self) -> tuple[str, ...]:

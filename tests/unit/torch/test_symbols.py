@@ -13,7 +13,7 @@ import pytest
 
 from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.symbols import Symbolizer
-from gdbext.torch import symbols
+from gdbext.torch import symbol_presence, symbols
 from gdbext.torch.symbols import TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
 
@@ -112,7 +112,7 @@ class Libraries:
 
 
 def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
-    return row.status(cast(Symbolizer, libraries))
+    return symbol_presence.status(row, cast(Symbolizer, libraries))
 
 
 def test_status() -> None:

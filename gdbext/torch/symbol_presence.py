@@ -1,0 +1,39 @@
+"""Which of the assumed symbols the torch in a process has."""
+
+from __future__ import annotations
+
+from gdbext.model.symbol_check import SymbolCheck, SymbolChecks, SymbolStatus
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.symbols import TORCH_SYMBOLS
+from gdbext.torch.torch_symbol import NameKind, TorchSymbol
+
+
+def check_symbols(symbolizer: Symbolizer) -> SymbolChecks:
+    """Each row of the table, looked up in its library."""
+    rows = (
+        SymbolCheck(
+            name.lower(), row.names, row.library, row.purpose, row.lost, row.first, row.last, status(row, symbolizer)
+        )
+        for name, row in TORCH_SYMBOLS.items()
+    )
+    return SymbolChecks(tuple(rows))
+
+
+def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
+    """Whether one assumption holds; a family without its examples is searched for."""
+    if symbol.unoptimised:
+        return SymbolStatus.UNOPTIMISED_ONLY
+    library = symbol.library or None
+    module = symbolizer.modules.named(library) if library else None
+    if library and module is None:
+        return SymbolStatus.NOT_LOADED
+    index = symbolizer.index(module) if module is not None else None
+    if library and index is None:
+        return SymbolStatus.UNREADABLE
+    exact = symbol.names if symbol.kind is NameKind.SYMBOL else symbol.examples
+    if any(symbolizer.symbol_of(name, library) is not None for name in exact):
+        return SymbolStatus.FOUND
+    families = () if symbol.kind is NameKind.SYMBOL else symbol.beginnings
+    if index is not None and any(index.has_beginning(name) for name in families):
+        return SymbolStatus.FOUND
+    return SymbolStatus.MISSING
