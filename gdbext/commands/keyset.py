@@ -13,7 +13,7 @@ from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.torch.values.keyset import KeyNames
+    from gdbext.torch.values.key_names import KeyNames
 
 NAME = "dispatch-keyset"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.targets.base import Thread
     from gdbext.torch.state.dispatch_state import DispatchState
-    from gdbext.torch.values.keyset import KeyNames
+    from gdbext.torch.values.key_names import KeyNames
 
 NAME = "dispatch-tls"
 

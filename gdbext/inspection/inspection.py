@@ -155,13 +155,13 @@ def _missing_kernels(session: Session, process: ProcessSnapshot, found: Sequence
 
 def _registered(session: Session, op: str, overload: str) -> list[str]:
     """The keys that have a kernel of the operator."""
-    from gdbext.torch.registry.dispatch_table import Tables
+    from gdbext.torch.registry.dispatch_table import DispatchTables
 
     try:
         dispatcher = session.dispatcher
         for operator in dispatcher.find(op):
             if operator.overload == overload:
-                return [each.key for each in Tables(dispatcher).registrations(operator) if each.active]
+                return [each.key for each in DispatchTables(dispatcher).registrations(operator) if each.active]
     except GdbextError as error:
         session.note_error(error, f"registrations of {op}")
     return []

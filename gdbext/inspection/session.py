@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
     from gdbext.layouts.layout import Layout
-    from gdbext.torch.registry.dispatch_table import Tables
+    from gdbext.torch.registry.dispatch_table import DispatchTables
     from gdbext.torch.registry.operators import Dispatcher, Operator
-    from gdbext.torch.registry.redispatch_chain import Chains
+    from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
     from gdbext.torch.state.dispatch_state import DispatchStateReader
     from gdbext.torch.state.tensor import TensorReader
-    from gdbext.torch.values.keyset import KeyNames
+    from gdbext.torch.values.key_names import KeyNames
 
 TORCH_LIBRARY = "libtorch_cpu.so"
 TORCH_PREFIXES = ("libtorch", "libc10")
@@ -119,23 +119,23 @@ class Session:
         return DispatchStackReader(self.memory, self.symbolizer, found, self._registration, unreached)
 
     @cached_property
-    def tables(self) -> Tables:
+    def tables(self) -> DispatchTables:
         """Registrations and computed tables of the dispatcher's operators. Raises as ``dispatcher`` does."""
-        from gdbext.torch.registry.dispatch_table import Tables
+        from gdbext.torch.registry.dispatch_table import DispatchTables
 
-        return Tables(self.dispatcher)
+        return DispatchTables(self.dispatcher)
 
     @cached_property
-    def chains(self) -> Chains:
+    def chains(self) -> RedispatchPredictor:
         """Redispatches that are expected from a keyset. Raises as ``dispatcher`` does."""
-        from gdbext.torch.registry.redispatch_chain import Chains
+        from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
 
-        return Chains(self.tables)
+        return RedispatchPredictor(self.tables)
 
     @cached_property
     def dispatch_keys(self) -> KeyNames:
         """The dispatch keys of the target's torch, without its dispatcher. Raises NotTorch, LayoutError."""
-        from gdbext.torch.values.keyset import KeyNames
+        from gdbext.torch.values.key_names import KeyNames
 
         return KeyNames(self.layout)
 
@@ -162,11 +162,11 @@ class Session:
     def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
         """Where the kernel at a table index was registered and the path to it, None where that cannot be proven."""
         try:
-            cell = self.tables.cell(operator, index)
+            entry = self.tables.entry(operator, index)
         except GdbextError as error:
             self.note_error(error, f"registrations of {operator.qualified}")
             return None
-        return (cell.debug, cell.path) if cell.consistent else None
+        return (entry.debug, entry.path) if entry.consistent else None
 
     # --- Python ----------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Session:
                     self.note_error(_file_error(module), module.name)
 
     def steps(self, thread: Thread) -> tuple[DispatchFrame, ...]:
-        """The passes through the dispatcher on a thread's stack, innermost first."""
+        """The dispatch calls on a thread's stack, innermost first."""
         steps = self._steps.get(thread.tid)
         if steps is None:
             steps = self._steps[thread.tid] = self.step_reader.steps(self.stack(thread)) if self.has_torch else ()

@@ -35,7 +35,7 @@ class Host(ABC):
         self.output = 1 if output is None else output
         self.lets_finish = False
         """What was watched is over, and nobody asked to end the program: one that we started runs on to its end."""
-        self._running = ""
+        self._matcher = ""
 
     def run_control(self, session: Session) -> RunControl:
         """What runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
@@ -67,17 +67,17 @@ class Host(ABC):
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
         """Only one live command at a time resumes the process. Raises UsageError while another does."""
-        if self._running:
+        if self._matcher:
             raise UsageError(
-                f"{self._running} is running already",
+                f"{self._matcher} is running already",
                 why="two traces of one process would stop each other",
                 help="end it first with Ctrl+C (or interrupt)",
             )
-        self._running = command
+        self._matcher = command
         try:
             yield
         finally:
-            self._running = ""
+            self._matcher = ""
 
 
 class NoDebugger(Host):

@@ -14,7 +14,7 @@ CPU, C10, PYTHON, CUDA = "libtorch_cpu.so", "libc10.so", "libtorch_python.so", "
 _BEGINNING, _FUNCTION = NameKind.BEGINNING, NameKind.FUNCTION
 _OPERATORS = "operators, their tables, keysets"
 _KERNELS = "what kind of kernel a table entry is"
-_STACK = "passes through the dispatcher on stacks"
+_STACK = "dispatch calls on stacks"
 _BREAKS = "dispatch-break and dispatch-trace"
 _WAITS = "what a thread of such a pool waits for"
 

@@ -129,11 +129,11 @@ def test_the_walk_sees_the_tree() -> None:
 @pytest.mark.parametrize(
     ("planted", "source", "found"),
     [
-        ("process/memory.py", "from gdbext.torch.values import keyset", "stands above"),
-        ("process/memory.py", "from ..torch.values.keyset import KeyNames", "stands above"),
-        ("process/memory.py", "def late():\n    from gdbext.torch.values import keyset", "stands above"),
+        ("process/memory.py", "from gdbext.torch.values import key_names", "stands above"),
+        ("process/memory.py", "from ..torch.values.key_names import KeyNames", "stands above"),
+        ("process/memory.py", "def late():\n    from gdbext.torch.values import key_names", "stands above"),
         ("errors.py", "import gdbext.targets.base", "stands above"),
-        ("cpython/runtime.py", "from gdbext.torch.values import keyset", "stands above"),
+        ("cpython/runtime.py", "from gdbext.torch.values import key_names", "stands above"),
         ("render/text.py", "import gdb", "imports gdb"),
         ("render/text.py", "import importlib\nimportlib.import_module('gdb')", "imports gdb"),
         ("debuggers/gdb/hooks.py", "import lldb", "imports lldb"),
@@ -175,7 +175,7 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
         ("commands/bt.py", "from . import registry\nfrom gdbext.inspection.session import Session"),
         ("targets/core_target.py", "from gdbext.targets.base import Target"),
         ("layouts/measure/generate.py", "from gdbext.layouts.store import load"),
-        ("torch/values/keyset.py", "from gdbext.errors import BadData\nimport struct"),
+        ("torch/values/key_names.py", "from gdbext.errors import BadData\nimport struct"),
     ],
 )
 def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
@@ -187,7 +187,7 @@ def _small_package(folder: Path, planted: str, source: str) -> Path:
     for name in (
         "errors", "targets/base", "targets/core_target", "debuggers/gdb/target", "debuggers/table", "process/memory",
         "layouts/store",
-        "layouts/measure/generate", "torch/values/keyset", "cpython/runtime", "verdict/graph", "inspection/session",
+        "layouts/measure/generate", "torch/values/key_names", "cpython/runtime", "verdict/graph", "inspection/session",
         "model/report", "render/text", "live/trace", "commands/registry", "commands/bt", "commands/info",
         "cli/launcher", "init", "lldb_init",
     ):  # fmt: skip

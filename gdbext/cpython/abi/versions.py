@@ -23,7 +23,6 @@ from gdbext.cpython.abi.python_abi import (
     LoopAnchor,
     Published,
     PythonAbi,
-    Version,
     minor_of,
 )
 from gdbext.cpython.abi.waitable import Waitable
@@ -92,26 +91,15 @@ SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13)
 """All rows, oldest first."""
 
 
-def abi_of(version: Version, free_threaded: bool = False) -> PythonAbi:
-    """The row of a minor version. Raises PythonUnsupported."""
-    found = _find(version, free_threaded)
-    if found is None:
-        raise PythonUnsupported("CPython {}.{} is not supported".format(*version))
-    return found
-
-
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
-    found = _find(minor_of(hexversion), free_threaded)
+    wanted = minor_of(hexversion), free_threaded
+    found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
     if found is None and free_threaded:
         raise PythonUnsupported(f"this is a free-threaded CPython {version_text(hexversion)} (no GIL)")
     if found is None:
         raise PythonUnsupported(f"CPython {version_text(hexversion)} is not supported")
     return found
-
-
-def _find(version: Version, free_threaded: bool) -> PythonAbi | None:
-    return next((row for row in SUPPORTED if (row.version, row.free_threaded) == (version, free_threaded)), None)
 
 
 _RELEASE_LEVELS = {0xA: "a", 0xB: "b", 0xC: "rc"}

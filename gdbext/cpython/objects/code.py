@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gdbext.cpython.abi.python_abi import CodeForm, LineTable
 from gdbext.cpython.objects import linetable
-from gdbext.cpython.objects.objects import Objects
+from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.errors import BadData, GdbextError
 
 _TABLE_LIMIT = 4 << 20
@@ -32,7 +32,7 @@ class Code:
 
     __slots__ = ("_objects", "_ranges", "address", "bytecode", "file", "first_line", "first_traceable", "lines", "name")
 
-    def __init__(self, objects: Objects, address: int) -> None:
+    def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, memory = objects.layout, objects.memory
         self._objects = objects
         self._ranges: list[linetable.Range] | None = None
@@ -93,7 +93,7 @@ class Code:
 class CodeCache:
     """All code objects that were asked for, by address."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
         self._known: dict[int, Code | None] = {}
 

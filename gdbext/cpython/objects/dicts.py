@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from gdbext.cpython.abi.python_abi import DictKeysForm, InstanceDict
-from gdbext.cpython.objects.objects import FLAG_INLINE_VALUES, FLAG_MANAGED_DICT, ITEM_LIMIT, Objects, TypeInfo
+from gdbext.cpython.objects.objects import FLAG_INLINE_VALUES, FLAG_MANAGED_DICT, ITEM_LIMIT, ObjectReader, TypeInfo
 from gdbext.errors import BadData, GdbextError
 
 _POINTER = 8  # bytes
@@ -24,10 +24,10 @@ Item = tuple[int, int]
 """Addresses of a key and its value."""
 
 
-class Dicts:
+class DictReader:
     """Walks dicts. Iteration order is that of the entries, which is the order of insertion."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectReader) -> None:
         self._objects = objects
         self._memory = objects.memory
         self._layout = objects.layout

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.objects.dicts import Dicts
-from gdbext.cpython.objects.objects import FLAG_TYPE, Objects
+from gdbext.cpython.objects.dicts import DictReader
+from gdbext.cpython.objects.objects import FLAG_TYPE, ObjectReader
 from gdbext.errors import BadData, GdbextError, MemoryFault
 
 _DEPTH = 8
@@ -42,7 +42,7 @@ class PythonFunction:
 class FunctionReader:
     """Finds the Python function behind a callable object."""
 
-    def __init__(self, objects: Objects, dicts: Dicts, codes: CodeCache) -> None:
+    def __init__(self, objects: ObjectReader, dicts: DictReader, codes: CodeCache) -> None:
         self._objects = objects
         self._dicts = dicts
         self._codes = codes

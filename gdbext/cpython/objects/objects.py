@@ -51,7 +51,7 @@ class TypeInfo:
     dict_offset: int
 
 
-class Objects:
+class ObjectReader:
     """Readers for the built-in types of one Python."""
 
     def __init__(self, memory: Memory, layout: PythonLayout) -> None:

@@ -53,7 +53,7 @@ class FrameObjectReader:
             code = self._codes.get(memory.u64(address + code_at))
             at = memory.i32(address + lasti_at) * self._form.lasti_unit
             suspended = bool(memory.u64(address + gen_at)) and self._is_passing_on(code, at)
-            yield PythonFrame(code.name, code.file, code.line(at), address, not suspended, code.address), suspended
+            yield PythonFrame(code.name, code.file, code.line(at), address, code.address), suspended
 
     def _is_passing_on(self, code: Code, at: int) -> bool:
         """A generator that is suspended in ``yield from`` while on the stack: genobject.c's _gen_throw put it

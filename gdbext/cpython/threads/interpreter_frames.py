@@ -92,9 +92,6 @@ class InterpreterFrameReader:
                     frames.append(frame)
         except (BadData, MemoryFault) as error:
             raise IncompleteGroup(FrameGroup(frames, anchor), str(error)) from error
-        if frames:
-            last = frames[-1]
-            frames[-1] = PythonFrame(last.function, last.file, last.line, last.address, True, last.code)
         return FrameGroup(frames, anchor)
 
     def _frame(self, address: int) -> PythonFrame | None:
@@ -107,7 +104,7 @@ class InterpreterFrameReader:
         at = _word(raw, self._instruction_at) - code.bytecode
         if owner != self._form.generator_owner and at < code.first_traceable * CODE_UNIT:
             return None  # _PyFrame_IsIncomplete
-        return PythonFrame(code.name, code.file, code.line(at), address, False, code.address)
+        return PythonFrame(code.name, code.file, code.line(at), address, code.address)
 
 
 def _word(raw: bytes, at: int) -> int:

@@ -20,15 +20,14 @@ class PythonFrame:
 
     ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
     where the compiler gave none), ``address`` that of the PyFrameObject or _PyInterpreterFrame, ``code`` that of its
-    code object. ``is_entry``: it was called from C, so it is the outermost of its native frame.
+    code object.
     """
 
     function: str
     file: str
     line: int | None
     address: int
-    is_entry: bool
-    code: int = 0
+    code: int
 
 
 class FrameGroup(list[PythonFrame]):

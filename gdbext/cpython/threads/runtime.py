@@ -20,9 +20,9 @@ from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import version_text
 from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.objects.dicts import Dicts
+from gdbext.cpython.objects.dicts import DictReader
 from gdbext.cpython.objects.functions import FunctionReader
-from gdbext.cpython.objects.objects import Objects
+from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader
 from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
@@ -46,8 +46,8 @@ class PythonRuntime:
         self.address = location.address
         self.layout = layout
         self.version = layout.abi.text
-        self.objects = Objects(memory, layout)
-        self.dicts = Dicts(self.objects)
+        self.objects = ObjectReader(memory, layout)
+        self.dicts = DictReader(self.objects)
         self.codes = CodeCache(self.objects)
         self.functions = FunctionReader(self.objects, self.dicts, self.codes)
         self.frames = FrameReader(memory, layout, self.codes)

@@ -12,7 +12,7 @@ from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choic
 from gdbext.live.hooks.all_calls import AllCalls, Host
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.torch.symbols import COMPUTE_ENTRY
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

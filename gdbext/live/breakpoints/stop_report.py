@@ -47,9 +47,9 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
         where = f" at {name.file}:{name.line}" if name.file else ""
         function = f"{name.function or name.kind}{where}"
         if number == 0:
-            yield f"  kernel {function}" + (f", {link.cell.debug}" if link.cell.debug else "")
+            yield f"  kernel {function}" + (f", {link.entry.debug}" if link.entry.debug else "")
         else:
-            yield f"  expected then: {link.cell.key}: {function}"
+            yield f"  expected then: {link.entry.key}: {function}"
     if links and links[-1].certainty == "unknown":
         yield f"  further on: {links[-1].why}"
 

@@ -76,10 +76,10 @@ class Describer:
         if not self._registrations:
             return "", ""
         try:
-            cell = self._session.tables.cell(operator, index)
+            entry = self._session.tables.entry(operator, index)
         except GdbextError:
             return "", ""
-        return (cell.path, cell.debug) if cell.consistent else ("", "")
+        return (entry.path, entry.debug) if entry.consistent else ("", "")
 
     def _renew(self) -> None:
         layout = self._session.layout

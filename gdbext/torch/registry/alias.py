@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdbext.layouts.layout import Layout
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 
 class Candidate(NamedTuple):

@@ -40,7 +40,7 @@ class Registration(NamedTuple):
     inferred_schema: int
 
 
-class Cell(NamedTuple):
+class ComputedEntry(NamedTuple):
     """One entry of a dispatch table.
 
     ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it
@@ -64,7 +64,7 @@ class Cell(NamedTuple):
         return self.kernel == self.expected
 
 
-class Tables:
+class DispatchTables:
     """Registrations and tables of all operators of one dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -129,23 +129,23 @@ class Tables:
 
     # --- the computed table ----------------------------------------------------------------------
 
-    def table(self, operator: Operator, registrations: Sequence[Registration] | None = None) -> list[Cell]:
+    def table(self, operator: Operator, registrations: Sequence[Registration] | None = None) -> list[ComputedEntry]:
         """The whole table, missing entries included. Raises BadData, MemoryFault."""
         if registrations is None:
             registrations = self.registrations(operator)
         computation = _Computation(self, operator, registrations)
-        return [computation.cell(index) for index in range(self._keys.num_slots)]
+        return [computation.entry(index) for index in range(self._keys.num_slots)]
 
-    def cell(self, operator: Operator, index: int) -> Cell:
+    def entry(self, operator: Operator, index: int) -> ComputedEntry:
         """One entry of the table. Raises BadData (also for an index out of range), MemoryFault."""
         self._keys.key_of_index(index)
-        return _Computation(self, operator, self.registrations(operator)).cell(index)
+        return _Computation(self, operator, self.registrations(operator)).entry(index)
 
 
 class _Computation:
     """The table of one operator, from its registrations."""
 
-    def __init__(self, tables: Tables, operator: Operator, registrations: Sequence[Registration]) -> None:
+    def __init__(self, tables: DispatchTables, operator: Operator, registrations: Sequence[Registration]) -> None:
         self._operator = operator
         self._dispatcher = operator.dispatcher
         self._rules = tables.rules
@@ -155,13 +155,13 @@ class _Computation:
         slots = [keys.slot_of_value.get(one.value) for one in self._active.values()]
         self._direct = [keys.slots[slot].bits for slot in slots if slot is not None]
 
-    def cell(self, index: int) -> Cell:
+    def entry(self, index: int) -> ComputedEntry:
         """The entry for one table slot."""
         key = self._dispatcher.keys.slots[index].name
         kernel = self._operator.table[index]
         direct = self._active.get(key)
         if direct is not None:
-            return Cell(index, key, kernel, direct.kernel, "kernel", "1", direct.debug, key)
+            return ComputedEntry(index, key, kernel, direct.kernel, "kernel", "1", direct.debug, key)
         for candidate in self._rules.candidates[index]:
             found = self._active.get(candidate.alias)
             if found is None:
@@ -170,17 +170,18 @@ class _Computation:
                 return self._ambiguous(index, key, kernel)
             if candidate.alias == _COMPOSITE_IMPLICIT and self._has_backend_kernel(index):
                 continue
-            return Cell(index, key, kernel, found.kernel, candidate.reason, candidate.path, found.debug, found.key)
-        fallback = self._fallbacks[index]
-        if fallback.kernel.valid:
-            return Cell(index, key, kernel, fallback.kernel, "backend fallback", "3", fallback.debug, "fallback")
-        return Cell(index, key, kernel, MISSING, "missing", "4", "", "")
+            reason, path = candidate.reason, candidate.path
+            return ComputedEntry(index, key, kernel, found.kernel, reason, path, found.debug, found.key)
+        general = self._fallbacks[index]
+        if general.kernel.valid:
+            return ComputedEntry(index, key, kernel, general.kernel, "backend fallback", "3", general.debug, "fallback")
+        return ComputedEntry(index, key, kernel, MISSING, "missing", "4", "", "")
 
-    def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> Cell:
+    def _ambiguous(self, index: int, key: str, kernel: KernelFunction) -> ComputedEntry:
         """AutogradOther with a math kernel and a kernel for one of its backends: PyTorch refuses to choose."""
         marker = KernelFunction(0, self._dispatcher.kernels.ambiguous_address, 0, 0)
         reason = "ambiguous autogradother"
-        return Cell(index, key, kernel, marker, reason, "2.3", "ambiguous_autogradother", _COMPOSITE_IMPLICIT)
+        return ComputedEntry(index, key, kernel, marker, reason, "2.3", "ambiguous_autogradother", _COMPOSITE_IMPLICIT)
 
     def _has_backend_kernel(self, index: int) -> bool:
         """A kernel of its own backend (or of all backends) keeps a math kernel out of an autograd slot."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.formats.demangle import demangle
@@ -15,20 +14,11 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel_name import FUNCTION_POINTER, is_wrapper, kernel_target, most_telling, plain_name
 from gdbext.torch.symbols import AMBIGUOUS_AUTOGRAD_OTHER, FALLTHROUGH, PYTHON_KERNEL_CLASS
 
+if TYPE_CHECKING:
+    from gdbext.cpython.objects.functions import PythonFunction
 
-class PythonFunction(Protocol):
-    """What a reader of Python objects tells about a callable: qualified name, file and first line where it has one."""
-
-    @property
-    def qualname(self) -> str: ...
-    @property
-    def file(self) -> str | None: ...
-    @property
-    def line(self) -> int | None: ...
-
-
-PythonSource = Callable[[int], Optional[PythonFunction]]
-"""PyObject* to its source; None when the address is not a Python function that can be read."""
+    PythonSource = Callable[[int], Optional[PythonFunction]]
+    """PyObject* to its source; None when the address is not a Python function that can be read."""
 
 
 class KernelFunction(NamedTuple):
@@ -65,7 +55,7 @@ class KernelName:
     line: int | None = None
 
 
-class Kernels:
+class KernelReader:
     """Reads and names kernels. ``python_source`` is used for kernels written in Python; None shows them as such."""
 
     def __init__(

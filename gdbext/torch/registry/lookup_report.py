@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from gdbext.model.lookup_section import ArgumentKeys, CallKeys, ChainLink, LookupSection
 from gdbext.torch.registry.operator_report import key_set, registered_kernel
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.redispatch_chain import Chains, Link
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.registry.redispatch_chain import ExpectedLookup, RedispatchPredictor
+from gdbext.torch.values.key_names import KeyNames
 
 
-def lookup_section(chains: Chains, operator: Operator, keyset: int, call: CallKeys | None = None) -> LookupSection:
+def lookup_section(
+    predictor: RedispatchPredictor, operator: Operator, keyset: int, call: CallKeys | None = None
+) -> LookupSection:
     """What ``OperatorEntry::lookup`` returns for a keyset. Raises BadData (bits without meaning), MemoryFault."""
     keys = operator.dispatcher.keys
     index = keys.table_index(keyset)
-    links = chains.chain(operator, keyset)
+    links = predictor.chain(operator, keyset)
     return LookupSection(
         op=operator.name,
         overload=operator.overload,
         keyset=key_set(keys, keyset),
         key=keys.highest_key(keyset),
         table_index=index,
-        consistent=links[0].cell.consistent,
+        consistent=links[0].entry.consistent,
         chain=tuple(_chain_link(operator, link) for link in links),
         call=call,
     )
@@ -50,15 +52,15 @@ def argument_keys(keys: KeyNames, position: int, bits: int, tensor: str = "") ->
     return ArgumentKeys(position, tensor or None, key_set(keys, bits))
 
 
-def _chain_link(operator: Operator, link: Link) -> ChainLink:
-    keys, kernels, cell = operator.dispatcher.keys, operator.dispatcher.kernels, link.cell
+def _chain_link(operator: Operator, link: ExpectedLookup) -> ChainLink:
+    keys, kernels, entry = operator.dispatcher.keys, operator.dispatcher.kernels, link.entry
     following = link.next_keyset
     return ChainLink(
-        key=cell.key,
-        kernel=registered_kernel(kernels, cell.kernel, link.name),
-        registered_at=cell.debug or None,
-        reason=cell.reason,
-        path=cell.path,
+        key=entry.key,
+        kernel=registered_kernel(kernels, entry.kernel, link.name),
+        registered_at=entry.debug or None,
+        reason=entry.reason,
+        path=entry.path,
         keyset=key_set(keys, link.keyset),
         next_key=None if following is None else keys.highest_key(following),
         next_keyset=None if following is None else key_set(keys, following),

@@ -11,10 +11,10 @@ from gdbext.model.finding_kind import FindingKind
 from gdbext.model.operator_section import OperatorRegistration, OperatorReport, TableChoice, TableEntry
 from gdbext.model.registered_kernel import PythonPlace, RegisteredKernel
 from gdbext.model.report import ErrorFact
-from gdbext.torch.registry.dispatch_table import Cell, Registration, Tables
-from gdbext.torch.registry.kernel import KernelFunction, KernelName, Kernels
+from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
+from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 CONTRADICTIONS_SHOWN = 50
 """Contradictions that are spelled out; a library torn out in the middle makes thousands."""
@@ -25,7 +25,7 @@ def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
     return DispatchKeySet(bits, keys.decode(bits))
 
 
-def registered_kernel(kernels: Kernels, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
+def registered_kernel(kernels: KernelReader, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
     """What a kernel is and can do."""
     return RegisteredKernel(
         function=name.function or None,
@@ -42,7 +42,7 @@ def registered_kernel(kernels: Kernels, kernel: KernelFunction, name: KernelName
 class OperatorReporter:
     """Reports operators, all their keys or one. Collects ``findings`` and ``errors`` on the way."""
 
-    def __init__(self, tables: Tables, key: str | None = None) -> None:
+    def __init__(self, tables: DispatchTables, key: str | None = None) -> None:
         self._tables = tables
         self._kernels = tables.dispatcher.kernels
         self._keys = tables.dispatcher.keys
@@ -66,15 +66,15 @@ class OperatorReporter:
         registrations: tuple[OperatorRegistration, ...] | None = None
         try:
             known = self._tables.registrations(operator)
-            cells = self._tables.table(operator, known)
+            computed = self._tables.table(operator, known)
         except GdbextError as error:
             self.errors.append(ErrorFact.of(error, f"registrations of {operator.qualified}"))
             self.findings.append(_unreadable(operator, error))
             table = self._bare_table(operator)
         else:
-            self.findings.extend(_contradictions(operator, cells, len(self.findings)))
-            registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, cells))
-            table = self._table(operator, [cell for cell in cells if self._key in (None, cell.key, cell.source)])
+            self.findings.extend(_contradictions(operator, computed, len(self.findings)))
+            registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, computed))
+            table = self._table(operator, [entry for entry in computed if self._key in (None, entry.key, entry.source)])
         return OperatorReport(
             operator.name, operator.overload, operator.address, schema, debug, registrations, table
         )  # fmt: skip
@@ -93,12 +93,12 @@ class OperatorReporter:
 
     # --- registrations ---------------------------------------------------------------------------
 
-    def _concerns(self, registration: Registration, cells: Sequence[Cell]) -> bool:
+    def _concerns(self, registration: Registration, computed: Sequence[ComputedEntry]) -> bool:
         """Registered under the wanted key, or the one that fills that key's entry."""
         key = self._key
         if key is None or registration.key == key:
             return True
-        return any(cell.key == key and cell.source == registration.key for cell in cells)
+        return any(entry.key == key and entry.source == registration.key for entry in computed)
 
     def _registration(self, operator: Operator, one: Registration) -> OperatorRegistration:
         name = self._kernels.name(one.kernel, one.key, operator.name)
@@ -120,30 +120,30 @@ class OperatorReporter:
 
     # --- the table -------------------------------------------------------------------------------
 
-    def _table(self, operator: Operator, cells: Sequence[Cell]) -> tuple[TableEntry, ...]:
+    def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> tuple[TableEntry, ...]:
         """Entries of a dispatch table. A choice that entries have in common is made once."""
         shared: dict[tuple[object, ...], TableChoice] = {}
         entries = []
-        for cell in cells:
-            same = (cell.kernel, cell.expected, cell.path, cell.source, cell.debug)
+        for entry in computed:
+            same = (entry.kernel, entry.expected, entry.path, entry.source, entry.debug)
             choice = shared.get(same)
             if choice is None:
-                choice = self._choice(operator, cell)
-                if cell.consistent and not choice.kernel.aliases:  # the key chooses among the names of folded code
+                choice = self._choice(operator, entry)
+                if entry.consistent and not choice.kernel.aliases:  # the key chooses among the names of folded code
                     shared[same] = choice
-            entries.append(TableEntry(cell.key, cell.slot, choice))
+            entries.append(TableEntry(entry.key, entry.slot, choice))
         return tuple(entries)
 
-    def _choice(self, operator: Operator, cell: Cell) -> TableChoice:
+    def _choice(self, operator: Operator, entry: ComputedEntry) -> TableChoice:
         expected = None
-        if not cell.consistent:
-            expected = self._kernel(operator, cell.expected, cell.key)
+        if not entry.consistent:
+            expected = self._kernel(operator, entry.expected, entry.key)
         return TableChoice(
-            self._kernel(operator, cell.kernel, cell.key),
-            cell.debug or None,
-            cell.reason,
-            cell.path,
-            cell.source or None,
+            self._kernel(operator, entry.kernel, entry.key),
+            entry.debug or None,
+            entry.reason,
+            entry.path,
+            entry.source or None,
             expected,
         )
 
@@ -169,7 +169,7 @@ def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorFact]:
     return [ErrorFact.of(error, f"name of the operator at {address:#x}{others}")]
 
 
-def _registering(tables: Tables) -> list[Finding]:
+def _registering(tables: DispatchTables) -> list[Finding]:
     """Says that a thread is registering right now, so what follows may be half done."""
     tid = tables.dispatcher.registering_thread
     if tid is None:
@@ -184,17 +184,17 @@ def _unreadable(operator: Operator, error: GdbextError) -> Finding:
     return Finding(FindingKind.NOTE, summary, (), (error.what,))
 
 
-def _contradictions(operator: Operator, cells: Sequence[Cell], known: int) -> list[Finding]:
+def _contradictions(operator: Operator, computed: Sequence[ComputedEntry], known: int) -> list[Finding]:
     """A table entry that is not what the registrations lead to, each a finding of its own."""
-    broken = [cell for cell in cells if not cell.consistent][: max(0, CONTRADICTIONS_SHOWN - known)]
+    broken = [entry for entry in computed if not entry.consistent][: max(0, CONTRADICTIONS_SHOWN - known)]
     name = operator.dispatcher.kernels.name
     found = []
-    for cell in broken:
-        holds = name(cell.kernel, cell.key, operator.name).function or "no kernel"
-        wanted = name(cell.expected, cell.key, operator.name).function or "no kernel"
-        where = f"{operator.qualified}: the table entry of {cell.key}"
-        step = f"step {cell.path} ({cell.reason}): {cell.debug}"
-        evidence = (step, f"table {cell.kernel}", f"expected {cell.expected}")
+    for entry in broken:
+        holds = name(entry.kernel, entry.key, operator.name).function or "no kernel"
+        wanted = name(entry.expected, entry.key, operator.name).function or "no kernel"
+        where = f"{operator.qualified}: the table entry of {entry.key}"
+        step = f"step {entry.path} ({entry.reason}): {entry.debug}"
+        evidence = (step, f"table {entry.kernel}", f"expected {entry.expected}")
         summary = f"{where} holds {holds}, its registrations lead to {wanted}"
         found.append(Finding(FindingKind.NOTE, summary, (), evidence))
     return found

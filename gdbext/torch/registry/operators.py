@@ -11,21 +11,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
 from gdbext.glibc.mutex import recorded_owner
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
-from gdbext.torch.registry.kernel import KernelFunction, Kernels, PythonSource
+from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText
 from gdbext.torch.registry.singleton import find_singleton, not_yet
 from gdbext.torch.values.containers import MapEntry, StringReader, map_entries
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.optional import optional_shape
 
-OPERATOR_LIMIT = 1 << 18
+if TYPE_CHECKING:
+    from gdbext.torch.registry.kernel import PythonSource
+
 
 
 class Operator:
@@ -131,10 +134,6 @@ class Extractor:
             return self.per_backend[keys.backend_index(keyset)]
         return self.non_fallthrough
 
-    def dispatch_arguments(self, count: int) -> tuple[int, ...]:
-        """Positions (from 0) of the dispatching ones among ``count`` arguments."""
-        return tuple(index for index in range(count) if self.reverse_arguments >> (count - 1 - index) & 1)
-
 
 class Dispatcher:
     """The target's ``c10::Dispatcher``.
@@ -149,7 +148,7 @@ class Dispatcher:
         self.layout = layout
         self.symbolizer = symbolizer
         self.keys = KeyNames(layout)
-        self.kernels = Kernels(memory, layout, symbolizer, python_source)
+        self.kernels = KernelReader(memory, layout, symbolizer, python_source)
         self.strings = StringReader(memory, layout.struct("std::string").size == 32)
         self._operators: dict[int, Operator] = {}
         self.nameless: dict[int, MemoryFault] = {}

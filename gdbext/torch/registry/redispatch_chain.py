@@ -12,36 +12,36 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gdbext.errors import BadData
-from gdbext.torch.registry.dispatch_table import Cell, Tables
+from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelName
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 
-LINK_LIMIT = 64
+CHAIN_LIMIT = 64
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
 
 _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
-class Link(NamedTuple):
+class ExpectedLookup(NamedTuple):
     """One lookup of a chain. ``next_keyset`` is what its kernel is expected to redispatch with, None at the end.
 
     ``certainty``: "expected" (the kernel's known way), "end" (it calls nothing of this operator any more) or "unknown".
     """
 
     keyset: int
-    cell: Cell
+    entry: ComputedEntry
     name: KernelName
     next_keyset: int | None
     certainty: str
     why: str
 
 
-class Chains:
+class RedispatchPredictor:
     """Expected chains of operators of one dispatcher."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: DispatchTables) -> None:
         self._tables = tables
         dispatcher = tables.dispatcher
         self._keys = dispatcher.keys
@@ -56,53 +56,53 @@ class Chains:
         """The keyset without the keys that a call of this operator skips because they fall through."""
         return keyset & operator.extractor.mask(self._keys, keyset)
 
-    def chain(self, operator: Operator, keyset: int) -> list[Link]:
+    def chain(self, operator: Operator, keyset: int) -> list[ExpectedLookup]:
         """All expected lookups from ``keyset`` on: that one as it is, later ones without keys that fall through.
 
         Raises BadData, MemoryFault.
         """
         registrations = self._tables.registrations(operator)
-        cells = self._tables.table(operator, registrations)
-        links: list[Link] = []
+        entries = self._tables.table(operator, registrations)
+        links: list[ExpectedLookup] = []
         seen: set[int] = set()
         following: int | None = keyset
-        while following is not None and following not in seen and len(links) < LINK_LIMIT:
+        while following is not None and following not in seen and len(links) < CHAIN_LIMIT:
             seen.add(following)
-            links.append(self.link(operator, following, cells[self._keys.table_index(following)]))
+            links.append(self.link(operator, following, entries[self._keys.table_index(following)]))
             following = links[-1].next_keyset
         return links
 
-    def link(self, operator: Operator, keyset: int, cell: Cell) -> Link:
-        """What the kernel of ``cell``, entered with ``keyset``, is expected to do next."""
-        name = self._kernels.name(cell.kernel, cell.key, operator.name)
-        following, certainty, why = self._step(keyset, cell, name)
+    def link(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
+        """What the kernel of ``entry``, entered with ``keyset``, is expected to do next."""
+        name = self._kernels.name(entry.kernel, entry.key, operator.name)
+        following, certainty, why = self._step(keyset, entry, name)
         if following is not None:
             following = self.masked(operator, following)
         if following is not None and self._priority(following) >= self._priority(keyset):
-            raise BadData(f"the chain of {operator.qualified} does not descend at {cell.key}")
-        return Link(keyset, cell, name, following, certainty, why)
+            raise BadData(f"the chain of {operator.qualified} does not descend at {entry.key}")
+        return ExpectedLookup(keyset, entry, name, following, certainty, why)
 
     def _priority(self, keyset: int) -> int:
         return (keyset >> self._keys.num_backends).bit_length()
 
-    def _step(self, keyset: int, cell: Cell, name: KernelName) -> tuple[int | None, str, str]:
+    def _step(self, keyset: int, entry: ComputedEntry, name: KernelName) -> tuple[int | None, str, str]:
         if name.kind == "missing":
             return None, END, "missing: PyTorch raises NotImplementedError here"
         if name.kind == "fallthrough":
-            below = keyset & self._keys.full_after(cell.key)
+            below = keyset & self._keys.full_after(entry.key)
             return below, EXPECTED, "fallthrough: a call masks this key out and takes the next one"
         if name.kind == "ambiguous":
             return None, END, "ambiguous: PyTorch raises an error here"
         if name.kind == "python":
             return None, UNKNOWN, "a Python function: what it calls next is its own affair"
-        if cell.source == "CompositeImplicitAutograd":
+        if entry.source == "CompositeImplicitAutograd":
             return None, END, "composite: calls other operators"
-        if cell.source.startswith("CompositeExplicitAutograd"):
+        if entry.source.startswith("CompositeExplicitAutograd"):
             return None, END, "composite: calls other operators, below autograd"
-        return self._by_function(keyset, cell, name.function)
+        return self._by_function(keyset, entry, name.function)
 
-    def _by_function(self, keyset: int, cell: Cell, function: str) -> tuple[int | None, str, str]:
-        key = cell.key
+    def _by_function(self, keyset: int, entry: ComputedEntry, function: str) -> tuple[int | None, str, str]:
+        key = entry.key
         if key.startswith("Autograd") and any(mark in function for mark in AUTOGRAD_KERNELS):
             return keyset & self._after_autograd, EXPECTED, "autograd: records the call, redispatches below autograd"
         if key == "ADInplaceOrView" and any(mark in function for mark in VIEW_KERNELS):

@@ -1,10 +1,10 @@
-"""Groups the frames of a stack into passes through the dispatcher, by their roles alone.
+"""Groups the frames of a stack into dispatch calls, by their roles alone.
 
-A pass is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the frame
-that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
-dispatcher then opens the pass. In a build without optimisation every layer is a frame of its own, and all of them
-are still one pass. ``redispatch`` may also leave by a tail call to the kernel: then its caller's call instruction,
-which still names it, is all that is left of it (an *elided* opener).
+A dispatch call is what one ``Dispatcher::call`` (or redispatch, callBoxed, redispatchBoxed) leaves on the stack: the
+frame that opens it, layers, and the kernel. In a release build most of it is inlined; the frame whose code *hosts* the
+dispatcher then opens the call. In a build without optimisation every layer is a frame of its own, and all of them are
+still one dispatch call. ``redispatch`` may also leave by a tail call to the kernel: then its caller's call
+instruction, which still names it, is all that is left of it (an *elided* opener).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
 
 @dataclass
 class DispatchCall:
-    """One pass, levels counted from the innermost frame.
+    """One dispatch call, levels counted from the innermost frame.
 
     ``header`` runs from the opening frame inwards; ``kernel`` is the outermost frame of the kernel, None where none
     was entered. ``detail`` is LOOKUP or ENTERING where the innermost header frame is one.
@@ -47,7 +47,7 @@ class DispatchCall:
     _level: int | None = None
 
     def open_at(self, level: int) -> bool:
-        """The frame ``level`` may still belong to this pass's header."""
+        """The frame ``level`` may still belong to this call's header."""
         return self.kernel is None and not self.helpers and self.header[-1] == level + 1
 
 
@@ -61,8 +61,8 @@ def group(
     calls_pointer: CallKind,
     elided: Mapping[int, FunctionRole] | None = None,
 ) -> list[DispatchCall]:
-    """The passes of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the openers
-    that were called where frame ``level`` now stands."""
+    """The dispatch calls of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the
+    openers that were called where frame ``level`` now stands."""
     grouping = _Grouping(calls_pointer, len(roles) - 1)
     for level in range(len(roles) - 1, -1, -1):
         if level in signals:
@@ -71,26 +71,26 @@ def group(
             if elided and level in elided:
                 grouping.add_elided(level, elided[level])
             grouping.add(level, roles[level])
-    grouping.passes.reverse()
-    return grouping.passes
+    grouping.calls.reverse()
+    return grouping.calls
 
 
 class _Grouping:
-    """Walks from the outermost frame inwards; the last pass is the one that may still grow."""
+    """Walks from the outermost frame inwards; the last call is the one that may still grow."""
 
     def __init__(self, calls_pointer: CallKind, outermost: int) -> None:
-        self.passes: list[DispatchCall] = []
+        self.calls: list[DispatchCall] = []
         self._above = PLAIN
         self._calls_pointer = calls_pointer
         self._outermost = outermost
 
     def interrupt(self, level: int) -> None:
-        """A signal handler runs below: nothing further belongs to the current pass."""
-        if self.passes and self.passes[-1].kernel is None:
-            self.passes[-1].helpers.append(level)
+        """A signal handler runs below: nothing further belongs to the current call."""
+        if self.calls and self.calls[-1].kernel is None:
+            self.calls[-1].helpers.append(level)
 
     def add(self, level: int, found: FunctionRole) -> None:
-        current = self.passes[-1] if self.passes else None
+        current = self.calls[-1] if self.calls else None
         growing = current if current is not None and current.open_at(level) else None
         if found.role.opens:
             self._open(level, found, growing)
@@ -102,7 +102,7 @@ class _Grouping:
 
     def add_elided(self, level: int, found: FunctionRole) -> None:
         """An opener was called by the frame above ``level`` and is gone."""
-        self.passes.append(_opened([level + 1], level, found, elided=True))
+        self.calls.append(_opened([level + 1], level, found, elided=True))
 
     def _open(self, level: int, found: FunctionRole, growing: DispatchCall | None) -> None:
         if growing is not None and not growing.elided and self._same_pass(growing, found):
@@ -111,11 +111,11 @@ class _Grouping:
             return
         if growing is not None:
             growing.kernel = level  # its kernel was left by a tail call to this very frame
-        self.passes.append(_opened([level], level, found))
+        self.calls.append(_opened([level], level, found))
 
     @staticmethod
     def _same_pass(growing: DispatchCall, found: FunctionRole) -> bool:
-        """A handle's method that forwards to the Dispatcher's method of the same name opens no second pass."""
+        """A handle's method that forwards to the Dispatcher's method of the same name opens no second call."""
         return found.role is not Role.OPERATOR and found.event == growing.event and len(growing.header) < 4
 
     def _extend(self, growing: DispatchCall, level: int, found: FunctionRole) -> None:
@@ -141,10 +141,10 @@ class _Grouping:
             self._host(DispatchCall([level + 1], hosted=True, needs_proof=is_body, kernel=level))
 
     def _host(self, hosted: DispatchCall) -> None:
-        current = self.passes[-1] if self.passes else None
+        current = self.calls[-1] if self.calls else None
         if current is not None and current.level == hosted.level and not current.hosted:
             return  # the dispatcher's own frame, seen again: not other code
-        self.passes.append(hosted)
+        self.calls.append(hosted)
 
 
 def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = False) -> DispatchCall:

@@ -1,4 +1,4 @@
-"""The steps of a stack: each pass through the dispatcher as a fact, with its proof."""
+"""The steps of a stack: each dispatch call as a fact, with its proof."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.pending_redispatch import PendingRedispatch
-from gdbext.torch.stack.recovery import Recovered, Recovery
+from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, static_handle
 from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
 from gdbext.unwind.stack import Stack
@@ -47,7 +47,7 @@ class DispatchStackReader:
         self._unreached = unreached
         self._code = FunctionCode(memory, symbolizer)
         self._sites = CallSites(memory, self._code)
-        self._recovery = Recovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
+        self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
         self._roles: dict[int, FunctionRole] = {}
         self._roles_at: dict[int, FunctionRole] = {}
         self._kernels: dict[tuple[int, KernelFunction, str], Kernel] = {}
@@ -66,11 +66,11 @@ class DispatchStackReader:
         """The steps of a stack, innermost first."""
         signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
         roles = self.roles(stack)
-        passes = group(
+        calls = group(
             roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
         )
         steps: list[DispatchFrame] = []
-        for found, recovered in zip(passes, self._recover(stack, passes)):
+        for found, recovered in zip(calls, self._recover(stack, calls)):
             behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
             if behind is not None:
                 steps.append(self._step(stack, *behind, innermost=not steps))
@@ -78,12 +78,12 @@ class DispatchStackReader:
                 steps.append(self._step(stack, found, recovered, innermost=not steps))
         return tuple(steps)
 
-    def _recover(self, stack: Stack, passes: list[DispatchCall]) -> list[Recovered]:
-        """What is known of each pass; found from the outermost one inwards."""
-        results: list[Recovered] = []
+    def _recover(self, stack: Stack, calls: list[DispatchCall]) -> list[RecoveredCall]:
+        """What is known of each dispatch call; found from the outermost one inwards."""
+        results: list[RecoveredCall] = []
         outer = None
-        for found in reversed(passes):
-            recovered = self._recovery.recover(stack, found, outer) if self._recovery else Recovered()
+        for found in reversed(calls):
+            recovered = self._recovery.recover(stack, found, outer) if self._recovery else RecoveredCall()
             results.append(recovered)
             outer = recovered.operator or outer
         results.reverse()
@@ -124,8 +124,8 @@ class DispatchStackReader:
             role = self._roles[pc] = classify(stack.function(level))
         return role
 
-    def _step(self, stack: Stack, found: DispatchCall, recovered: Recovered, innermost: bool) -> DispatchFrame:
-        operator, overload = self._operator_name(found, recovered)
+    def _step(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
+        operator, overload = self._operator_name(call, recovered)
         keyset = None
         key = None
         if self._dispatcher is not None:
@@ -136,17 +136,17 @@ class DispatchStackReader:
                 key = keys.key_of_index(recovered.index)
         never_entered = None
         if innermost and self._unreached is not None:
-            never_entered = self._unreached.next_key(stack, found, recovered, self._code)
+            never_entered = self._unreached.next_key(stack, call, recovered, self._code)
         return DispatchFrame(
-            level=found.level,
-            event=found.event or self._hosted_event(stack, found, recovered),
+            level=call.level,
+            event=call.event or self._hosted_event(stack, call, recovered),
             op=operator,
             overload=overload,
             keyset=keyset,
             key=key,
             table_index=recovered.index,
-            kernel=self._kernel(stack, found, recovered, key),
-            stage=self._stage(stack, found, innermost),
+            kernel=self._kernel(stack, call, recovered, key),
+            stage=self._stage(stack, call, innermost),
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
@@ -154,25 +154,25 @@ class DispatchStackReader:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def _operator_name(self, found: DispatchCall, recovered: Recovered) -> tuple[str | None, str]:
+    def _operator_name(self, call: DispatchCall, recovered: RecoveredCall) -> tuple[str | None, str]:
         if recovered.operator is not None:
             try:
                 return recovered.operator.name, recovered.operator.overload
             except GdbextError as error:
                 recovered.evidence.append(f"the operator's name cannot be read: {error.what}")
                 return None, ""
-        return _name_of_struct(found.operator_struct), ""
+        return _name_of_struct(call.operator_struct), ""
 
-    def _kernel(self, stack: Stack, found: DispatchCall, recovered: Recovered, key: str | None) -> Kernel | None:
+    def _kernel(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, key: str | None) -> Kernel | None:
         if recovered.kernel is None or recovered.operator is None or self._dispatcher is None:
-            return self._kernel_on_stack(stack, found)
+            return self._kernel_on_stack(stack, call)
         place = (recovered.operator.address, recovered.kernel, key or "")
         fact = self._kernels.get(place)
         if fact is None:
             fact = self._kernels[place] = self._table_kernel(recovered.operator, recovered, key or "")
         return fact
 
-    def _table_kernel(self, operator: Operator, recovered: Recovered, key: str) -> Kernel:
+    def _table_kernel(self, operator: Operator, recovered: RecoveredCall, key: str) -> Kernel:
         assert self._dispatcher is not None
         assert recovered.kernel is not None
         kernel, kernels = recovered.kernel, self._dispatcher.kernels
@@ -193,29 +193,29 @@ class DispatchStackReader:
             path=where[1] if where else None,
         )
 
-    def _kernel_on_stack(self, stack: Stack, found: DispatchCall) -> Kernel | None:
+    def _kernel_on_stack(self, stack: Stack, call: DispatchCall) -> Kernel | None:
         """The kernel as its frame names it, where no table entry could be found for it."""
-        if found.kernel is None:
+        if call.kernel is None:
             return None
-        function = stack.function(found.kernel)
-        if function is None or self._role(stack, found.kernel).role.opens:
+        function = stack.function(call.kernel)
+        if function is None or self._role(stack, call.kernel).role.opens:
             return None
         return Kernel(_kernel_name(function))
 
     # --- event and stage -------------------------------------------------------------------------
 
-    def _hosted_event(self, stack: Stack, found: DispatchCall, recovered: Recovered) -> str:
+    def _hosted_event(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> str:
         """The event where the dispatcher is inlined into other code, told by what that code calls."""
-        boxed = found.kernel is not None and self._enters_boxed(stack, found, recovered)
-        if self._has_step_callbacks(stack, found.header[0]):
+        boxed = call.kernel is not None and self._enters_boxed(stack, call, recovered)
+        if self._has_step_callbacks(stack, call.header[0]):
             return "callBoxed" if boxed else "call"
         return "redispatchBoxed" if boxed else "redispatch"
 
-    def _enters_boxed(self, stack: Stack, found: DispatchCall, recovered: Recovered) -> bool:
-        if len(found.header) > 1:
+    def _enters_boxed(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> bool:
+        if len(call.header) > 1:
             return False  # a boxing layer: the caller's side is unboxed
-        assert found.kernel is not None
-        role = self._role(stack, found.kernel).role
+        assert call.kernel is not None
+        role = self._role(stack, call.kernel).role
         if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
             return True
         return recovered.kernel is not None and not recovered.kernel.unboxed
@@ -234,18 +234,18 @@ class DispatchStackReader:
         targets = {found.target for found in self._code.of(function).calls if found.target is not None}
         return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
 
-    def _stage(self, stack: Stack, found: DispatchCall, innermost: bool) -> DispatchStage:
-        if found.kernel is not None:
+    def _stage(self, stack: Stack, call: DispatchCall, innermost: bool) -> DispatchStage:
+        if call.kernel is not None:
             return DispatchStage.IN_KERNEL
-        if found.detail is Role.ENTERING:
+        if call.detail is Role.ENTERING:
             return DispatchStage.ENTERING
-        if found.detail is Role.LOOKUP:
+        if call.detail is Role.LOOKUP:
             return DispatchStage.LOOKUP
-        if self._role(stack, found.header[-1]).role.is_layer:
+        if self._role(stack, call.header[-1]).role.is_layer:
             return DispatchStage.INVOKING
-        if found.helpers and stack.function(found.helpers[0]) is None:
-            return self._unnamed_stage(stack, found.helpers[0])
-        ready = self._handle_is_ready(found) or not innermost
+        if call.helpers and stack.function(call.helpers[0]) is None:
+            return self._unnamed_stage(stack, call.helpers[0])
+        ready = self._handle_is_ready(call) or not innermost
         return DispatchStage.LOOKUP if ready else DispatchStage.ENTERING
 
     def _unnamed_stage(self, stack: Stack, level: int) -> DispatchStage:
@@ -258,11 +258,11 @@ class DispatchStackReader:
                 return DispatchStage.IN_KERNEL
         return DispatchStage.INVOKING
 
-    def _handle_is_ready(self, found: DispatchCall) -> bool:
+    def _handle_is_ready(self, call: DispatchCall) -> bool:
         """The static handle of ``at::_ops::NAME`` is initialised: what follows it is the lookup."""
-        if not found.operator_struct:
+        if not call.operator_struct:
             return True
-        address = self._symbolizer.address_of(static_handle(found.mangled), STATIC_HANDLE.library)
+        address = self._symbolizer.address_of(static_handle(call.mangled), STATIC_HANDLE.library)
         return address is None or bool(self._memory.try_u64(address))
 
 

@@ -29,7 +29,7 @@ class KernelMatcher:
         self._tail_calls = TailCalls(memory, symbolizer)
         self._frame_tables: dict[int, FrameTable | None] = {}
 
-    def runs(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
+    def matches_frame(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
         start = self._function_start(stack, level)
         if start is None:
@@ -55,7 +55,7 @@ class KernelMatcher:
             if not kernel.valid:
                 continue
             if kernel not in seen:
-                seen[kernel] = self.runs(stack, level, kernel)
+                seen[kernel] = self.matches_frame(stack, level, kernel)
             if seen[kernel]:
                 indices.append(index)
         return indices

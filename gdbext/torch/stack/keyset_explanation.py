@@ -13,7 +13,7 @@ from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema_types import schema_types
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.state.tensor import TensorReader
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 from gdbext.unwind.stack import Stack
 
 _ARGUMENTS = 6

@@ -1,7 +1,7 @@
-"""Which operator a pass through the dispatcher is for: proven by an address that only this operator has.
+"""Which operator a dispatch call is for: proven by an address that only this operator has.
 
-In falling order: the static handle of ``at::_ops::NAME``; a handle among the arguments of the pass's calls; the address
-of one of the operator's table entries; the functor that a kernel was called with, which stands in one table only.
+In falling order: the static handle of ``at::_ops::NAME``; a handle that one of its frames passes on; the address of one
+of the operator's table entries; the functor that a kernel was called with, which stands in one table only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HANDLE_ARGUMENTS = 3
 
 
 class OperatorSearch:
-    """Finds operators of passes of one process. ``evidence`` arguments are lists that grow by what was found."""
+    """Finds the operators of dispatch calls. ``evidence`` arguments are lists that grow by what was found."""
 
     def __init__(
         self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites, running: KernelMatcher
@@ -36,39 +36,39 @@ class OperatorSearch:
         self._memory = memory
         self._symbolizer = symbolizer
         self._sites = sites
-        self._running = running
+        self._matcher = running
         self._static_operators: dict[str, Operator | None] = {}
         self._by_functor: dict[int, tuple[Operator, ...]] = {}
 
-    def find(self, stack: Stack, found: DispatchCall, outer: Operator | None, evidence: list[str]) -> Operator | None:
-        """The operator of a pass, None where none is proven. ``outer`` is that of the next pass further out.
+    def find(self, stack: Stack, call: DispatchCall, outer: Operator | None, evidence: list[str]) -> Operator | None:
+        """The operator of a dispatch call, None where none is proven. ``outer`` is that of the next call further out.
 
         Raises GdbextError where the dispatcher cannot be read.
         """
-        if found.operator_struct:
-            return self._of_struct(found, evidence)
+        if call.operator_struct:
+            return self._of_struct(call, evidence)
         return (
-            self._passed_on(stack, found, evidence)
-            or self._passed_in(stack, found, evidence)
-            or self._by_table_entry(stack, found, evidence)
-            or self._by_functor_passed(stack, found, evidence)
-            or self._in_frames(stack, found, evidence)
-            or (outer is not None and self._again(stack, found, outer, evidence))
+            self._passed_on(stack, call, evidence)
+            or self._passed_in(stack, call, evidence)
+            or self._by_table_entry(stack, call, evidence)
+            or self._by_functor_passed(stack, call, evidence)
+            or self._in_frames(stack, call, evidence)
+            or (outer is not None and self._again(stack, call, outer, evidence))
             or None
         )
 
     # --- at::_ops --------------------------------------------------------------------------------
 
-    def _of_struct(self, found: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _of_struct(self, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The operator of ``at::_ops::NAME::call``: its static handle, else the only operator of that name."""
-        mangled = found.mangled.split(".", 1)[0]
+        mangled = call.mangled.split(".", 1)[0]
         if mangled not in self._static_operators:
-            self._static_operators[mangled] = self._static_operator(mangled, found.operator_struct, evidence)
+            self._static_operators[mangled] = self._static_operator(mangled, call.operator_struct, evidence)
         operator = self._static_operators[mangled]
         if operator is None:
-            operator = self._by_struct_name(found.operator_struct)
+            operator = self._by_struct_name(call.operator_struct)
             if operator is not None:
-                evidence.append(f"the only registered operator that at::_ops::{found.operator_struct} can mean")
+                evidence.append(f"the only registered operator that at::_ops::{call.operator_struct} can mean")
         return operator
 
     def _static_operator(self, mangled: str, name: str, evidence: list[str]) -> Operator | None:
@@ -91,9 +91,9 @@ class OperatorSearch:
 
     # --- handles ---------------------------------------------------------------------------------
 
-    def _passed_on(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The handle that one of the pass's frames passes on."""
-        for level in reversed(found.header):
+    def _passed_on(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The handle that one of the call's frames passes on."""
+        for level in reversed(call.header):
             for number in range(_HANDLE_ARGUMENTS):
                 operator = self._behind(self._sites.argument(stack, level, number))
                 if operator is not None:
@@ -102,10 +102,10 @@ class OperatorSearch:
                     return operator
         return None
 
-    def _passed_in(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _passed_in(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The handle that the dispatcher's outermost function was called with."""
-        level = found.header[0] + 1
-        if not found.event or found.hosted or found.elided or level >= len(stack):
+        level = call.header[0] + 1
+        if not call.event or call.hosted or call.elided or level >= len(stack):
             return None
         for number in range(_HANDLE_ARGUMENTS):
             operator = self._behind(self._sites.argument(stack, level, number))
@@ -125,13 +125,13 @@ class OperatorSearch:
             operator = self._dispatcher.by_def(first) if first else None
         return operator
 
-    def _in_frames(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
-        """The one operator that the words of the pass's frames point to, if its table has the kernel that runs."""
+    def _in_frames(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The one operator that the words of the call's frames point to, if its table has the kernel that runs."""
         meant: dict[int, Operator] = {}
-        for level in reversed(found.header):
-            for _, value in self._running.words(stack, level):
+        for level in reversed(call.header):
+            for _, value in self._matcher.words(stack, level):
                 operator = self._behind(value)
-                if operator is not None and self._running.indices(stack, found.kernel, operator):
+                if operator is not None and self._matcher.indices(stack, call.kernel, operator):
                     meant[operator.address] = operator
         if len(meant) != 1:
             return None
@@ -152,14 +152,14 @@ class OperatorSearch:
         index = operator.index_of_entry(address) if operator is not None else None
         return None if operator is None or index is None else (operator, index)
 
-    def _by_table_entry(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _by_table_entry(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """What ``lookup`` returned, still in one of the frames: the address of the entry whose kernel runs."""
-        if found.kernel is None:
+        if call.kernel is None:
             return None
-        functor = self._functor_passed(stack, found)
+        functor = self._functor_passed(stack, call)
         meant: dict[int, Operator] = {}
-        for level in reversed(found.header):
-            for _, value in self._running.words(stack, level):
+        for level in reversed(call.header):
+            for _, value in self._matcher.words(stack, level):
                 entry = self._with_entry(value)
                 if entry is None:
                     continue
@@ -167,7 +167,7 @@ class OperatorSearch:
                 if (
                     kernel.valid
                     and functor in (None, kernel.functor)
-                    and self._running.runs(stack, found.kernel, kernel)
+                    and self._matcher.matches_frame(stack, call.kernel, kernel)
                 ):
                     meant[entry[0].address] = entry[0]
         if len(meant) != 1:
@@ -176,47 +176,48 @@ class OperatorSearch:
         evidence.append(f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs")
         return operator
 
-    def _by_functor_passed(self, stack: Stack, found: DispatchCall, evidence: list[str]) -> Operator | None:
-        functor = self._functor_passed(stack, found)
+    def _by_functor_passed(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        functor = self._functor_passed(stack, call)
         if not functor or functor & 7:
             return None
         known = self._by_functor.get(functor)
         if known is None:
             known = self._by_functor[functor] = tuple(self._with_functor(functor))
-        meant = [operator for operator in known if self._running.indices(stack, found.kernel, operator)]
+        meant = [operator for operator in known if self._matcher.indices(stack, call.kernel, operator)]
         if len(meant) != 1:
             return None
         evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
         return meant[0]
 
-    def _again(self, stack: Stack, found: DispatchCall, outer: Operator, evidence: list[str]) -> Operator | None:
-        """The outer pass's operator once more, where its kernel hosts this pass and nothing else is left of the handle.
+    def _again(self, stack: Stack, call: DispatchCall, outer: Operator, evidence: list[str]) -> Operator | None:
+        """The outer call's operator once more, where its kernel hosts this call and nothing else is left of the handle.
 
         Proven where the keyset passed to the kernel leads, in the operator's table, to the function that runs. Boxed
         kernels serve many operators and prove nothing.
         """
-        if not found.hosted or found.kernel is None or found.header[-1] != found.kernel + 1:
+        if not call.hosted or call.kernel is None or call.header[-1] != call.kernel + 1:
             return None
         for number in (1, 2):  # behind the functor, and behind a hidden result pointer if there is one
-            value = self._sites.argument(stack, found.header[-1], number)
+            value = self._sites.argument(stack, call.header[-1], number)
             if not value or value & ~self._dispatcher.keys.known_bits:
                 continue
             kernel = outer.kernel_for(value)[1]
             unboxed = kernel._replace(boxed=0)
-            if self._running.runs(stack, found.kernel, unboxed) and self._running.fits(stack, found.kernel, unboxed):
+            matcher = self._matcher
+            if matcher.matches_frame(stack, call.kernel, unboxed) and matcher.fits(stack, call.kernel, unboxed):
                 place = self._sites.place(number)
                 evidence.append(f"{outer.qualified} again: {value:#x} in {place} leads to the kernel that runs")
                 return outer
         return None
 
-    def _functor_passed(self, stack: Stack, found: DispatchCall) -> int | None:
+    def _functor_passed(self, stack: Stack, call: DispatchCall) -> int | None:
         """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.
 
         None where it cannot be read, or where the first argument is unknown and the second may be the keyset.
         """
-        if found.kernel is None or found.header[-1] != found.kernel + 1 or found.elided:
+        if call.kernel is None or call.header[-1] != call.kernel + 1 or call.elided:
             return None
-        level = found.header[-1]
+        level = call.header[-1]
         if not self._sites.site(stack, level).through_pointer:
             return None
         first = self._sites.argument(stack, level, 0)

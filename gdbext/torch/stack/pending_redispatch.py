@@ -6,25 +6,25 @@ from gdbext.errors import GdbextError
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
-from gdbext.torch.registry.dispatch_table import Tables
-from gdbext.torch.registry.redispatch_chain import EXPECTED, Chains
+from gdbext.torch.registry.dispatch_table import DispatchTables
+from gdbext.torch.registry.redispatch_chain import EXPECTED, RedispatchPredictor
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.recovery import Recovered
+from gdbext.torch.stack.recovery import RecoveredCall
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.unwind.stack import Stack
 
 
 class PendingRedispatch:
-    """Answers for the innermost pass of a stack only: further out, the next pass is on the stack."""
+    """Answers for the innermost dispatch call of a stack only: further out, the next call is on the stack."""
 
-    def __init__(self, tables: Tables, memory: Memory, symbolizer: Symbolizer) -> None:
+    def __init__(self, tables: DispatchTables, memory: Memory, symbolizer: Symbolizer) -> None:
         self._tables = tables
-        self._chains = Chains(tables)
+        self._chains = RedispatchPredictor(tables)
         self._memory = memory
         self._symbolizer = symbolizer
 
-    def next_key(self, stack: Stack, found: DispatchCall, recovered: Recovered, code: FunctionCode) -> str | None:
+    def next_key(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, code: FunctionCode) -> str | None:
         """The expected next key, None where none is expected or the kernel may have come back from it already.
 
         Evidence is added to ``recovered``. Before the kernel is entered, it is the looked-up key itself.
@@ -32,17 +32,17 @@ class PendingRedispatch:
         if recovered.operator is None or recovered.keyset is None or recovered.index is None:
             return None
         keys = self._tables.dispatcher.keys
-        if found.kernel is None:
+        if call.kernel is None:
             return keys.key_of_index(recovered.index)
         try:
-            cell = self._tables.cell(recovered.operator, recovered.index)
-            link = self._chains.link(recovered.operator, recovered.keyset, cell)
+            entry = self._tables.entry(recovered.operator, recovered.index)
+            link = self._chains.link(recovered.operator, recovered.keyset, entry)
         except GdbextError as error:
             recovered.evidence.append(f"the expected next key is unknown: {error.what}")
             return None
         if link.certainty != EXPECTED or link.next_keyset is None:
             return None
-        place = self._redispatch_ahead(stack, found.kernel, code)
+        place = self._redispatch_ahead(stack, call.kernel, code)
         if place is None:
             return None
         key = keys.key_of_index(keys.table_index(link.next_keyset))

@@ -1,7 +1,7 @@
-"""Operator and keyset of a pass, recovered from its frames and proven by the operator's dispatch table.
+"""Operator and keyset of a dispatch call, recovered from its frames and proven by the operator's dispatch table.
 
 Nothing is believed because it looks like a keyset. A value counts when looking it up in *this* operator's table gives
-the very kernel that runs in the pass's inner frame. *exact*: read at the call instruction's own argument, and proven;
+the very kernel that runs in the call's inner frame. *exact*: read at the call instruction's own argument, and proven;
 *verified*: the only word of the frame that is proven.
 """
 
@@ -34,8 +34,8 @@ runtime key of each; autograd is the one that tensors do not have alone."""
 
 
 @dataclass
-class Recovered:
-    """What is known of a pass. ``confidence`` is that of the keyset."""
+class RecoveredCall:
+    """What is known of a dispatch call. ``confidence`` is that of the keyset."""
 
     operator: Operator | None = None
     keyset: int | None = None
@@ -45,66 +45,68 @@ class Recovered:
     evidence: list[str] = field(default_factory=list)
 
 
-class Recovery:
-    """Recovers passes of stacks of one process."""
+class CallRecovery:
+    """Recovers the dispatch calls on stacks of one process."""
 
     def __init__(self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites) -> None:
         self._dispatcher = dispatcher
         self._memory = memory
         self._sites = sites
-        self._running = KernelMatcher(memory, symbolizer, sites)
-        self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._running)
+        self._matcher = KernelMatcher(memory, symbolizer, sites)
+        self._operators = OperatorSearch(dispatcher, memory, symbolizer, sites, self._matcher)
 
-    def recover(self, stack: Stack, found: DispatchCall, outer: Operator | None = None) -> Recovered:
-        """Everything that can be proven of a pass; a fault costs the field that it concerns.
+    def recover(self, stack: Stack, call: DispatchCall, outer: Operator | None = None) -> RecoveredCall:
+        """Everything that can be proven of a dispatch call; a fault costs the field that it concerns.
 
-        ``outer`` is the operator of the next pass further out.
+        ``outer`` is the operator of the next call further out.
         """
-        result = Recovered()
+        result = RecoveredCall()
         try:
-            result.operator = self._operators.find(stack, found, outer, result.evidence)
+            result.operator = self._operators.find(stack, call, outer, result.evidence)
             if result.operator is not None:
-                self._find_keyset(stack, found, result, result.operator)
+                self._find_keyset(stack, call, result, result.operator)
         except GdbextError as error:
             result.evidence.append(f"stopped here: {error.what}")
         return result
 
     # --- a kernel that is gone --------------------------------------------------------------------
 
-    def left_behind(self, stack: Stack, found: DispatchCall, outer: Recovered) -> tuple[DispatchCall, Recovered] | None:
-        """The pass that a kernel left by a tail call: a boxed fallback that ends with ``op.redispatchBoxed(…)``.
+    def left_behind(
+        self, stack: Stack, call: DispatchCall, outer: RecoveredCall
+    ) -> tuple[DispatchCall, RecoveredCall] | None:
+        """The call that a kernel left by a tail call: a boxed fallback that ends with ``op.redispatchBoxed(…)``.
 
         Known by the kernel that runs: the operator has it in its table, but not where ``outer`` was looked up.
         """
-        if found.kernel is None or outer.kernel is None or outer.operator is None:
+        if call.kernel is None or outer.kernel is None or outer.operator is None:
             return None
-        if self._running.runs(stack, found.kernel, outer.kernel):
+        if self._matcher.matches_frame(stack, call.kernel, outer.kernel):
             return None
-        result = Recovered(operator=outer.operator)
-        self._from_kernel_alone(stack, found, result, outer.operator)
+        result = RecoveredCall(operator=outer.operator)
+        self._from_kernel_alone(stack, call, result, outer.operator)
         if result.kernel is None:
             return None
         outer.evidence.append("its kernel left by a tail call: another kernel of the operator runs")
         event = "redispatch" if outer.kernel.unboxed else "redispatchBoxed"  # a boxed fallback has no arguments
-        return DispatchCall([found.kernel], event, elided=True, kernel=found.kernel), result
+        return DispatchCall([call.kernel], event, elided=True, kernel=call.kernel), result
 
     # --- the keyset ------------------------------------------------------------------------------
 
-    def _find_keyset(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
-        for level in _calls_inward(found):
-            if self._exact(stack, found, level, result, operator):
+    def _find_keyset(self, stack: Stack, call: DispatchCall, result: RecoveredCall, operator: Operator) -> None:
+        for level in _calls_inward(call):
+            if self._exact(stack, call, level, result, operator):
                 return
-        self._only_candidate(stack, found, result, operator)
+        self._only_candidate(stack, call, result, operator)
         if result.confidence is Certainty.UNKNOWN:
-            self._from_kernel_alone(stack, found, result, operator)
+            self._from_kernel_alone(stack, call, result, operator)
 
-    def _exact(self, stack: Stack, found: DispatchCall, level: int, result: Recovered, operator: Operator) -> bool:
+    def _exact(self, stack: Stack, call: DispatchCall, level: int, result: RecoveredCall, operator: Operator) -> bool:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
         values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-        by_position = self._position_in_unboxed_call(stack, found, level, values[0])
-        if found.elided and level == found.header[0]:
+        by_position = self._position_in_unboxed_call(stack, call, level, values[0])
+        if call.elided and level == call.header[0]:
             by_position = self._position_in_redispatch(stack, level, values[0])
-        elif found.detail is Role.LOOKUP and level == found.header[-1]:
+        elif call.detail is Role.LOOKUP and level == call.header[-1]:
             by_position = _position_in_lookup
         for position, value in enumerate(values):
             if value is None or not self._possible(value):
@@ -113,7 +115,7 @@ class Recovery:
             before = values[position - 1] if position else None
             if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
                 continue
-            if not self._runs(stack, found, kernel) and not self._entry_in_hand(stack, found, operator, index):
+            if not self._runs(stack, call, kernel) and not self._entry_in_hand(stack, call, operator, index):
                 continue
             place = f"{self._sites.place(position)} by the call in frame #{level}"
             result.evidence.append(f"keyset {value:#x} passed in {place}")
@@ -122,7 +124,7 @@ class Recovery:
         return False
 
     def _position_in_unboxed_call(
-        self, stack: Stack, found: DispatchCall, level: int, first: int | None
+        self, stack: Stack, call: DispatchCall, level: int, first: int | None
     ) -> Callable[[int, KernelFunction], bool]:
         """Whether an argument of the call to an unboxed kernel must be its keyset.
 
@@ -130,7 +132,7 @@ class Recovery:
         through memory. So the second argument is the keyset or the functor, never anything else; the third is the
         keyset if the first is not the functor.
         """
-        calls_kernel = found.kernel == level - 1 and self._sites.site(stack, level).through_pointer
+        calls_kernel = call.kernel == level - 1 and self._sites.site(stack, level).through_pointer
 
         def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
             if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
@@ -159,18 +161,18 @@ class Recovery:
             return True
         return self._memory.try_u64(before) == operator.address if before and not before & 7 else False
 
-    def _runs(self, stack: Stack, found: DispatchCall, kernel: KernelFunction) -> bool:
-        """The table entry is what runs in the pass's kernel frame; without one nothing contradicts it."""
-        if found.kernel is None:
-            return found.detail is Role.LOOKUP or kernel.valid
-        return self._running.runs(stack, found.kernel, kernel)
+    def _runs(self, stack: Stack, call: DispatchCall, kernel: KernelFunction) -> bool:
+        """The table entry is what runs in the call's kernel frame; without one nothing contradicts it."""
+        if call.kernel is None:
+            return call.detail is Role.LOOKUP or kernel.valid
+        return self._matcher.matches_frame(stack, call.kernel, kernel)
 
-    def _entry_in_hand(self, stack: Stack, found: DispatchCall, operator: Operator, index: int) -> bool:
-        """The pass's frames hold the address of this very table entry: what lookup returned for this call.
+    def _entry_in_hand(self, stack: Stack, call: DispatchCall, operator: Operator, index: int) -> bool:
+        """The call's frames hold the address of this very table entry: what lookup returned for this call.
 
         Needed where the entry left by a virtual tail call, whose target no code tells.
         """
-        for level in found.header:
+        for level in call.header:
             registers = stack.frames[level].registers
             saved = (registers.get(register) for register in self._memory.architecture.callee_saved)
             passed = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
@@ -178,18 +180,18 @@ class Recovery:
                 return True
         return False
 
-    def _only_candidate(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
-        if found.kernel is None:
+    def _only_candidate(self, stack: Stack, call: DispatchCall, result: RecoveredCall, operator: Operator) -> None:
+        if call.kernel is None:
             return
         proven: dict[int, str] = {}
-        for level in _calls_inward(found):
-            for place, value in self._running.words(stack, level):
+        for level in _calls_inward(call):
+            for place, value in self._matcher.words(stack, level):
                 if value in proven or not self._looks_computed(value):
                     continue
                 _, kernel = operator.kernel_for(value)
-                if kernel.valid and self._running.runs(stack, found.kernel, kernel):
+                if kernel.valid and self._matcher.matches_frame(stack, call.kernel, kernel):
                     proven[value] = f"{place} of frame #{level}"
-        possible = [value for value in proven if self._could_be_called_with(value, found, operator)]
+        possible = [value for value in proven if self._could_be_called_with(value, call, operator)]
         if len(possible) == 1:
             value = possible[0]
             index, kernel = operator.kernel_for(value)
@@ -198,14 +200,14 @@ class Recovery:
         elif possible:
             result.evidence.append("several words lead to this kernel: " + ", ".join(f"{v:#x}" for v in possible))
 
-    def _could_be_called_with(self, keyset: int, found: DispatchCall, operator: Operator) -> bool:
+    def _could_be_called_with(self, keyset: int, call: DispatchCall, operator: Operator) -> bool:
         """``Dispatcher::call`` and ``callBoxed`` mask their keyset by the operator's non-fallthrough keys."""
-        if found.event not in ("call", "callBoxed"):
+        if call.event not in ("call", "callBoxed"):
             return True
         return keyset & ~operator.extractor.mask(self._dispatcher.keys, keyset) == 0
 
-    def _from_kernel_alone(self, stack: Stack, found: DispatchCall, result: Recovered, operator: Operator) -> None:
-        indices = self._running.indices(stack, found.kernel, operator)
+    def _from_kernel_alone(self, stack: Stack, call: DispatchCall, result: RecoveredCall, operator: Operator) -> None:
+        indices = self._matcher.indices(stack, call.kernel, operator)
         if not indices:
             return
         kernel = operator.kernel(indices[0])
@@ -218,7 +220,7 @@ class Recovery:
             result.evidence.append(f"the running kernel serves {len(indices)} table entries")
 
     def _accept(
-        self, result: Recovered, keyset: int, index: int, kernel: KernelFunction, confidence: Certainty
+        self, result: RecoveredCall, keyset: int, index: int, kernel: KernelFunction, confidence: Certainty
     ) -> None:
         result.keyset, result.index, result.kernel, result.confidence = keyset, index, kernel, confidence
         result.evidence.append(
@@ -262,9 +264,9 @@ class Recovery:
         return bits
 
 
-def _calls_inward(found: DispatchCall) -> list[int]:
-    """The pass's frames that called further in, the one nearest to the kernel first."""
-    return list(reversed(found.header))
+def _calls_inward(call: DispatchCall) -> list[int]:
+    """The call's frames that called further in, the one nearest to the kernel first."""
+    return list(reversed(call.header))
 
 
 def _position_in_lookup(position: int, _kernel: KernelFunction) -> bool:

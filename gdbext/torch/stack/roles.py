@@ -49,7 +49,7 @@ class Role(Enum):
 
     @property
     def opens(self) -> bool:
-        """A pass through the dispatcher begins here."""
+        """A dispatch call begins here."""
         return self in (Role.OPERATOR, Role.HANDLE, Role.DISPATCHER)
 
     @property
@@ -70,7 +70,7 @@ _KERNEL_ENTRIES = frozenset(
 
 @dataclass(frozen=True)
 class FunctionRole:
-    """The role of a function; ``event`` and ``operator_struct`` only where it opens a pass."""
+    """The role of a function; ``event`` and ``operator_struct`` only where it opens a dispatch call."""
 
     role: Role
     event: str = ""

@@ -22,7 +22,7 @@ from gdbext.torch import symbols
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import python_name
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 LAYER_LIMIT = 4096
 MODE_LIMIT = 4096

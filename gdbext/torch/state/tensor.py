@@ -13,7 +13,7 @@ from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.dtype import device_text, python_name, short_name
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 DIMENSION_LIMIT = 64
 """Dimensions; PyTorch's iterators take at most 64."""

@@ -186,10 +186,10 @@ def test_expected_chains_are_what_really_happens(inferior: GetInferior) -> None:
                 operator = session.dispatcher.find_one(call["op"])
                 start = session.chains.masked(operator, keys.minus(united | included, excluded))
                 links = session.chains.chain(operator, start)
-                assert links[-1].cell.key == "CPU", (role, call, links)
-                assert f"{links[-1].keyset:#x}" == call["kernel"], (role, call, [link.cell.key for link in links])
+                assert links[-1].entry.key == "CPU", (role, call, links)
+                assert f"{links[-1].keyset:#x}" == call["kernel"], (role, call, [link.entry.key for link in links])
                 compared += 1
-                keys_seen.update(link.cell.key for link in links)
+                keys_seen.update(link.entry.key for link in links)
     finally:
         target.close()
     assert compared > 100

@@ -10,7 +10,7 @@ from machine import need_torch
 
 from gdbext.errors import BadData
 from gdbext.layouts import store
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 torch = need_torch()
 ORACLE = torch._C.DispatchKeySet

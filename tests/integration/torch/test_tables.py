@@ -20,7 +20,7 @@ from gdbext.inspection.session import Session
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.proc_target import ProcTarget
-from gdbext.torch.registry.dispatch_table import Cell, Registration
+from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
 from gdbext.torch.registry.operators import Operator
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -63,13 +63,13 @@ def state_dump(session: Session, operator: Operator) -> list[str]:
     return lines + [registration_line(session, one) for one in session.tables.registrations(operator)]
 
 
-def cell_line(session: Session, cell: Cell) -> str:
+def cell_line(session: Session, cell: ComputedEntry) -> str:
     """One line of ``_dispatch_dump_table``."""
     fallthrough = "fallthrough " if session.dispatcher.kernels.fallthrough(cell.expected) else ""
     return f"{cell.key}: {fallthrough}{cell.debug} [{cell.reason}]"
 
 
-def table_dump(session: Session, cells: list[Cell]) -> list[str]:
+def table_dump(session: Session, cells: list[ComputedEntry]) -> list[str]:
     """``_dispatch_dump_table`` of an operator."""
     return [cell_line(session, cell) for cell in cells if cell.expected.valid]
 

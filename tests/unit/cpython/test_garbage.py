@@ -17,8 +17,8 @@ from gdbext.cpython.abi import debug_offsets
 from gdbext.cpython.abi.find_runtime import RuntimeLocation, evidence
 from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
-from gdbext.cpython.abi.versions import SUPPORTED, abi_of, version_text
-from gdbext.cpython.objects.objects import Objects
+from gdbext.cpython.abi.versions import SUPPORTED, version_text
+from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.gil import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
@@ -33,6 +33,7 @@ from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import MemoryMapping, Target, Thread
 
+ABIS = {abi.text: abi for abi in SUPPORTED}
 BASE = 0x7F0000000000
 SIZE = 1 << 19
 
@@ -125,7 +126,7 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
         stack = runtime.frames.stack(state)
         assert stack.problem is not None or not stack.frames
         python_wait(runtime, state, address)
-        frame = PythonFrame("f", "f.py", 1, address, True, address)
+        frame = PythonFrame("f", "f.py", 1, address, address)
         for reader in (locals_of, stack_slots):
             with_errors(reader, runtime, frame)
         for method in (
@@ -170,7 +171,7 @@ def test_later_version_is_refused() -> None:
 def test_published_version_wins_over_the_path() -> None:
     memory = memory_with(struct.pack("<QI", 0, 0x030B02F0))
     found = evidence(memory, location("/opt/python3.9"), symbols(Py_Version=BASE + 8))
-    assert (found.hexversion, found.candidates) == (0x030B02F0, (abi_of((3, 11)),))
+    assert (found.hexversion, found.candidates) == (0x030B02F0, (ABIS["3.11"],))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +208,7 @@ def test_absurd_debug_offsets_are_refused() -> None:
 
 def test_list_of_thread_states_in_a_circle() -> None:
     """Interpreter 0 whose only thread state is its own successor."""
-    layout = layout_for(abi_of((3, 11)))
+    layout = layout_for(ABIS["3.11"])
     data = bytearray(SIZE)
     interpreter, state = BASE + 0x20000, BASE + 0x50000
 
@@ -229,7 +230,7 @@ def test_list_of_thread_states_in_a_circle() -> None:
 
 def test_lengths_are_capped() -> None:
     """A str of 2**39 characters is not read, only its start."""
-    layout = layout_for(abi_of((3, 12)))
+    layout = layout_for(ABIS["3.12"])
     data = bytearray(SIZE)
     text, kind, name = BASE + 0x1000, BASE + 0x2000, BASE + 0x3000
     for address, value in (
@@ -241,6 +242,6 @@ def test_lengths_are_capped() -> None:
         (name, 0x727473),
     ):
         struct.pack_into("<Q", data, address - BASE, value)
-    objects = Objects(Memory(Bytes(bytes(data))), layout)
+    objects = ObjectReader(Memory(Bytes(bytes(data))), layout)
     assert objects.text(text, 10) == "\0" * 10
     assert len(objects.text(text)) == 64 * 1024

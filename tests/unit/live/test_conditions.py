@@ -24,7 +24,7 @@ from gdbext.live.breakpoints.conditions import (
     holds,
     value_of,
 )
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 _LAYOUTS = sorted(store.DATA.glob("torch-*.json"))
 A, B = Register("a"), Register("b")

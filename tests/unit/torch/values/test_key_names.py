@@ -9,7 +9,7 @@ import pytest
 
 from gdbext.errors import BadData, UsageError
 from gdbext.layouts import store
-from gdbext.torch.values.keyset import KeyNames
+from gdbext.torch.values.key_names import KeyNames
 
 
 @pytest.fixture(scope="module")
