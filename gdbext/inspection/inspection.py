@@ -21,9 +21,10 @@ from gdbext.verdict.crash import CrashKind
 from gdbext.verdict.judge import Judgement, judge
 from gdbext.verdict.observations import Observations
 from gdbext.verdict.progress import Place
-from gdbext.waits import openmp
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.recognise import state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.waits.torch import openmp
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
@@ -117,7 +118,7 @@ def _case(
     for (thread, _, look), facts in zip(known, found):
         trap = crash.is_trap(thread.signal, look.registers, session.memory)
         if thread.signal is not None and (trap or crash.is_fatal(thread.signal)):
-            aborted = next((mark for mark in crash.ABORTS if look.first(mark, within=_ABORTING) is not None), "")
+            aborted = next((mark for mark in crash.ABORTS if look.first(mark, within=_ABORTING) is not None), None)
             maps = session.target.maps()
             crashes[facts.tid] = crash.describe(
                 facts.tid, thread.signal, session.memory.architecture, look.registers, maps, aborted
@@ -143,7 +144,7 @@ def _missing_kernels(session: Session, process: ProcessSnapshot, found: Sequence
     """Threads stopped where the dispatcher complains of a missing kernel: what is registered instead."""
     for thread in found:
         look = process.thread(thread.tid)
-        level = look.first("no-kernel") if look is not None else None
+        level = look.first(FunctionTag.NO_KERNEL) if look is not None else None
         step = next((step for step in thread.dispatch if level is not None and step.level >= level), None)
         if step is None or step.op is None:
             continue

@@ -9,18 +9,21 @@ from enum import Enum
 from gdbext.arch.base import Architecture
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
+from gdbext.waits.function_tag import FunctionTag
 
 FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGQUIT", "SIGXCPU", "SIGXFSZ"})
 """Signals whose default action is a core dump (signal(7)), without those that debuggers use (SIGTRAP)."""
 
 ABORTS = {
-    "pure-virtual": "a pure virtual function was called (during construction or destruction, or of a freed object)",
-    "assert": "an assertion of the program failed",
-    "terminate": "std::terminate was called (an uncaught C++ exception, or a running std::thread was destroyed)",
-    "overrun": "the program wrote over the end of a buffer, and a check noticed it",
-    "python-fatal": "Python found a fatal error and aborted",
+    FunctionTag.PURE_VIRTUAL: "a pure virtual function was called (during construction or destruction, or of a freed "
+    "object)",
+    FunctionTag.ASSERT: "an assertion of the program failed",
+    FunctionTag.TERMINATE: "std::terminate was called (an uncaught C++ exception, or a running std::thread was "
+    "destroyed)",
+    FunctionTag.OVERRUN: "the program wrote over the end of a buffer, and a check noticed it",
+    FunctionTag.PYTHON_FATAL: "Python found a fatal error and aborted",
 }
-"""Mark of the function that ended the program (marks.py) → what that means; the first one found counts."""
+"""The function that ended the program → what that means; the first one found counts."""
 
 NULL_PAGE = 0x10000
 """Addresses below are a null pointer and an offset (vm.mmap_min_addr is 65536 on usual systems)."""
@@ -77,14 +80,14 @@ def describe(
     architecture: Architecture,
     registers: Mapping[str, int],
     maps: Sequence[MemoryMapping],
-    aborted: str = "",
+    aborted: FunctionTag | None = None,
 ) -> Crash:
     """The crash of one thread. ``maps`` may lack anonymous regions; then less is said.
 
-    ``aborted``: the mark of the function that called abort (ABORTS).
+    ``aborted``: the function that called abort, one of ABORTS.
     """
     address = _fault_address(signal)
-    if aborted in ABORTS and signal.name == "SIGABRT":
+    if aborted is not None and signal.name == "SIGABRT":
         return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[aborted]}")
     kind, what = _classify(signal, address, architecture, registers, maps)
     at = f" at {address:#x}" if address is not None else ""

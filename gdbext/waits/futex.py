@@ -39,6 +39,11 @@ class FutexWait:
         return self.command == WAIT and self.value == 2
 
     @property
+    def is_lock(self) -> bool:
+        """The wait for a lock proper, of whatever kind."""
+        return self.is_lock_word or self.is_pi or self.is_robust
+
+    @property
     def is_robust(self) -> bool:
         """The wait for a robust mutex: the word is its owner's tid with FUTEX_WAITERS."""
         return self.command == WAIT and bool(self.value & WAITERS) and bool(self.value & TID_MASK)

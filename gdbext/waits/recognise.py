@@ -13,19 +13,21 @@ from gdbext.model.pool import Pool
 from gdbext.model.thread import RunState
 from gdbext.model.wait import Resource, Wait
 from gdbext.model.wait_kind import WaitKind
-from gdbext.waits import (
-    dataloader,
-    gil_waits,
-    glibc_waits,
-    openmp,
-    python_pools,
-    python_waits,
+from gdbext.waits import syscall_waits
+from gdbext.waits.native import (
+    condvar_waits,
+    join_waits,
+    libc_locks,
+    mutex_waits,
+    once,
+    rwlock_waits,
+    semaphore_waits,
     static_init,
-    syscall_waits,
-    torch_waits,
 )
-from gdbext.waits.prompt import is_at_prompt
+from gdbext.waits.python import gil_waits, python_pools, python_waits
+from gdbext.waits.python.prompt import is_at_prompt
 from gdbext.waits.snapshot import ThreadSnapshot
+from gdbext.waits.torch import dataloader, openmp, torch_pools, torch_waits
 
 Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
 PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
@@ -34,16 +36,24 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     gil_waits.classify,  # by the address of the futex, which no other recogniser would know for the GIL's
     openmp.classify,  # its runtime waits by its own system calls: the module of the innermost frame decides
     static_init.classify,  # by __cxa_guard_acquire, below which libc may be seen
-    glibc_waits.locks,  # a lock with an owner says more than "inside a collective" …
+    mutex_waits.classify,  # a lock with an owner says more than "inside a collective" below …
+    libc_locks.classify,  # locks that are no mutexes, by the functions of libc above them
+    mutex_waits.destroyed,  # a mutex by name that is none any more
+    libc_locks.unidentified,
+    rwlock_waits.classify,
     torch_waits.classify,  # … and that says more than the condition variable below it
     python_waits.classify,  # threading's objects, which are semaphores to glibc
-    glibc_waits.others,  # condition variables, semaphores, joins, barriers by themselves
+    condvar_waits.classify,  # what glibc's objects say by themselves
+    semaphore_waits.classify,
+    join_waits.join,
+    join_waits.barrier,
+    once.classify,  # by its value alone where it has no name, so that the others come first
     syscall_waits.classify,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex,
 )
 """What a thread inside a system call waits for; the first that answers is right, those that prove most come first."""
 
-POOLS: tuple[PoolRecogniser, ...] = (torch_waits.pool_of, openmp.pool_of, python_pools.pool_of)
+POOLS: tuple[PoolRecogniser, ...] = (torch_pools.pool_of, openmp.pool_of, python_pools.pool_of)
 """Whose idle worker a thread inside a system call is, before anybody asks what it waits for."""
 
 SPINNING: tuple[Recogniser, ...] = (gil_waits.between_waits, torch_waits.spinning_device, syscall_waits.uninterruptible)

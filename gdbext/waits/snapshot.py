@@ -18,7 +18,7 @@ from gdbext.process.symbols import Function
 from gdbext.process.syscalls import Syscall, blocked
 from gdbext.targets.base import MemoryMapping
 from gdbext.unwind.unwinder import NativeFrame
-from gdbext.waits.function_tags import marks_of
+from gdbext.waits.function_tag import FunctionTag, tags_of
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
@@ -34,6 +34,8 @@ MAX_TID = 1 << 22
 _SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
 _SLOTS = 64
 """Stack words of one frame that are searched for an address."""
+_AROUND = 2
+"""Frames on both sides of a function of libc that may hold a pointer to what it waits for."""
 
 
 class StackView(Protocol):
@@ -109,14 +111,14 @@ class ProcessSnapshot:
     python: PythonView | None = None
     outside: ProcInfo | None = None
     threads: list[ThreadSnapshot] = field(default_factory=list)
-    _marks: dict[int, frozenset[str]] = field(default_factory=dict)
+    _tags: dict[int, frozenset[FunctionTag]] = field(default_factory=dict)
 
-    def marks(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[str]:
-        """The marks of a frame's function; looked up once for each code address."""
-        found = self._marks.get(frame.lookup_pc)
+    def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[FunctionTag]:
+        """The tags of a frame's function; looked up once for each code address."""
+        found = self._tags.get(frame.lookup_pc)
         if found is None:
             where = function()
-            found = self._marks[frame.lookup_pc] = marks_of(where.names) if where is not None else frozenset()
+            found = self._tags[frame.lookup_pc] = tags_of(where.names) if where is not None else frozenset()
         return found
 
     def thread(self, tid: int) -> ThreadSnapshot | None:
@@ -159,7 +161,7 @@ class ProcessSnapshot:
 
 
 class ThreadSnapshot:
-    """One thread: registers, stack, and marks on its frames."""
+    """One thread: registers, stack, and tags on its frames."""
 
     def __init__(
         self,
@@ -199,31 +201,31 @@ class ThreadSnapshot:
         """The native frames, innermost first."""
         return self.stack.frames
 
-    def marks(self, level: int) -> frozenset[str]:
-        """The marks of one frame."""
-        return self.process.marks(self.frames[level], lambda: self.stack.function(level))
+    def tags(self, level: int) -> frozenset[FunctionTag]:
+        """The tags of one frame."""
+        return self.process.tags(self.frames[level], lambda: self.stack.function(level))
 
     @cached_property
-    def inner_marks(self) -> Mapping[str, int]:
-        """Mark → the innermost level that has it, over the inner frames."""
-        found: dict[str, int] = {}
+    def inner_tags(self) -> Mapping[FunctionTag, int]:
+        """Tag → the innermost level that has it, over the inner frames."""
+        found: dict[FunctionTag, int] = {}
         for level in range(min(len(self.frames), INNER)):
-            for mark in self.marks(level):
-                found.setdefault(mark, level)
+            for tag in self.tags(level):
+                found.setdefault(tag, level)
         return found
 
     @cached_property
-    def outer_marks(self) -> Mapping[str, int]:
-        """Mark → the outermost level that has it, over the outer frames."""
-        found: dict[str, int] = {}
+    def outer_tags(self) -> Mapping[FunctionTag, int]:
+        """Tag → the outermost level that has it, over the outer frames."""
+        found: dict[FunctionTag, int] = {}
         for level in range(len(self.frames) - 1, max(len(self.frames) - 1 - OUTER, -1), -1):
-            for mark in self.marks(level):
-                found.setdefault(mark, level)
+            for tag in self.tags(level):
+                found.setdefault(tag, level)
         return found
 
-    def first(self, *marks: str, within: int = INNER) -> int | None:
-        """The innermost level that has one of the marks, None where there is none."""
-        levels = [self.inner_marks[mark] for mark in marks if mark in self.inner_marks]
+    def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
+        """The innermost level that has one of the tags, None where there is none."""
+        levels = [self.inner_tags[tag] for tag in tags if tag in self.inner_tags]
         level = min(levels, default=None)
         return level if level is not None and level < within else None
 
@@ -250,6 +252,15 @@ class ThreadSnapshot:
     def mentions(self, address: int, levels: Iterable[int]) -> bool:
         """The address is in a register or a stack word of one of these frames."""
         return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
+
+    def object_around(self, word: int, offsets: Iterable[int], level: int) -> int | None:
+        """The address of the object that has ``word`` at one of the offsets: the only candidate that the frames around
+        ``level`` hold a pointer to, None where there is not just one."""
+        held: set[int] = set()
+        for at in range(max(level - _AROUND, 0), min(level + _AROUND + 1, len(self.frames))):
+            held.update(self.values(at))
+        found = [word - offset for offset in offsets if word - offset in held and (word - offset) % 8 == 0]
+        return found[0] if len(found) == 1 else None
 
     def values(self, level: int) -> Iterator[int]:
         """Registers of a frame as they were in it, then the words of its part of the stack."""

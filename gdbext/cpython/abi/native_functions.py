@@ -1,7 +1,7 @@
 """CPython's own C functions that are recognised by name on native stacks.
 
 Compared with the symbol tables of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0; a name has every version unless
-noted. Static functions (take_gil, drop_gil, builtin_input) have no name in a stripped Python, so whoever looks for them
+noted. Static functions (take_gil, drop_gil) have no name in a stripped Python, so whoever looks for them
 has another way, too.
 """
 
@@ -39,9 +39,6 @@ WAITS_FOR_LOCK = (
 )
 """Sleep until a lock object is free (Python/thread_pthread.h, lock.c, parking_lot.c)."""
 
-JOINS_THREAD = ("PyThread_join_thread", "ThreadHandle_join")
-"""Wait for the end of a thread: 3.13 and later (Python/thread_pthread.h, Modules/_threadmodule.c)."""
-
 READS_PROMPT = (
     "PyOS_Readline",
     "PyOS_StdioReadline",
@@ -51,9 +48,6 @@ READS_PROMPT = (
     "_PyRun_InteractiveLoopObject",  # 3.10 and later
 )
 """Wait for a line that a person types at the interpreter's prompt (Parser/myreadline.c, Python/pythonrun.c)."""
-
-READS_INPUT = ("builtin_input", "PyFile_GetLine")
-"""Wait for a line of standard input (Python/bltinmodule.c, Objects/fileobject.c)."""
 
 FATAL_ERROR = (
     "Py_FatalError",

@@ -10,6 +10,7 @@ another thread has taken it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from gdbext.cpython.abi.python_abi import GilPlace
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -19,6 +20,15 @@ from gdbext.glibc.mutex import recorded_owner
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""
+
+
+class GilPart(Enum):
+    """What a thread can wait for inside a GIL; the value is the name of its field."""
+
+    COND = "cond"
+    MUTEX = "mutex"
+    SWITCH_COND = "switch_cond"
+    SWITCH_MUTEX = "switch_mutex"
 
 
 @dataclass(frozen=True)
@@ -44,17 +54,16 @@ class GilState:
     switch_cond_range: tuple[int, int]
     switch_mutex_range: tuple[int, int]
 
-    def role_of(self, address: int) -> str | None:
-        """Which part an address (of a futex, a condvar, a mutex) is in: "cond", "mutex", "switch_cond",
-        "switch_mutex"; None when it is in none of them."""
-        for name, (start, end) in (
-            ("cond", self.cond_range),
-            ("mutex", self.mutex_range),
-            ("switch_cond", self.switch_cond_range),
-            ("switch_mutex", self.switch_mutex_range),
+    def part_at(self, address: int) -> GilPart | None:
+        """The part that an address (of a futex, a condvar, a mutex) is in, None when it is in none of them."""
+        for part, (start, end) in (
+            (GilPart.COND, self.cond_range),
+            (GilPart.MUTEX, self.mutex_range),
+            (GilPart.SWITCH_COND, self.switch_cond_range),
+            (GilPart.SWITCH_MUTEX, self.switch_mutex_range),
         ):
             if start <= address < end:
-                return name
+                return part
         return None
 
 

@@ -12,7 +12,7 @@ from harness import wait_until
 from python_targets import PYTHONS, PythonInferior, View
 
 from gdbext.cpython.sync import locks
-from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.sync.gil import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import python_wait
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
@@ -65,7 +65,7 @@ def test_gil_holder_and_waiter(holder: PythonInferior, kind: str) -> None:
         assert found.holder_tid == view.target.pid
         assert view.state(view.target.pid).address == found.holder
         waited = futex_of(view, view.truth["wants_gil"])
-        assert found.role_of(waited) in ("cond", "mutex")
+        assert found.part_at(waited) in (GilPart.COND, GilPart.MUTEX)
         assert view.state(view.truth["wants_gil"]).interpreter.id in found.interpreters
 
 
@@ -76,10 +76,10 @@ def test_gil_ranges(view: View) -> None:
         for start, end in (found.cond_range, found.mutex_range, found.switch_cond_range, found.switch_mutex_range)
     ]
     assert sizes == [48, 40, 48, 40]  # sizeof(pthread_cond_t), sizeof(pthread_mutex_t) of glibc on x86-64
-    assert found.role_of(found.cond_range[0]) == "cond"
-    assert found.role_of(found.switch_mutex_range[1]) is None
-    assert found.role_of(found.address - 8) is None
-    assert found.role_of(view.truth["lock"]) is None
+    assert found.part_at(found.cond_range[0]) is GilPart.COND
+    assert found.part_at(found.switch_mutex_range[1]) is None
+    assert found.part_at(found.address - 8) is None
+    assert found.part_at(view.truth["lock"]) is None
 
 
 def test_waits(view: View) -> None:

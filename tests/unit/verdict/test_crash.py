@@ -9,6 +9,7 @@ from gdbext.arch.x86_64.architecture import ARCHITECTURE as X86
 from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.verdict.crash import CrashKind, describe, is_trap
+from gdbext.waits.function_tag import FunctionTag
 
 STACK = MemoryMapping(0x7F0000020000, 0x7F0000820000, 0, "", "rw-p")
 GUARD = MemoryMapping(0x7F000001F000, 0x7F0000020000, 0, "", "---p")
@@ -65,7 +66,7 @@ def test_abort_has_no_address():
 
 def test_what_ended_the_program():
     abort = Signal(6, "SIGABRT", -6, None)
-    assert "std::terminate" in describe(1, abort, X86, {}, MAPS, "terminate").sentence
+    assert "std::terminate" in describe(1, abort, X86, {}, MAPS, FunctionTag.TERMINATE).sentence
     assert "std::terminate" not in describe(1, abort, X86, {}, MAPS).sentence
 
 

@@ -19,8 +19,8 @@ from gdbext.process import syscalls
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
 from gdbext.unwind.unwinder import NativeFrame
-from gdbext.waits import python_waits
-from gdbext.waits.function_tags import marks_of
+from gdbext.waits.function_tag import FunctionTag, tags_of
+from gdbext.waits.python import python_waits
 from gdbext.waits.recognise import state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
@@ -558,10 +558,10 @@ def test_the_prompt_is_idle_and_so_is_standard_input():
 # --- names ---------------------------------------------------------------------------------------
 
 
-def test_a_name_inside_a_template_argument_is_no_mark():
-    assert marks_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
-    assert marks_of([POP]) == {"autograd-pop"}
-    assert marks_of(["_ZN2at4implL12metaFallbackERKN3c1014OperatorHandleE"]) == {"no-kernel"}
+def test_a_name_inside_a_template_argument_is_no_tag():
+    assert tags_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
+    assert tags_of([POP]) == {FunctionTag.AUTOGRAD_POP}
+    assert tags_of(["_ZN2at4implL12metaFallbackERKN3c1014OperatorHandleE"]) == {FunctionTag.NO_KERNEL}
 
 
 @pytest.mark.parametrize(("files", "state"), [

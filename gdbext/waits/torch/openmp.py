@@ -10,6 +10,7 @@ from gdbext.model.certainty import Certainty
 from gdbext.model.pool import MissingWorkers, Pool
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 
@@ -31,7 +32,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     futex = futex_wait(thread.syscall)
     address = futex.address if futex is not None else 0
     locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
-    if locks or thread.first("gomp-lock", within=_NEAR) is not None:
+    if locks or thread.first(FunctionTag.OPENMP_LOCK, within=_NEAR) is not None:
         return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex is not None else None
     if is_worker(thread):
         if _only_runtime_frames(thread, level):

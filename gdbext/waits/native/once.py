@@ -10,18 +10,21 @@ from gdbext.glibc.sync_objects import ONCE_IN_PROGRESS, ONCE_STATE
 from gdbext.model.certainty import Certainty
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
-from gdbext.waits.futex import FutexWait
+from gdbext.waits.function_tag import FunctionTag
+from gdbext.waits.futex import FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
+_NEAR = 4
 _DEEP = 200
 """Frames of a thread that are searched for a running initialiser."""
 _CALL_BYTES = 8
 """Code before a return address that is looked at for a call instruction."""
 
 
-def classify(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
+def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for an initialisation that is in progress, None for any other."""
-    if thread.first("once", within=4) is None and not _is_once_word(thread, futex):
+    futex = futex_wait(thread.syscall)
+    if futex is None or (thread.first(FunctionTag.ONCE, within=_NEAR) is None and not _is_once_word(thread, futex)):
         return None
     resource = Resource(WaitKind.ONCE, futex.address, thread.process.name_at(futex.address))
     owners = [Owner(other.tid) for other in thread.process.threads if _runs_initialiser(other, futex.address)]

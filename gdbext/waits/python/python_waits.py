@@ -14,6 +14,7 @@ from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -51,7 +52,7 @@ _MEANINGS = {
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that sleeps on a lock made by Python, None for any other."""
     futex = futex_wait(thread.syscall)
-    if futex is None or thread.first("python-lock", within=_NEAR) is None:
+    if futex is None or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
         return None
     python = thread.process.python
     found = python.wait(thread.tid, futex.address) if python is not None else None

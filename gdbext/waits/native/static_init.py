@@ -14,6 +14,7 @@ from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, demangle, without_clone_suffix
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
@@ -27,7 +28,7 @@ _DEEP = 20_000
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside __cxa_guard_acquire."""
-    level = thread.first("guard", within=6)
+    level = thread.first(FunctionTag.STATIC_GUARD, within=6)
     futex = futex_wait(thread.syscall)
     if level is None or futex is None:
         return None
@@ -74,7 +75,7 @@ def _initialisers(thread: ThreadSnapshot, guard: int, level: int) -> list[tuple[
         first = level + 1 if other is thread else 1
         for at in range(first, min(len(other.frames), _DEEP)):
             frame = other.frames[at]
-            if "guard" in other.marks(at - 1) or not _near(frame.pc, waiting_in):
+            if FunctionTag.STATIC_GUARD in other.tags(at - 1) or not _near(frame.pc, waiting_in):
                 continue
             function = other.stack.function(at)
             if function is None:

@@ -6,15 +6,17 @@ name in a stripped Python, and a thread may as well wait for something else unde
 
 from __future__ import annotations
 
-from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.gil import GilPart, GilState
 from gdbext.model.certainty import Certainty
 from gdbext.model.wait import Owner, Resource, Wait
 from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _NEAR = 8
 """Frames between the kernel and PyEval_RestoreThread and its like."""
+_BELOW_TAKE_GIL = {FunctionTag.CONDVAR, FunctionTag.MUTEX, FunctionTag.OFFERS_GIL}
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
@@ -23,17 +25,17 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if futex is None:
         return None
     for gil in thread.process.gils:
-        role = gil.role_of(futex.address)
-        if role is not None:
-            return _by_address(thread, gil, role, futex.address)
-    if not thread.process.gils and thread.first("gil", within=_NEAR) is not None:
+        part = gil.part_at(futex.address)
+        if part is not None:
+            return _by_address(thread, gil, part, futex.address)
+    if not thread.process.gils and thread.first(FunctionTag.TAKES_GIL, within=_NEAR) is not None:
         return Wait(Resource(WaitKind.GIL, 0), evidence=("by the functions on its stack; the GIL could not be read",))
     return None
 
 
 def between_waits(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread that runs, but only to begin its next 5 ms: it is inside take_gil or below it."""
-    level = thread.first("gil", "drop-gil", within=_NEAR - 2)
+    level = thread.first(FunctionTag.TAKES_GIL, FunctionTag.OFFERS_GIL, within=_NEAR - 2)
     if level is None and not _in_the_loops_take_gil(thread):
         return None
     for gil in thread.process.gils:
@@ -46,13 +48,12 @@ def between_waits(thread: ThreadSnapshot) -> Wait | None:
 
 def _in_the_loops_take_gil(thread: ThreadSnapshot) -> bool:
     """The evaluation loop calls take_gil, which has no name in a stripped Python, and that only libc and the vdso."""
-    level = thread.first("eval", within=5)
+    level = thread.first(FunctionTag.EVALUATES, within=5)
     if not level:
         return False
-    inner = [thread.stack.function(at) for at in range(level)]
-    return "cond" in thread.inner_marks and all(
-        function is None or thread.marks(at) <= {"cond", "mutex", "drop-gil"} for at, function in enumerate(inner)
-    )
+    if FunctionTag.CONDVAR not in thread.inner_tags:
+        return False
+    return all(thread.stack.function(at) is None or thread.tags(at) <= _BELOW_TAKE_GIL for at in range(level))
 
 
 def _uses(thread: ThreadSnapshot, gil: GilState) -> bool:
@@ -60,10 +61,10 @@ def _uses(thread: ThreadSnapshot, gil: GilState) -> bool:
     return len(thread.process.gils) == 1 or gil.mutex_owner == thread.own_tid
 
 
-def _by_address(thread: ThreadSnapshot, gil: GilState, role: str, address: int) -> Wait:
+def _by_address(thread: ThreadSnapshot, gil: GilState, part: GilPart, address: int) -> Wait:
     resource = Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
-    evidence = f"futex {address:#x} is in the GIL's {role} (GIL at {gil.address:#x})"
-    if role in ("switch_cond", "switch_mutex"):
+    evidence = f"futex {address:#x} is in the GIL's {part.value} (GIL at {gil.address:#x})"
+    if part in (GilPart.SWITCH_COND, GilPart.SWITCH_MUTEX):
         # It has dropped the GIL on request and lets another thread take it first (FORCE_SWITCHING).
         return Wait(resource, handover=True, evidence=(evidence, "it has just offered the GIL to another thread"))
     if not gil.locked:

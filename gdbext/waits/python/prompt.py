@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gdbext.model.wait import Wait
 from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _PROMPTS = ("/_pyrepl/", "/prompt_toolkit/", "/ipykernel/kernelapp.py")
@@ -18,7 +19,7 @@ def is_at_prompt(thread: ThreadSnapshot, wait: Wait) -> bool:
     """The thread waits for input, and outside of the dispatcher: no program of anybody's runs."""
     if wait.kind is not WaitKind.IO or thread.dispatch:
         return False
-    if thread.first("prompt", within=_NEAR) is not None or _is_python_prompt(thread):
+    if thread.first(FunctionTag.PROMPT, within=_NEAR) is not None or _is_python_prompt(thread):
         return True
     return thread.syscall is not None and thread.syscall.name == "read" and thread.syscall.arguments[0] == 0
 

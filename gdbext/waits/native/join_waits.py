@@ -1,0 +1,49 @@
+"""Waits of pthread_join and pthread_barrier_wait for other threads."""
+
+from __future__ import annotations
+
+from gdbext.glibc.sync_objects import BARRIER_WORD, Barrier
+from gdbext.glibc.thread import thread_id_word
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Resource, Wait
+from gdbext.model.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
+from gdbext.waits.futex import TID_MASK, futex_wait
+from gdbext.waits.snapshot import ThreadSnapshot
+
+_NEAR_JOIN = 5
+_NEAR_BARRIER = 4
+
+
+def join(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread for the end of another, None for any other wait.
+
+    pthread_join sleeps on struct pthread.tid of the thread it waits for; the kernel clears it at its end. The word's
+    address proves it, so that no name is needed (pthread_join jumps to a local function).
+    """
+    futex = futex_wait(thread.syscall)
+    if futex is None:
+        return None
+    owner = thread.process.owner(futex.value & TID_MASK)
+    other = thread.process.thread(owner.tid) if owner is not None else None
+    if owner is None or other is None or not _is_end_of(other, futex.address):
+        named = thread.first(FunctionTag.JOIN, within=_NEAR_JOIN) is not None
+        return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
+    resource = Resource(WaitKind.JOIN, futex.address, f"thread {owner.tid}")
+    evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"
+    return Wait(resource, owner, Certainty.EXACT, futex.timed, (evidence,))
+
+
+def _is_end_of(other: ThreadSnapshot, word: int) -> bool:
+    return thread_id_word(other.process.memory, other.thread_pointer) == word
+
+
+def barrier(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread at a pthread_barrier_t, which does not name those that are late; None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or thread.first(FunctionTag.BARRIER, within=_NEAR_BARRIER) is None:
+        return None
+    address = futex.address - BARRIER_WORD
+    found, name = Barrier.read(thread.process.memory, address), thread.process.name_at(address)
+    text = f"{found.arrived} of {found.count} threads have arrived" if found is not None else ""
+    return Wait(Resource(WaitKind.BARRIER, address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
