@@ -52,6 +52,6 @@ def test_what_is_folded_covers_everything():
 @pytest.mark.parametrize("different", [3, 60_000])
 def test_a_deep_stack_in_bounded_time(different):
     items = [number % different for number in range(60_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     list(fold(items))
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0

@@ -82,12 +82,12 @@ def test_ends():
 
 
 def test_ten_thousand_threads_in_linear_time():
-    started = time.perf_counter()
+    started = time.process_time()
     threads = [thread(i, wait("mutex", i + 1)) for i in range(1, 10_000)] + ring(3, first=20_000)
     graph = WaitGraph(threads)
     assert cycle_tids(graph) == [[20_000, 20_001, 20_002]]
     assert graph.chain(1).end == 10_000
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def test_a_dense_knot_is_bounded():

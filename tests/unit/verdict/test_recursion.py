@@ -39,9 +39,9 @@ def test_a_keyset_that_is_unknown_in_some_frames():
 
 def test_more_than_25000_steps_in_bounded_time():
     steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(60_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     found = recursion.detect(steps, overflown=True)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert found is not None
     assert found.depth == 20_000
 
