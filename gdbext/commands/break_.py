@@ -35,12 +35,6 @@ yet. With --continue gdb takes no condition: use --key and --has. scripts/dispat
 (with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
 """
 
-NO_CONDITION = (
-    "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave --continue "
-    "out, and give the breakpoint the condition and, with commands N: continue"
-)
-"""gdb allows one stop condition, and ``stop()``, which tells and goes on, is one (gdb manual, Python: Breakpoints)."""
-
 _Listed = list[tuple[BreakRequest, list[dict[str, Any]]]]
 
 
@@ -98,7 +92,7 @@ def _set(session: Session, host: Host, request: BreakRequest) -> tuple[_Listed, 
     """Set the breakpoints in the user's own debugger; with them what the user must know."""
     notes = list(host.breakpoints.add(request, session, host.tell).notes)
     if request.go_on:
-        notes.append(NO_CONDITION)
+        notes += filter(None, [host.breakpoints.note_on_calls])
     return host.breakpoints.listed()[-1:], notes
 
 

@@ -49,6 +49,8 @@ class FakeBreakpoint:
 class FakeSetter:
     """Gives breakpoints numbers from 1, and remembers them."""
 
+    note_on_calls = "they go on"
+
     def __init__(self) -> None:
         self.made: list[FakeBreakpoint] = []
         self.ended: Callable[[], None] = lambda: None

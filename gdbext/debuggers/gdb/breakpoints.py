@@ -137,6 +137,12 @@ class GdbTrap(gdb.Breakpoint):  # type: ignore[misc]
 class GdbBreakpointSetter:
     """Sets breakpoints in gdb's selected inferior."""
 
+    note_on_calls = (
+        "gdb takes no condition (condition N ...) for breakpoints of --continue: use --key or --has; or leave "
+        "--continue out, and give the breakpoint the condition and, with commands N: continue"
+    )
+    """gdb allows one stop condition, and ``stop()`` is one (gdb manual, Python: Breakpoints)."""
+
     def __init__(self) -> None:
         gdb.events.stop.connect(_stopped)
 

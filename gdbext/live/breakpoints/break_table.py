@@ -27,6 +27,11 @@ class BreakTable:
         self._watch: RegistrationWatch | None = None
         setter.on_exit(self._ended)
 
+    @property
+    def note_on_calls(self) -> str:
+        """What the user must know of breakpoints that report and go on; "" for nothing."""
+        return self._setter.note_on_calls
+
     def add(self, request: BreakRequest, session: Session, tell: Callable[[str], None]) -> BreakSet:
         """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``tell`` shows its stops.
 

@@ -49,6 +49,9 @@ class Trap(Protocol):
 class BreakpointSetter(Protocol):
     """One debugger's way to set them. All ``set_…`` raise TargetError where the debugger refuses."""
 
+    note_on_calls: str
+    """What the user must know of the breakpoints of ``set_call``, "" for nothing."""
+
     def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
         """One that stops where the condition holds; ``reached`` is called once the process stands still."""
 
