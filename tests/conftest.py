@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 from harness import Inferior, Pool
-from markers import pytest_runtest_setup  # noqa: F401 - a hook
 from ways import WAYS, Look
+
+pytest_plugins = ["alone", "dispositions", "markers"]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tests neither read nor fill the user's cache folder."""
-    folder = tmp_path_factory.mktemp("cache")
+    """The tests neither read nor fill the user's cache folder. All workers of a run share one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
     before = os.environ.get("XDG_CACHE_HOME")
     # the cache of built helpers stays where it is from run to run
     os.environ.setdefault("GDBEXT_TEST_CACHE", str(Path(before or Path.home() / ".cache") / "gdbext-tests"))

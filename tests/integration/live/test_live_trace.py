@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import native_build
 import pytest
-from harness import DISPATCH, INFERIORS, Outcome, run
+from harness import DISPATCH, INFERIORS, PATIENCE, Outcome, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -26,6 +27,20 @@ def trace(options: Sequence[str], *program: str, timeout: float = 300) -> Outcom
     """``dispatch-trace OPTIONS -- python traced_calls.py PROGRAM``."""
     command = [DISPATCH, "dispatch-trace", *options, "--", sys.executable, SCRIPT, *program]
     return run(command, timeout=timeout, env={"TORCH_SHOW_DISPATCH_TRACE": "0"})
+
+
+def interrupted_once(reached: Callable[[], bool], shown: Path, *words: str | Path) -> str:
+    """What scripts/dispatch has written to ``shown``: it gets a Ctrl+C once that is true, and ends with status 0."""
+    with shown.open("w") as output:
+        process = subprocess.Popen(
+            [DISPATCH, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    wait_until(lambda: reached() or process.poll() is not None, "it is where it should be interrupted")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, (shown.read_text(), stderr)
+    return shown.read_text()
 
 
 def trace_lines(text: str) -> list[str]:
@@ -240,19 +255,19 @@ def test_a_call_that_does_not_come_back(tmp_path: Path) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(
         "import threading, torch\n"
-        "def meta_mm(a, b): threading.Event().wait()\n"
+        "def meta_mm(a, b):\n"
+        f"    open({str(tmp_path / 'entered')!r}, 'w')\n"
+        "    threading.Event().wait()\n"
         "library = torch.library.Library('aten', 'IMPL')\n"
         "library.impl('mm', meta_mm, 'Meta')\n"
         "x = torch.ones(2, 2, device='meta', requires_grad=True)\n"
         "torch.mm(x, x)\n"
     )
-    command = [DISPATCH, "--timeout", "20", "dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable]
-    outcome = run([*command, script])
-    assert outcome.status == 0, outcome
-    text = outcome.stdout
-    assert "ended: interrupted" in text, outcome
+    words = ["dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable, script]
+    text = interrupted_once((tmp_path / "entered").exists, tmp_path / "shown", *words)
+    assert "ended: interrupted" in text
     steps = text[: text.index("dispatches traced")].splitlines()
-    assert steps[-2].lstrip().startswith("[boxed] kernel=[meta_mm at "), outcome
+    assert steps[-2].lstrip().startswith("[boxed] kernel=[meta_mm at "), text
     told = text[text.index("has not come back from:") :].splitlines()
     assert told[1].strip() == "[call] op=[aten::mm], key=[AutogradMeta]  last step seen: enter"
     assert told[2].strip() == "[redispatch] op=[aten::mm], key=[Meta]  last step seen: boxed"
@@ -260,23 +275,22 @@ def test_a_call_that_does_not_come_back(tmp_path: Path) -> None:
     assert "the kernel was entered and has not returned" in told[4]
 
 
-def text_of(pid: int, needle: str) -> bytes:
-    """The bytes in memory of ``at::_ops::mm::call`` and ``::redispatch``, as far as nm gives them."""
+def places_of(pid: int, prefix: str) -> list[tuple[int, int]]:
+    """(address, size) of libtorch's functions with that mangled prefix, as nm gives them."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     line = next(each for each in maps if each.endswith("libtorch_cpu.so"))
     base, path = int(line.split("-")[0], 16), line.split()[-1]
     listing = subprocess.run(["nm", "-S", path], capture_output=True, text=True, check=True).stdout
-    found = b""
+    entries = [entry.split() for entry in listing.splitlines() if f" {prefix}" in entry]
+    return [(base + int(words[0], 16), int(words[1], 16)) for words in entries if len(words) == 4]
+
+
+def contents(pid: int, places: list[tuple[int, int]]) -> list[bytes]:
     with Path(f"/proc/{pid}/mem").open("rb") as memory:
-        for entry in listing.splitlines():
-            words = entry.split()
-            if len(words) == 4 and words[3].startswith(needle):
-                memory.seek(base + int(words[0], 16))
-                found += memory.read(int(words[1], 16))
-    return found
+        return [memory.read(size) for address, size in places if memory.seek(address)]
 
 
-def test_nothing_is_left_in_memory() -> None:
+def test_nothing_is_left_in_memory(tmp_path: Path) -> None:
     code = "import torch,time\na=torch.ones(2,2)\nwhile 1: torch.mm(a,a); time.sleep(0.01)"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
@@ -284,14 +298,20 @@ def test_nothing_is_left_in_memory() -> None:
         while "no PyTorch" in outcome.stderr or "not exist yet" in outcome.stderr:
             outcome = run([DISPATCH, "-p", str(process.pid), "dispatch-trace", "aten::mm", "--limit", "3"])
         assert len(trace_lines(outcome.stdout)) == 3, outcome
-        before = text_of(process.pid, "_ZN2at4_ops2mm")
-        assert len(before) > 500
-        for arguments in (["dispatch-trace", "aten::mm", "--verbose"], ["dispatch-break", "call", "mm", "--continue"]):
-            outcome = run([DISPATCH, "-p", str(process.pid), "--timeout", "2", *arguments])
-            assert outcome.status == 0, outcome
-            assert "aten::mm" in outcome.stdout
-            assert text_of(process.pid, "_ZN2at4_ops2mm") == before
-            assert process.poll() is None
+        places = places_of(process.pid, "_ZN2at4_ops2mm")
+        before = contents(process.pid, places)
+        assert sum(map(len, before)) > 500
+        attached = ["-p", str(process.pid)]
+        enough = str(2 + 2 * outcome.seconds)  # it is about to run by then, whatever else this machine does
+        outcome = run([DISPATCH, *attached, "--timeout", enough, "dispatch-trace", "aten::mm", "--verbose"])
+        assert outcome.status == 0, outcome
+        assert "aten::mm" in outcome.stdout
+        assert contents(process.pid, places) == before
+        words = ["dispatch-break", "call", "mm", "--continue"]
+        shown = tmp_path / "shown"
+        assert "at call" in interrupted_once(lambda: "aten::mm" in shown.read_text(), shown, *attached, *words)
+        assert contents(process.pid, places) == before
+        assert process.poll() is None
         assert "TracerPid:\t0" in Path(f"/proc/{process.pid}/status").read_text()
     finally:
         os.killpg(process.pid, 9)

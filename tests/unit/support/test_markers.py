@@ -39,7 +39,7 @@ def outcome(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     pytester.makepyprojecttoml((ROOT / "pyproject.toml").read_text())
     folder = pytester.mkdir("tests")
-    (folder / "conftest.py").write_text("from markers import pytest_runtest_setup\n")
+    (folder / "conftest.py").write_text("pytest_plugins = ['markers']\n")
     (folder / "test_it.py").write_text(TESTS)
     return pytester.runpytest_subprocess("-p", "no:cacheprovider").stdout.str()
 
