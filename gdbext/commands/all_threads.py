@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.model.report import Report
+from gdbext.commands.reporting import dispatcher_errors, make_report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
+    from gdbext.model.section import Section
 
 NAME = "all-threads"
 
@@ -23,22 +24,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
-    """Looks at all threads and judges."""
+    """Inspects all threads and judges."""
     from gdbext.inspection.inspection import inspect_threads
 
     found = inspect_threads(session, frames=args.stacks)
-    report = Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="threads",
-        threads=found.threads,
-        verdict=found.judgement.verdict,
-        findings=found.judgement.findings,
-        errors=(*session.torch_errors(), *session.errors()),
-        why=args.why,
-    )
+    sections: list[Section] = []
     if args.dot:
         from gdbext.render.dot import write
 
-        report = replace(report, sections=(write(args.dot, found.threads),))
-    return report
+        sections.append(write(args.dot, found.threads))
+    return make_report(
+        session,
+        args,
+        NAME,
+        "threads",
+        threads=found.threads,
+        verdict=found.judgement.verdict,
+        findings=found.judgement.findings,
+        errors=dispatcher_errors(session),
+        sections=sections,
+    )

@@ -7,9 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import UsageError
+from gdbext.inspection.target_report import report_target
 from gdbext.live.breakpoints.break_plan import PLACES, BreakRequest, check_keys
 from gdbext.live.host import write
-from gdbext.model.report import ErrorFact, Report
+from gdbext.model.error_report import ErrorReport
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -63,9 +65,10 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         shown, notes = _set(session, host, _request(session, args))
     elif not args.list:
         shown, notes, ending = _set_and_run(session, host, control, _request(session, args), args.json)
-    errors = () if ending is None or ending.error is None else (ErrorFact.of(ending.error, NAME),)
-    target = session.target_facts()
-    unread = session.errors() if ending is None or ending.alive else ()  # of a process that has ended nothing is missed
+    errors = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, NAME),)
+    target = report_target(session)
+    # of a process that has ended nothing is missed
+    unread = session.errors.reports() if ending is None or ending.alive else ()
     return Report(
         command=NAME,
         target=target,

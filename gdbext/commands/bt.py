@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import add_thread_choice, chosen_threads
+from gdbext.commands.reporting import dispatcher_errors, make_report
 from gdbext.errors import GdbextError
-from gdbext.model.report import ErrorFact, Report
+from gdbext.model.error_report import ErrorReport
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
 
 NAME = "dispatch-bt"
 _EPILOG = """\
@@ -39,24 +40,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
-    """The steps of the chosen threads. A thread that cannot be read costs that thread."""
+    """The chosen threads' paths through the dispatcher. A thread that cannot be read costs that thread."""
     from gdbext.inspection.source_lines import source_lines
+    from gdbext.inspection.thread_report import report_stack
 
     threads = []
-    errors = list(session.torch_errors())
-    for thread in chosen_threads(session, args, NAME):
+    errors = [*dispatcher_errors(session)]
+    for thread in chosen_threads(session.target, args, NAME):
         try:
-            facts = session.thread_facts(thread, native=args.native)
-            threads.append(replace(facts, dispatch=session.explained(thread, facts.dispatch)) if args.why else facts)
+            threads.append(report_stack(session, thread, native=args.native, explained=args.why))
         except GdbextError as error:
-            errors.append(ErrorFact.of(error, f"thread {thread.tid}"))
-    errors.extend(session.errors())
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="bt",
-        threads=tuple(threads),
-        errors=tuple(errors),
-        why=args.why,
-        sources={} if args.json else source_lines(session.target, threads),
-    )
+            errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
+    sources = {} if args.json else source_lines(session.target, threads)
+    return make_report(session, args, NAME, "bt", threads=threads, errors=errors, sources=sources)

@@ -6,12 +6,13 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.model.report import Report
+from gdbext.commands.reporting import dispatcher_errors, make_report
 
 if TYPE_CHECKING:
     from gdbext.inspection.inspection import Inspection
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
+    from gdbext.model.report import Report
     from gdbext.model.section import Section
 
 NAME = "dispatch-diagnose"
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
-    """Looks at all threads, judges, and adds advice."""
+    """Inspects all threads, judges, and adds advice."""
     from gdbext.inspection.inspection import inspect_threads
 
     if args.samples is not None:
@@ -51,15 +52,15 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
     verdict = found.judgement.verdict
     told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
     involved = [thread for thread in found.threads if thread.tid in verdict.finding.threads]
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="diagnose",
+    return make_report(
+        session,
+        args,
+        NAME,
+        "diagnose",
         threads=found.threads,
         verdict=replace(verdict, advice=told),
         findings=found.judgement.findings,
-        errors=(*session.torch_errors(), *session.errors()),
+        errors=dispatcher_errors(session),
         sections=sections,
-        why=args.why,
         sources={} if args.json else source_lines(session.target, involved),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gdbext.model.report import Report
+from gdbext.commands.reporting import dispatcher_errors, make_report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
 
 NAME = "dispatch-info"
 
@@ -22,11 +23,4 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     from gdbext.inspection.target_info import read_target_info
 
     info = read_target_info(session)
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="info",
-        errors=(*session.torch_errors(), *session.errors()),
-        sections=(info,),
-        why=args.why,
-    )
+    return make_report(session, args, NAME, "info", errors=dispatcher_errors(session), sections=(info,))

@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import NUMBER, TENSOR, number
+from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
 from gdbext.model.keyset_section import KeySetSection
-from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
     from gdbext.torch.values.key_names import KeyNames
 
 NAME = "dispatch-keyset"
@@ -36,14 +37,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     """Decodes the value. Raises UsageError for what is not a keyset, NotTorch, LayoutError."""
     keys = session.dispatch_keys
     bits = _bits(session, keys, " ".join(args.value))
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="keyset",
-        errors=session.errors(),
-        sections=(_section(keys, bits),),
-        why=args.why,
-    )
+    return make_report(session, args, NAME, "keyset", sections=(_section(keys, bits),))
 
 
 def _bits(session: Session, keys: KeyNames, text: str) -> int:

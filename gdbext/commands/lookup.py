@@ -6,12 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import TENSOR, number
+from gdbext.commands.reporting import make_report
 from gdbext.errors import BadData, UsageError
-from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.lookup_section import ArgumentKeys, CallKeys
+    from gdbext.model.report import Report
     from gdbext.torch.registry.operators import Operator
 
 NAME = "dispatch-lookup"
@@ -44,14 +45,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     keyset, call = _call(session, operator, args) if args.args else (session.dispatcher.keys.parse(words), None)
     _check(session, keyset)
     section = lookup_section(session.chains, operator, keyset, call)
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="lookup",
-        errors=session.errors(),
-        sections=(section,),
-        why=args.why,
-    )
+    return make_report(session, args, NAME, "lookup", sections=(section,))
 
 
 def _check(session: Session, keyset: int) -> None:
@@ -64,6 +58,7 @@ def _check(session: Session, keyset: int) -> None:
 
 def _call(session: Session, operator: Operator, args: argparse.Namespace) -> tuple[int, CallKeys]:
     """What a call with these tensors computes as its keyset."""
+    from gdbext.inspection.thread_choice import find_thread
     from gdbext.torch.registry.lookup_report import call_keys
 
     arguments = [_argument(session, position, word) for position, word in enumerate(args.args.split(";"))]
@@ -71,7 +66,7 @@ def _call(session: Session, operator: Operator, args: argparse.Namespace) -> tup
         constant = session.layout.constant
         initial = constant("keyset.default_included_set"), constant("keyset.default_excluded_set")
         return call_keys(operator, arguments, None, *initial)
-    thread = session.find_thread(args.thread)
+    thread = find_thread(session.target, args.thread)
     local = session.dispatch_states.keysets(session.memory.architecture.thread_pointer(thread.registers()))
     return call_keys(operator, arguments, thread.tid, *local)
 

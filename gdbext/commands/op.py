@@ -8,12 +8,13 @@ import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
 from gdbext.model.operator_section import OperatorSection
-from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
     from gdbext.torch.values.key_names import KeyNames
 
 NAME = "dispatch-op"
@@ -47,14 +48,8 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     reporter = OperatorReporter(session.tables, args.key)
     with _no_garbage_collection():
         section = OperatorSection(reporter.report_all(operators))
-    return Report(
-        command=NAME,
-        target=session.target_facts(),
-        view="op",
-        findings=tuple(reporter.findings),
-        errors=(*reporter.errors, *session.errors()),
-        sections=(section,),
-        why=args.why,
+    return make_report(
+        session, args, NAME, "op", findings=reporter.findings, errors=reporter.errors, sections=(section,)
     )
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
-    from gdbext.inspection.session import Session
-    from gdbext.targets.base import Thread
+    from gdbext.targets.base import Target, Thread
 
 NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
 """The pattern of an address or an offset; ``number`` takes it."""
@@ -72,13 +71,15 @@ def add_thread_choice(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--all", action="store_true", help="every thread")
 
 
-def chosen_threads(session: Session, args: argparse.Namespace, command: str) -> list[Thread]:
+def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> list[Thread]:
     """The threads that a command is about. Raises UsageError."""
+    from gdbext.inspection.thread_choice import find_thread
+
     if args.all:
-        return list(session.target.threads())
+        return list(target.threads())
     if args.thread is not None:
-        return [session.find_thread(args.thread)]
-    selected = session.target.selected_thread()
+        return [find_thread(target, args.thread)]
+    selected = target.selected_thread()
     if selected is None:
         raise UsageError("no thread is selected", help=f"choose one with: {command} --thread TID, or use --all")
     return [selected]

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError, UsageError
+from gdbext.inspection.thread_choice import find_thread
 from gdbext.live.host import write
 from gdbext.live.trace.tracing import Traced, TraceRequest, Tracing
-from gdbext.model.report import ErrorFact, Report
+from gdbext.model.error_report import ErrorReport
+from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -70,7 +72,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     if bool(args.op) == bool(args.all):
         raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
     control = host.run_control(session)
-    tid = session.find_thread(args.thread).tid if args.thread is not None else None
+    tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
     chrome = bool(args.output) and args.output.endswith(".json")
     request = TraceRequest(
         args.op, args.all, args.verbose, chrome, args.boxed, args.limit, args.depth, tid, args.since
@@ -86,7 +88,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         command=NAME,
         target=traced.target,
         view="trace",
-        errors=(*session.errors(), *_errors(traced)),
+        errors=(*session.errors.reports(), *_errors(traced)),
         extra={"trace": {**_document(traced), **output.document()}},
         why=args.why,
     )
@@ -104,9 +106,9 @@ def _document(traced: Traced) -> dict[str, Any]:
     }
 
 
-def _errors(traced: Traced) -> tuple[ErrorFact, ...]:
+def _errors(traced: Traced) -> tuple[ErrorReport, ...]:
     error = traced.ending.error
-    return (ErrorFact.of(error, NAME),) if error is not None else ()
+    return (ErrorReport.of(error, NAME),) if error is not None else ()
 
 
 class _Output:

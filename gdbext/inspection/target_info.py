@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.inspection.target_report import torch_version
 from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.targets import environment
 
@@ -37,25 +38,24 @@ def read_target_info(session: Session) -> TargetInfo:
 
 
 def _torch(session: Session) -> TorchInfo | None:
-    if not session.has_torch:
-        return None
     from gdbext.torch.symbol_presence import check_symbols
 
-    facts = session.target_facts()
-    layout = None
-    if facts.layout_id is not None:
-        layout = LayoutInfo(facts.layout_id, facts.layout_match, dict(session.layout.provenance))
-    return TorchInfo(facts.torch_version or "unknown", layout, _operators(session), check_symbols(session.symbolizer))
+    version = torch_version(session)
+    if version is None:
+        return None
+    layout = session.layout_if_known
+    info = LayoutInfo(layout.id, layout.match, dict(layout.provenance)) if layout is not None else None
+    return TorchInfo(version, info, _operators(session), check_symbols(session.symbolizer))
 
 
 def _operators(session: Session) -> int | None:
     """How many operators are registered."""
-    if session.torch_errors():
+    if session.dispatcher_error is not None:
         return None
     try:
         return len(session.dispatcher.entries)
     except GdbextError as error:
-        session.note_error(error, "operators")
+        session.errors.note(error, "operators")
         return None
 
 
@@ -63,7 +63,8 @@ def _python(session: Session) -> PythonInfo | None:
     python = session.python
     if python is None:
         return None
-    states = sum(len(states) for states in session.thread_states.values())
+    threads = session.python_threads
+    states = sum(map(len, threads.states.values())) if threads is not None else 0
     return PythonInfo(python.version, python.module.path, states)
 
 

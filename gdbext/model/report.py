@@ -6,46 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gdbext.errors import GdbextError
+from gdbext.model.error_report import ErrorReport
 from gdbext.model.finding import Finding
-from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.section import Section
 from gdbext.model.source_line import SourceLines
+from gdbext.model.target_report import TargetReport
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 
 SCHEMA = "gdbext/1"
 SectionType = TypeVar("SectionType", bound=Section)
-
-
-@dataclass(frozen=True)
-class TargetFacts:
-    """What was looked at."""
-
-    kind: str
-    pid: int
-    debugger: str
-    torch_version: str | None = None
-    layout_id: str | None = None
-    layout_match: str = "none"
-    python_version: str | None = None
-    recording: RecordedRun | None = None
-    """The recording that was replayed in place of the target."""
-
-
-@dataclass(frozen=True)
-class ErrorFact:
-    """Something that could not be read: ``where`` is a thread, module or field."""
-
-    what: str
-    where: str = ""
-    help: str = ""
-    why: str = ""
-
-    @classmethod
-    def of(cls, error: GdbextError, where: str = "") -> ErrorFact:
-        """The error, as a line of the report."""
-        return cls(error.what, where, error.help, error.why)
 
 
 @dataclass(frozen=True)
@@ -56,12 +26,12 @@ class Report:
     """
 
     command: str
-    target: TargetFacts | None
+    target: TargetReport | None
     view: str
     threads: tuple[ThreadReport, ...] = ()
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
-    errors: tuple[ErrorFact, ...] = ()
+    errors: tuple[ErrorReport, ...] = ()
     sections: tuple[Section, ...] = ()
     """What this command alone reports."""
     extra: Mapping[str, Any] = field(default_factory=dict)

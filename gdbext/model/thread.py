@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.dispatch_state import DispatchState
 from gdbext.model.frame import Frame
 from gdbext.model.pool import Pool
 from gdbext.model.wait import Resource, Wait
@@ -43,6 +44,8 @@ class ThreadReport:
     """What could not be read of this thread, and why its walk ended."""
     pool: Pool | None = None
     """The pool whose idle worker this thread is, None for any other thread."""
+    tls: DispatchState | None = None
+    """The thread-local state of dispatch; None unless asked for."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 

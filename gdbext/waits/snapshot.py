@@ -1,4 +1,4 @@
-"""What the recognisers of waits look at: one thread with its stack, and the process around it."""
+"""Snapshot of one thread and of its process: the input of the wait recognisers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from gdbext.process.memory import Memory
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.process.syscalls import Syscall, blocked
-from gdbext.targets.base import MemoryMapping
+from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.unwind.unwinder import NativeFrame
 from gdbext.waits.function_tag import FunctionTag, tags_of
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.thread_state import ThreadState
+    from gdbext.unwind.stack import Stack
 
 INNER = 80
 """Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
@@ -38,24 +41,15 @@ _AROUND = 2
 """Frames on both sides of a function of libc that may hold a pointer to what it waits for."""
 
 
-class StackView(Protocol):
-    """The part of gdbext.process.stack.Stack that is needed here."""
-
-    frames: list[NativeFrame]
-
-    def function(self, level: int) -> Function | None:
-        """The function of frame ``level``."""
-
-
 class Names(Protocol):
-    """The part of gdbext.process.symbols.Symbolizer that is needed here."""
+    """The part of process.symbols.Symbolizer that is needed here."""
 
     def names_at(self, address: int) -> tuple[str, ...]:
         """All mangled names of exactly that address."""
 
 
 class Modules(Protocol):
-    """The part of gdbext.process.module.ModuleTable that is needed here."""
+    """The part of process.modules.ModuleTable that is needed here."""
 
     def find(self, address: int) -> Module | None:
         """The module that contains the address."""
@@ -79,8 +73,12 @@ class PythonView(Protocol):
     def inside_with(self, semaphore: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
-    def loader_workers(self, tid: int, frames: Sequence[Frame]) -> Sequence[int]:
-        """Pids of the worker processes of the DataLoader whose batch the thread waits for; empty where it does not."""
+    @property
+    def runtime(self) -> PythonRuntime:
+        """The interpreter itself, for what only one recogniser asks of it."""
+
+    def states(self, tid: int) -> Sequence[ThreadState]:
+        """The thread states of a thread."""
 
 
 class ProcInfo(Protocol):
@@ -160,26 +158,30 @@ class ProcessSnapshot:
         return demangle(names[0]) if names else ""
 
 
+@dataclass(frozen=True, eq=False)
 class ThreadSnapshot:
-    """One thread: registers, stack, and tags on its frames."""
+    """One thread: everything that was read of it."""
 
-    def __init__(
-        self,
-        process: ProcessSnapshot,
-        tid: int,
-        registers: Mapping[str, int],
-        stack: StackView,
-        kernel_state: str | None = None,
-        python: Sequence[Frame] = (),
-        dispatch: Sequence[DispatchFrame] = (),
-    ) -> None:
-        self.process = process
-        self.tid = tid
-        self.registers = registers
-        self.stack = stack
-        self.kernel_state = kernel_state
-        self.python = python
-        self.dispatch = dispatch
+    process: ProcessSnapshot
+    tid: int
+    registers: Mapping[str, int]
+    stack: Stack
+    kernel_state: str | None = None
+    """The letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is not known."""
+    python: Sequence[Frame] = ()
+    """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
+    dispatch: Sequence[DispatchFrame] = ()
+    """The dispatcher's frames, innermost first."""
+    dispatch_doubt: str = ""
+    """Why ``dispatch`` may lack frames, "" where it is complete."""
+    name: str | None = None
+    python_name: str | None = None
+    number: int | None = None
+    """The debugger's number of the thread."""
+    signal: Signal | None = None
+    """The fatal signal that it was stopped by."""
+    notes: Sequence[str] = ()
+    """What could not be read of it."""
 
     @cached_property
     def syscall(self) -> Syscall | None:

@@ -108,16 +108,15 @@ def compare() -> None:
     truth = [(definition, keyset) for _, definition, keyset in reversed(active)]
     seen_kernels.add(truth[0])
     counts["stops"] += 1
-    session = Session(GdbTarget(gdb.selected_inferior()))
-    session.__dict__["layout"] = layout
+    session = Session(GdbTarget(gdb.selected_inferior()), layout)
     thread = session.target.selected_thread()
     assert thread is not None
-    steps = session.steps(thread)
+    snapshot = session.threads.of(thread)
+    steps, stack = snapshot.dispatch, snapshot.stack
     found = [(step.qualified, step.keyset.bits if step.keyset else None, step.confidence) for step in steps]
     wanted = [(dispatcher.by_def(definition).qualified, keyset) for definition, keyset in truth]
     if len(found) < len(wanted):
         counts["missed"] += len(wanted) - len(found)
-        stack = session.stack(thread)
         names = [function.demangled[0][:60] if (function := stack.function(level)) else "??" for level in range(8)]
         problems.append(f"missed: {wanted} against {found} in {names}")
     for (name, keyset, confidence), (operator, truly) in zip(found, wanted):

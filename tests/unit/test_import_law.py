@@ -46,7 +46,7 @@ DEBUGGER_FILES = {
     "lldb": re.compile(r"debuggers/lldb/\w+\.py|lldb_init\.py"),
 }
 ENTRIES = ("init", "lldb_init", "__main__")
-SHARED_BY_COMMANDS = {"registry", "options", "recorded"}
+SHARED_BY_COMMANDS = {"registry", "options", "recorded", "reporting"}
 """Modules of commands/ that are no commands."""
 
 

@@ -38,8 +38,7 @@ class Describer:
             raise BadData(f"{operator.qualified} is not registered any more")
         session = self._session
         keys, kernels = session.dispatcher.keys, session.dispatcher.kernels
-        for stale in ("_table", "table"):
-            current.__dict__.pop(stale, None)
+        current.forget_table()
         index, kernel = current.kernel_for(bits)
         key = keys.highest_key(bits)
         name = kernels.name(kernel, key, current.name)
@@ -82,6 +81,4 @@ class Describer:
         return (entry.path, entry.debug) if entry.consistent else ("", "")
 
     def _renew(self) -> None:
-        layout = self._session.layout
-        self._session = self._open()
-        self._session.__dict__["layout"] = layout  # the same libtorch: need not be chosen again
+        self._session = self._session.reopened(self._open().target)

@@ -45,14 +45,14 @@ def aftermath(control: RunControl, threads: Mapping[int, Sequence[TracedDispatch
 
 def _of_thread(session: Session, thread: Thread, dispatches: Sequence[TracedDispatch]) -> dict[str, Any] | None:
     try:
-        frames = {frame.cfa for frame in session.stack(thread).frames}
-        steps = session.steps(thread)
+        snapshot = session.threads.of(thread)
     except GdbextError:
         return None
+    frames = {frame.cfa for frame in snapshot.frames}
     alive = [dispatch for dispatch in dispatches if dispatch.cfa in frames]
     if not alive:
         return None
-    innermost = steps[0] if steps else None
+    innermost = snapshot.dispatch[0] if snapshot.dispatch else None
     return {
         "tid": thread.tid,
         "open": [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gdbext.errors import TargetError
+from gdbext.inspection.target_report import report_target
 from gdbext.live.hooks.all_calls import AllCalls
 from gdbext.live.hooks.hook_installer import HookInstaller
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
@@ -18,7 +19,7 @@ from gdbext.live.trace.sink import Sink
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.live.waiting import torch_session
 from gdbext.log import logger
-from gdbext.model.report import TargetFacts
+from gdbext.model.target_report import TargetReport
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.unwind.caller_check import CallerWalk, Rules
 
@@ -54,7 +55,7 @@ class TraceRequest:
 class Traced:
     """What is left to tell when the trace is over."""
 
-    target: TargetFacts
+    target: TargetReport
     count: int
     ending: Ending
     operators: list[str]
@@ -77,7 +78,7 @@ class Tracing:
         self._notes: list[str] = []
         self._hooks = 0
         self._traced: set[int] = set()
-        self._target = session.target_facts()
+        self._target = report_target(session)
 
     def run(self, make_sink: MakeSink) -> Traced:
         """Trace until something ends it. Raises TargetError."""
@@ -90,7 +91,7 @@ class Tracing:
         request = self._request
         self._session = torch_session(self._control, self._session)
         operators = self._operators()
-        self._target = self._session.target_facts()
+        self._target = report_target(self._session)
         describer = Describer(self._control.session, self._session, registrations=request.verbose)
         since = [operator.address for operator in self._session.dispatcher.find(request.since)] if request.since else []
         limits = Limits(request.limit, request.depth, request.tid, frozenset(since))

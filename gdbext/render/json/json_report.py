@@ -9,7 +9,8 @@ from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch_frame import DispatchFrame, Kernel
 from gdbext.model.frame import Frame
 from gdbext.model.recorded_run import RecordedRun
-from gdbext.model.report import SCHEMA, Report, TargetFacts
+from gdbext.model.report import SCHEMA, Report
+from gdbext.model.target_report import TargetReport
 from gdbext.model.thread import ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.model.wait import Resource, Wait
@@ -48,7 +49,7 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def _target(target: TargetFacts | None) -> dict[str, Any] | None:
+def _target(target: TargetReport | None) -> dict[str, Any] | None:
     if target is None:
         return None
     torch = None
@@ -90,6 +91,10 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         "frame_count": thread.frame_count,
         "notes": list(thread.notes),
     }
+    if thread.tls is not None:
+        from gdbext.render.json import dispatch_state_document
+
+        value["tls"] = dispatch_state_document.document(thread.tls)
     if thread.frames:
         value["frames"] = [_frame(frame) for frame in thread.frames]
     return value

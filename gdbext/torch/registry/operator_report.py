@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from gdbext.errors import BadData, GdbextError
 from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.error_report import ErrorReport
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.operator_section import OperatorRegistration, OperatorReport, TableChoice, TableEntry
 from gdbext.model.registered_kernel import PythonPlace, RegisteredKernel
-from gdbext.model.report import ErrorFact
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operators import Operator
@@ -48,7 +48,7 @@ class OperatorReporter:
         self._keys = tables.dispatcher.keys
         self._key = key
         self.findings = _registering(tables)
-        self.errors: list[ErrorFact] = _nameless(tables.dispatcher.nameless)
+        self.errors: list[ErrorReport] = _nameless(tables.dispatcher.nameless)
 
     def report_all(self, operators: Sequence[Operator]) -> tuple[OperatorReport, ...]:
         """Every operator that can be read."""
@@ -57,7 +57,7 @@ class OperatorReporter:
             try:
                 found.append(self.report(operator))
             except GdbextError as error:
-                self.errors.append(ErrorFact.of(error, f"operator at {operator.address:#x}"))
+                self.errors.append(ErrorReport.of(error, f"operator at {operator.address:#x}"))
         return tuple(found)
 
     def report(self, operator: Operator) -> OperatorReport:
@@ -68,7 +68,7 @@ class OperatorReporter:
             known = self._tables.registrations(operator)
             computed = self._tables.table(operator, known)
         except GdbextError as error:
-            self.errors.append(ErrorFact.of(error, f"registrations of {operator.qualified}"))
+            self.errors.append(ErrorReport.of(error, f"registrations of {operator.qualified}"))
             self.findings.append(_unreadable(operator, error))
             table = self._bare_table(operator)
         else:
@@ -85,10 +85,10 @@ class OperatorReporter:
         try:
             schema, debug = operator.schema, operator.debug
         except GdbextError as error:
-            self.errors.append(ErrorFact.of(error, where))
+            self.errors.append(ErrorReport.of(error, where))
             return None, None
         if schema is not None and schema.missing:
-            self.errors.append(ErrorFact(f"parts shown as ?: {'; '.join(schema.missing)}", where))
+            self.errors.append(ErrorReport(f"parts shown as ?: {'; '.join(schema.missing)}", where))
         return schema.text if schema else None, debug or None
 
     # --- registrations ---------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class OperatorReporter:
         try:
             return self._tables.inferred_schema(one)
         except GdbextError as error:
-            self.errors.append(ErrorFact.of(error, f"schema inferred for {one.key} of {operator.qualified}"))
+            self.errors.append(ErrorReport.of(error, f"schema inferred for {one.key} of {operator.qualified}"))
             return None
 
     # --- the table -------------------------------------------------------------------------------
@@ -160,13 +160,13 @@ class OperatorReporter:
         return tuple(entries)
 
 
-def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorFact]:
+def _nameless(lost: Mapping[int, GdbextError]) -> list[ErrorReport]:
     """One error for all operators whose names cannot be read: any of them may be the one that was asked for."""
     if not lost:
         return []
     address, error = next(iter(lost.items()))
     others = f" and of {len(lost) - 1} more" if len(lost) > 1 else ""
-    return [ErrorFact.of(error, f"name of the operator at {address:#x}{others}")]
+    return [ErrorReport.of(error, f"name of the operator at {address:#x}{others}")]
 
 
 def _registering(tables: DispatchTables) -> list[Finding]:

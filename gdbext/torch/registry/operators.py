@@ -79,6 +79,11 @@ class Operator:
         offset, size = address - self.dispatcher.table_address(self.address), self.dispatcher.kernels.size
         return offset // size if 0 <= offset < len(self._table) and offset % size == 0 else None
 
+    def forget_table(self) -> None:
+        """Read the dispatch table anew when it is next asked for: a kernel may have been registered since."""
+        for stale in ("_table", "table"):
+            self.__dict__.pop(stale, None)
+
     def kernel_for(self, keyset: int) -> tuple[int, KernelFunction]:
         """(table index, kernel) that ``OperatorEntry::lookup`` finds for a keyset. Raises BadData for a bad keyset."""
         index = self.dispatcher.keys.table_index(keyset)

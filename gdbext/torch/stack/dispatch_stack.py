@@ -9,9 +9,10 @@ from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchS
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
+from gdbext.torch.registry.dispatch_table import DispatchTables
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.kernel_name import is_wrapper, kernel_target, plain_name
-from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.pending_redispatch import PendingRedispatch
@@ -25,8 +26,7 @@ from gdbext.unwind.stack import Stack
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
 
-Registration = Callable[[Operator, int], "tuple[str, str] | None"]
-"""Operator and table index → (where the kernel was registered, path by which the entry was chosen)."""
+NoteError = Callable[[GdbextError, str], None]
 
 
 class DispatchStackReader:
@@ -36,15 +36,17 @@ class DispatchStackReader:
         self,
         memory: Memory,
         symbolizer: Symbolizer,
-        dispatcher: Dispatcher | None,
-        registration: Registration | None = None,
-        unreached: PendingRedispatch | None = None,
+        tables: DispatchTables | None,
+        note: NoteError,
     ) -> None:
+        """``note`` is called with what could not be read of the tables, and where."""
+        dispatcher = tables.dispatcher if tables is not None else None
         self._memory = memory
         self._symbolizer = symbolizer
+        self._tables = tables
+        self._note = note
         self._dispatcher = dispatcher
-        self._registration = registration
-        self._unreached = unreached
+        self._unreached = PendingRedispatch(tables, memory, symbolizer) if tables is not None else None
         self._code = FunctionCode(memory, symbolizer)
         self._sites = CallSites(memory, self._code)
         self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
@@ -180,9 +182,7 @@ class DispatchStackReader:
         function = name.function
         if name.file:
             function = f"{function} at {name.file}:{name.line}" if name.line else f"{function} at {name.file}"
-        where = None
-        if self._registration is not None and recovered.index is not None:
-            where = self._registration(operator, recovered.index)
+        where = self._registration(operator, recovered.index) if recovered.index is not None else None
         return Kernel(
             function=function,
             valid=kernel.valid,
@@ -192,6 +192,16 @@ class DispatchStackReader:
             registered_at=where[0] if where else None,
             path=where[1] if where else None,
         )
+
+    def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
+        """(where the kernel at a table index was registered, the path to it), None where that cannot be proven."""
+        assert self._tables is not None
+        try:
+            entry = self._tables.entry(operator, index)
+        except GdbextError as error:
+            self._note(error, f"registrations of {operator.qualified}")
+            return None
+        return (entry.debug, entry.path) if entry.consistent else None
 
     def _kernel_on_stack(self, stack: Stack, call: DispatchCall) -> Kernel | None:
         """The kernel as its frame names it, where no table entry could be found for it."""

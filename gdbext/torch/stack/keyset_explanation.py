@@ -6,14 +6,16 @@ tensor, by the vtable of its TensorImpl, is shown; the first argument that canno
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from gdbext.errors import GdbextError
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.process.memory import Memory
-from gdbext.torch.registry.operators import Operator
+from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.registry.schema_types import schema_types
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.state.tensor import TensorReader
-from gdbext.torch.values.key_names import KeyNames
 from gdbext.unwind.stack import Stack
 
 _ARGUMENTS = 6
@@ -25,14 +27,22 @@ _ONE_WORD = ("Tensor", "int", "bool", "Scalar")
 class KeySetExplanation:
     """Explains steps of one process."""
 
-    def __init__(self, memory: Memory, sites: CallSites, tensors: TensorReader, keys: KeyNames) -> None:
+    def __init__(self, memory: Memory, sites: CallSites, tensors: TensorReader, dispatcher: Dispatcher) -> None:
         self._memory = memory
         self._sites = sites
         self._tensors = tensors
-        self._keys = keys
+        self._dispatcher = dispatcher
+        self._keys = dispatcher.keys
 
-    def lines(self, stack: Stack, step: DispatchFrame, operator: Operator) -> list[str]:
-        """Sentences for ``--why``; at least why the key won, where the keyset is known."""
+    def explained(self, stack: Stack, frames: Sequence[DispatchFrame]) -> tuple[DispatchFrame, ...]:
+        """The dispatcher's frames of a stack, their evidence joined by why the key won."""
+        return tuple(replace(frame, evidence=(*frame.evidence, *self.lines(stack, frame))) for frame in frames)
+
+    def lines(self, stack: Stack, step: DispatchFrame) -> list[str]:
+        """Sentences for ``--why``; at least why the key won, where operator and keyset are known."""
+        operator = self._dispatcher.by_def(self._dispatcher.names.get(step.qualified, 0))
+        if operator is None:
+            return []
         if step.keyset is None or step.key is None:
             return []
         found = [f"{step.key} has the highest priority of {self._keys.text(step.keyset.bits)}"]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.layouts.layout import Layout
+from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch_state import Autocast, AutogradFlags, DispatchState, FunctorchLayer, PythonMode
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer
@@ -32,64 +33,6 @@ _TORCH_FUNCTION_STATES = ("enabled", "subclasses disabled", "all disabled")
 PythonType = Callable[[int], "str | None"]
 """PyObject* to the name of its class; None when it is not a Python object that can be read."""
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class AutogradFlags:
-    """``c10::AutogradState``; the defaults are those of a thread that never changed it (AutogradState.cpp).
-
-    None is a flag that this version of PyTorch does not have.
-    """
-
-    grad_mode: bool | None = True
-    inference_mode: bool | None = False
-    forward_ad: bool | None = True
-    multithreading: bool | None = True
-    view_replay: bool | None = False
-
-
-@dataclass(frozen=True)
-class Autocast:
-    """Autocast of one device: on when its key is not excluded; ``dtype`` as in torch.float16, None where unknown."""
-
-    device: str
-    enabled: bool
-    dtype: str | None
-
-
-@dataclass(frozen=True)
-class FunctorchLayer:
-    """One interpreter of functorch's stack; ``transform`` is "Vmap", "Grad", "Jvp" or "Functionalize"."""
-
-    transform: str
-    level: int
-
-
-@dataclass(frozen=True)
-class PythonMode:
-    """A mode on a Python mode stack: its class, and for an infrastructure mode its kind ("FAKE", "PROXY", …)."""
-
-    name: str
-    infra: str | None = None
-
-
-@dataclass(frozen=True)
-class DispatchState:
-    """Everything; a member that could not be read is None and ``problems`` says why."""
-
-    included: int | None
-    excluded: int | None
-    autograd: AutogradFlags | None
-    autocast: tuple[Autocast, ...] | None
-    autocast_cache: bool | None
-    autocast_nesting: int | None
-    functorch: tuple[FunctorchLayer, ...] | None
-    python_dispatcher: bool | None
-    python_modes: tuple[PythonMode, ...] | None
-    torch_function: str | None
-    torch_function_modes: tuple[str, ...] | None
-    sequence_number: int | None
-    problems: tuple[str, ...]
 
 
 class DispatchStateReader:
@@ -127,8 +70,8 @@ class DispatchStateReader:
         types = attempt("types of autocast", self._autocast_types) if keysets else None
         functions = attempt("__torch_function__ state", self._torch_function)
         return DispatchState(
-            included=keysets[0] if keysets else None,
-            excluded=keysets[1] if keysets else None,
+            included=self._key_set(keysets[0]) if keysets else None,
+            excluded=self._key_set(keysets[1]) if keysets else None,
             autograd=attempt("autograd state", self._autograd),
             autocast=attempt("autocast", lambda _: self._autocast(keysets[1], types or b"")) if keysets else None,
             autocast_cache=attempt("autocast cache", self._autocast_cache),
@@ -150,6 +93,9 @@ class DispatchStateReader:
         raw = self._variables.read(thread_pointer, symbols.KEYSETS, 16) or bytes(16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
+
+    def _key_set(self, bits: int) -> DispatchKeySet:
+        return DispatchKeySet(bits, self._keys.decode(bits))
 
     def _autograd(self, thread_pointer: int) -> AutogradFlags:
         shape = self._layout.struct("c10::AutogradState")

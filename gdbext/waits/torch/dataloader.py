@@ -5,11 +5,13 @@ Below the loader's code there is only a queue, a poll or a sleep; what ends it i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gdbext.model.child_process import ChildProcess
 from gdbext.model.wait import Resource, Wait
 from gdbext.model.wait_kind import WaitKind
+from gdbext.torch.state.data_loader import LOADER_DEPTH, is_loader_file, loader_workers
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
@@ -19,8 +21,7 @@ _SHOWN = 8
 
 def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
-    python = thread.process.python
-    pids = python.loader_workers(thread.tid, thread.python) if python is not None and wait.kind in _BELOW else ()
+    pids = _worker_pids(thread) if wait.kind in _BELOW else ()
     if not pids:
         return wait
     known = thread.process.outside.children() if thread.process.outside is not None else {}
@@ -29,6 +30,14 @@ def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
     return replace(wait, resource=resource, evidence=evidence, children=workers)
+
+
+def _worker_pids(thread: ThreadSnapshot) -> Sequence[int]:
+    """Pids of the workers of the DataLoader that the thread is in, empty where it is in none."""
+    python = thread.process.python
+    if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
+        return ()
+    return loader_workers(python.runtime, python.states(thread.tid))
 
 
 def _listed(workers: tuple[ChildProcess, ...]) -> str:

@@ -10,6 +10,7 @@ from harness import Inferior
 from ways import Look
 
 from gdbext.inspection.session import Session
+from gdbext.inspection.thread_choice import find_thread
 from gdbext.targets.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
@@ -177,7 +178,7 @@ def test_expected_chains_are_what_really_happens(inferior: GetInferior) -> None:
         session = Session(target)
         keys = session.dispatcher.keys
         for role, calls in process.truth["calls"].items():
-            fs_base = session.find_thread(str(process.tid(role))).registers()["fs_base"]
+            fs_base = find_thread(target, str(process.tid(role))).registers()["fs_base"]
             included, excluded = session.dispatch_states.keysets(fs_base)
             for call in calls:
                 united = 0

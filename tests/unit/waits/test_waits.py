@@ -311,8 +311,8 @@ def gil(**changes):
 
 
 class Python:
-    def __init__(self, *gils, wait=None, inside=(), workers=()):
-        self._gils, self._wait, self._inside, self._workers = gils, wait, inside, workers
+    def __init__(self, *gils, wait=None, inside=()):
+        self._gils, self._wait, self._inside = gils, wait, inside
 
     def gils(self):
         return self._gils
@@ -325,9 +325,6 @@ class Python:
 
     def tid_of_state(self, address):
         return {0xAA: 2}.get(address)
-
-    def loader_workers(self, _tid, _frames):
-        return self._workers
 
 
 GIL_STACK = [("libc.so.6", None), ("libc.so.6", "pthread_cond_timedwait"), ("libpython3.11.so.1.0", None),

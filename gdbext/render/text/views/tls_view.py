@@ -2,64 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch_state import AutogradFlags, DispatchState, FunctorchLayer, PythonMode
 from gdbext.model.report import Report
+from gdbext.model.thread import ThreadReport
 from gdbext.render.text.style import Style, escape
 
-_FLAGS = ("grad_mode", "inference_mode", "forward_ad", "multithreading", "view_replay", "python_dispatcher")
+_Item = TypeVar("_Item")
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """All threads of the report, a blank line between them."""
-    threads = report.extra["threads"]
-    for position, thread in enumerate(threads):
+    for position, thread in enumerate(report.threads):
         if position:
             yield ""
         yield style(_headline(thread), "bold")
-        yield from _state(thread["tls"])
-    if not threads:
+        if thread.tls is not None:
+            yield from _state(thread.tls)
+    if not report.threads:
         yield "No thread to show."
 
 
-def _headline(thread: Mapping[str, Any]) -> str:
-    number = f" {thread['number']}" if thread["number"] is not None else ""
-    name = thread["python_name"] or thread["name"]
+def _headline(thread: ThreadReport) -> str:
+    number = f" {thread.number}" if thread.number is not None else ""
+    name = thread.python_name or thread.name
     named = f' "{escape(name)}"' if name else ""
-    return f"Thread{number}{named} (tid {thread['tid']})"
+    return f"Thread{number}{named} (tid {thread.tid})"
 
 
-def _state(tls: Mapping[str, Any]) -> Iterator[str]:
-    for which in ("included", "excluded"):
-        keys = tls[which]
-        yield f"  {which}  " + ("unknown" if keys is None else f"({', '.join(keys)}) {tls[which + '_bits']}")
-    yield "  " + ", ".join(f"{name.replace('_', ' ')} {_word(tls[name])}" for name in _FLAGS)
+def _state(tls: DispatchState) -> Iterator[str]:
+    yield f"  included  {_keys(tls.included)}"
+    yield f"  excluded  {_keys(tls.excluded)}"
+    yield "  " + ", ".join(f"{name} {_on_or_off(value)}" for name, value in _flags(tls).items())
     yield f"  autocast  {_autocast(tls)}"
-    layers = tls["functorch"]
-    yield "  functorch  " + _list(layers, [f"{one['transform']} (level {one['level']})" for one in layers or ()])
-    modes = tls["python_modes"]
-    names = [one["name"] + (f" [{one['infra']}]" if one["infra"] else "") for one in modes or ()]
-    yield "  Python modes  " + _list(modes, names)
-    functions = tls["torch_function_modes"]
-    limit = tls["torch_function"] or "unknown"
-    yield f"  __torch_function__  {limit}; modes {_list(functions, functions or [])}"
-    sequence = tls["sequence_number"]
-    yield f"  autograd sequence number  {'unknown' if sequence is None else sequence}"
+    yield f"  functorch  {_list(tls.functorch, _layer)}"
+    yield f"  Python modes  {_list(tls.python_modes, _mode)}"
+    yield f"  __torch_function__  {tls.torch_function or 'unknown'}; modes {_list(tls.torch_function_modes, str)}"
+    yield f"  autograd sequence number  {'unknown' if tls.sequence_number is None else tls.sequence_number}"
 
 
-def _word(value: bool | None) -> str:
+def _keys(keyset: DispatchKeySet | None) -> str:
+    return "unknown" if keyset is None else f"({', '.join(keyset.keys)}) {keyset.bits:#x}"
+
+
+def _flags(tls: DispatchState) -> dict[str, bool | None]:
+    autograd: AutogradFlags | None = tls.autograd
+    return {
+        "grad mode": autograd.grad_mode if autograd else None,
+        "inference mode": autograd.inference_mode if autograd else None,
+        "forward ad": autograd.forward_ad if autograd else None,
+        "multithreading": autograd.multithreading if autograd else None,
+        "view replay": autograd.view_replay if autograd else None,
+        "python dispatcher": tls.python_dispatcher,
+    }
+
+
+def _on_or_off(value: bool | None) -> str:
     return "unknown" if value is None else "on" if value else "off"
 
 
-def _list(value: object, names: list[str]) -> str:
-    return "unknown" if value is None else escape(", ".join(names)) or "none"
+def _list(items: Sequence[_Item] | None, name: Callable[[_Item], str]) -> str:
+    """``items`` None: they could not be read."""
+    return "unknown" if items is None else escape(", ".join(map(name, items))) or "none"
 
 
-def _autocast(tls: Mapping[str, Any]) -> str:
-    devices = tls["autocast"]
-    if devices is None:
+def _layer(layer: FunctorchLayer) -> str:
+    return f"{layer.transform} (level {layer.level})"
+
+
+def _mode(mode: PythonMode) -> str:
+    return f"{mode.name} [{mode.infra}]" if mode.infra else mode.name
+
+
+def _autocast(tls: DispatchState) -> str:
+    if tls.autocast is None:
         return "unknown"
-    on = [f"{device} ({state['dtype'] or 'dtype unknown'})" for device, state in devices.items() if state["enabled"]]
-    extra = f", nesting {tls['autocast_nesting']}, cache {_word(tls['autocast_cache'])}"
+    on = [f"{one.device} ({one.dtype or 'dtype unknown'})" for one in tls.autocast if one.enabled]
+    extra = f", nesting {tls.autocast_nesting}, cache {_on_or_off(tls.autocast_cache)}"
     return (", ".join(on) + extra) if on else "off"

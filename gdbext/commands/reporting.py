@@ -1,0 +1,57 @@
+"""What all commands put into their reports."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.inspection.target_report import recording_errors, report_target
+from gdbext.model.error_report import ErrorReport
+from gdbext.model.report import Report
+from gdbext.model.source_line import NO_SOURCES, SourceLines
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.model.finding import Finding
+    from gdbext.model.section import Section
+    from gdbext.model.thread import ThreadReport
+    from gdbext.model.verdict import Verdict
+
+
+def make_report(
+    session: Session,
+    args: argparse.Namespace,
+    command: str,
+    view: str,
+    *,
+    threads: Sequence[ThreadReport] = (),
+    verdict: Verdict | None = None,
+    findings: Sequence[Finding] = (),
+    errors: Sequence[ErrorReport] = (),
+    sections: Sequence[Section] = (),
+    sources: SourceLines = NO_SOURCES,
+) -> Report:
+    """The report of a command: what it found, on which target, and everything that could not be read on the way.
+
+    ``view`` names the text view (a module of render.text.views). ``errors`` are those that the session does not know.
+    """
+    target = report_target(session)
+    return Report(
+        command=command,
+        target=target,
+        view=view,
+        threads=tuple(threads),
+        verdict=verdict,
+        findings=tuple(findings),
+        errors=(*errors, *session.errors.reports(), *recording_errors(session.target)),
+        sections=tuple(sections),
+        why=args.why,
+        sources=sources,
+    )
+
+
+def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
+    """Why nothing is known of the dispatcher; empty where it can be read."""
+    error = session.dispatcher_error
+    return () if error is None else (ErrorReport.of(error, "torch"),)

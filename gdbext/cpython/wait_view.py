@@ -1,0 +1,79 @@
+"""What the recognisers of waits ask of the CPython in the process (waits.snapshot.PythonView)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.threads.thread_table import NoteError, ThreadTable
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.threads.thread_state import ThreadState
+
+
+class PythonWaitView:
+    """Answers from the runtime's own objects. What cannot be read is noted, and the answer is that nothing is known."""
+
+    def __init__(self, threads: ThreadTable, note: NoteError) -> None:
+        self.runtime = threads.runtime
+        self._threads = threads
+        self._note = note
+
+    def states(self, tid: int) -> Sequence[ThreadState]:
+        """The thread states of a thread."""
+        return self._threads.states.get(tid, ())
+
+    def gils(self) -> Sequence[GilState]:
+        """All GILs."""
+        return self._gils
+
+    @cached_property
+    def _gils(self) -> Sequence[GilState]:
+        from gdbext.cpython.sync.gil import read_gils
+
+        try:
+            return read_gils(self.runtime)
+        except GdbextError as error:
+            self._note(error, "GIL")
+            return ()
+
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+        return self._tids_of_states.get(address)
+
+    @cached_property
+    def _tids_of_states(self) -> dict[int, int]:
+        return {state.address: tid for tid, states in self._threads.states.items() for state in states}
+
+    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
+        """What the thread waits for, as Python's own objects tell it."""
+        from gdbext.cpython.sync.python_wait import python_wait
+
+        for state in self.states(tid):
+            try:
+                found = python_wait(self.runtime, state, semaphore)
+            except GdbextError as error:
+                self._note(error, f"Python objects of thread {tid}")
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def inside_with(self, semaphore: int) -> Sequence[int]:
+        """Tids of the threads inside ``with lock:`` of the lock with that semaphore."""
+        return self._inside.get(semaphore, ())
+
+    @cached_property
+    def _inside(self) -> dict[int, list[int]]:
+        from gdbext.cpython.sync.with_blocks import held_locks
+
+        found: dict[int, list[int]] = {}
+        for tid, states in self._threads.states.items():
+            for state in states:
+                for lock in held_locks(self.runtime, state):
+                    found.setdefault(lock.semaphore, []).append(tid)
+        return found

@@ -1,0 +1,58 @@
+"""What a verdict is made from, gathered from the snapshots and reports of all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gdbext.model.thread import ThreadReport
+from gdbext.targets.base import MemoryMapping
+from gdbext.verdict.crash import ABORTS, Crash, CrashKind, describe, is_fatal, is_trap
+from gdbext.verdict.observations import Observations
+from gdbext.verdict.recursion import Recursion, detect
+from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.waits.torch import openmp
+
+MemoryMaps = Callable[[], Sequence[MemoryMapping]]
+
+_ABORTING = 16
+"""Frames between a signal and the function that ended the program."""
+
+
+def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], maps: MemoryMaps) -> Observations:
+    """``threads`` are the reports of all of the process's snapshots; ``maps`` gives its memory map."""
+    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, maps)) is not None}
+    loops = {each.tid: loop for each in process.threads if (loop := _recursion(each, crashes)) is not None}
+    return Observations(
+        tuple(threads),
+        process.pid,
+        crashes,
+        loops,
+        _masters(process.threads, crashes),
+        complete=len(threads) == len(process.tids),
+        stopped=bool(threads) and all(each.kernel_state == "T" for each in process.threads),
+    )
+
+
+def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps) -> Crash | None:
+    """How the thread crashed, None where it did not."""
+    signal, memory = snapshot.signal, snapshot.process.memory
+    if signal is None or not (is_fatal(signal) or is_trap(signal, snapshot.registers, memory)):
+        return None
+    aborted = next((tag for tag in ABORTS if snapshot.first(tag, within=_ABORTING) is not None), None)
+    return describe(snapshot.tid, signal, memory.architecture, snapshot.registers, maps(), aborted)
+
+
+def _recursion(snapshot: ThreadSnapshot, crashes: Mapping[int, Crash]) -> Recursion | None:
+    """The runaway recursion that the thread is in."""
+    crashed = crashes.get(snapshot.tid)
+    overflown = crashed is not None and crashed.kind is CrashKind.STACK_OVERFLOW
+    levels = sorted(frame.level for frame in snapshot.python)
+    return detect(snapshot.dispatch, levels, overflown)
+
+
+def _masters(threads: Sequence[ThreadSnapshot], crashes: Mapping[int, Crash]) -> dict[int, int]:
+    """For crashed OpenMP workers: the thread inside an operator that has a team, where there is one such thread."""
+    masters = [each.tid for each in threads if each.dispatch and openmp.is_in_a_team(each)] if crashes else []
+    if len(masters) != 1:
+        return {}
+    return {each.tid: masters[0] for each in threads if each.tid in crashes and openmp.is_worker(each)}

@@ -1,0 +1,42 @@
+"""The ``target`` of a report."""
+
+from __future__ import annotations
+
+from gdbext.inspection.session import Session
+from gdbext.model.error_report import ErrorReport
+from gdbext.model.target_report import TargetReport
+from gdbext.targets.base import Target
+
+_RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
+
+
+def report_target(session: Session) -> TargetReport:
+    """The process, with the torch and the Python in it."""
+    target, layout = session.target, session.layout_if_known
+    return TargetReport(
+        kind=target.kind,
+        pid=target.pid,
+        debugger=target.debugger,
+        torch_version=torch_version(session),
+        layout_id=layout.id if layout is not None else None,
+        layout_match=layout.match if layout is not None else "none",
+        python_version=session.python.version if session.python is not None else None,
+        recording=target.recorded,
+    )
+
+
+def recording_errors(target: Target) -> tuple[ErrorReport, ...]:
+    """What was asked of a recording and is not in it; empty for any other target."""
+    lacks = target.lacks()
+    return (ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN),) if lacks else ()
+
+
+def torch_version(session: Session) -> str | None:
+    """As torch.__version__ has it, "unknown" where nothing tells, None without torch."""
+    from gdbext.layouts import select
+
+    if not session.has_torch:
+        return None
+    layout = session.layout_if_known
+    measured = layout.version if layout is not None and layout.match == "exact" else ""
+    return select.torch_version(session.modules) or measured or "unknown"

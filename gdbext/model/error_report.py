@@ -1,0 +1,22 @@
+"""ErrorReport: one thing that could not be read, as a report lists it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdbext.errors import GdbextError
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """``where`` is a thread, module or field."""
+
+    what: str
+    where: str = ""
+    help: str = ""
+    why: str = ""
+
+    @classmethod
+    def of(cls, error: GdbextError, where: str = "") -> ErrorReport:
+        """The error, as a line of the report."""
+        return cls(error.what, where, error.help, error.why)

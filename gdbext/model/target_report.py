@@ -1,0 +1,25 @@
+"""TargetReport: which process a report is about, and what was recognised in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdbext.model.recorded_run import RecordedRun
+
+
+@dataclass(frozen=True)
+class TargetReport:
+    """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
+
+    kind: str
+    """"live" or "core"."""
+    pid: int
+    debugger: str
+    """"gdb", "lldb" or "none"."""
+    torch_version: str | None = None
+    layout_id: str | None = None
+    layout_match: str = "none"
+    """"exact", "generated", "probed" or "none"."""
+    python_version: str | None = None
+    recording: RecordedRun | None = None
+    """The recording that was replayed in place of the target."""
