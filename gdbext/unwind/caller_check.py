@@ -2,87 +2,28 @@
 
 Addresses alone do not tell. After a dispatch has returned, a deeper stack may cover its place, and old words survive in
 holes of newer frames. So the frames between the two are walked. That is cheap enough for every stop: one read of the
-stack between them, and for each frame one look-up of a prepared rule.
+stack between them, and for each frame one look-up of a prepared step.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import BadData, MemoryFault
-from gdbext.formats.cfi_program import OFFSET, SAME, Row, row_at
-from gdbext.process.memory import Memory
-from gdbext.process.modules import Module, ModuleTable
-from gdbext.unwind.frame_tables import FrameTable, frame_table
+from gdbext.unwind.unwind_row import ReadMemory, Registers
+from gdbext.unwind.unwinder import Unwinder
 
 SPAN_LIMIT = 1 << 20
 """Bytes of stack between two dispatches that are looked at."""
 FRAME_LIMIT = 4000
 
 _word = struct.Struct("<Q").unpack_from
-_SLACK = 8
-
-ReadStack = Callable[[int, int], bytes]
-
-
-class Rule(NamedTuple):
-    """One step up: the CFA is the stack or the frame pointer + ``offset``; the frame pointer is saved at CFA +
-    ``saved``, or unchanged (0)."""
-
-    by_frame_pointer: bool
-    offset: int
-    saved: int
-
-
-class Rules:
-    """The rule at each code address, found once."""
-
-    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
-        self._memory = memory
-        self._modules = modules
-        self._tables: dict[int, FrameTable | None] = {}
-        self._rules: dict[int, Rule | None] = {}
-
-    def at(self, pc: int) -> Rule | None:
-        """The rule at ``pc``; None without call frame information, or with more than a frame of a function has."""
-        try:
-            return self._rules[pc]
-        except KeyError:
-            rule = self._rules[pc] = self._find(pc)
-            return rule
-
-    def _find(self, pc: int) -> Rule | None:
-        module = self._modules.find(pc)
-        if module is None:
-            return None
-        try:
-            table = self._table(module)
-            fde = table.find(module.vaddr(pc)) if table is not None else None
-            return compact(self._memory.architecture, row_at(fde, module.vaddr(pc))) if fde is not None else None
-        except (BadData, MemoryFault):
-            return None
-
-    def _table(self, module: Module) -> FrameTable | None:
-        if module.start not in self._tables:
-            self._tables[module.start] = frame_table(module, self._memory)
-        return self._tables[module.start]
-
-
-def compact(architecture: Architecture, row: Row) -> Rule | None:
-    """The row, where it is as simple as nearly all are."""
-    number = architecture.dwarf_registers.index
-    top, base = number(architecture.stack_pointer), number(architecture.frame_pointer)
-    if row.cfa_code is not None or row.cfa_register not in (top, base) or row.is_signal:
-        return None
-    saved = row.rules.get(base)
-    if saved is None or saved.kind == SAME:
-        return Rule(row.cfa_register == base, row.cfa_offset, 0)
-    if saved.kind != OFFSET:
-        return None
-    return Rule(row.cfa_register == base, row.cfa_offset, saved.number)
+_BELOW = 128
+"""Bytes below the inner frame's CFA that are read with the stack: its saved registers lie there."""
 
 
 class Place(NamedTuple):
@@ -113,9 +54,13 @@ class CallerCheck(NamedTuple):
 class CallerWalk:
     """Walks the stack of the thread that is stopped now."""
 
-    def __init__(self, rules: Rules, read: ReadStack, frame_pointer: Callable[[], int]) -> None:
+    def __init__(
+        self, architecture: Architecture, unwinder: Unwinder, read: ReadMemory, frame_pointer: Callable[[], int]
+    ) -> None:
         """``read`` reads the stack as it is now, ``frame_pointer`` that register of the selected thread."""
-        self._rules = rules
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._fp = architecture.frame_pointer
+        self._unwinder = unwinder
         self._read = read
         self._frame_pointer = frame_pointer
 
@@ -129,40 +74,56 @@ class CallerWalk:
         True also where that cannot be disproved: the walk meets code without call frame information, and the
         ancestor's return address is still in its place. Raises MemoryFault.
         """
-        try:
-            return self._walk(pc, cfa, ancestor)
-        except struct.error:
-            return False  # a saved register outside of the frames: the stack is damaged
-
-    def _walk(self, pc: int, cfa: int, ancestor: CallerCheck) -> bool:
         top = ancestor.cfa
         if not 0 <= top - cfa < SPAN_LIMIT:
             return False
-        rule = self._rules.at(pc)
-        low = min(cfa - _SLACK, cfa + rule.saved) if rule is not None else cfa - _SLACK
-        stack = self._read(low, top - low)
-        if rule is not None and rule.saved:
-            base = _word(stack, cfa + rule.saved - low)[0]
-        else:
-            base = self._frame_pointer()
-        current = cfa
-        for _ in range(FRAME_LIMIT):
-            pc = _word(stack, current - 8 - low)[0]
-            rule = self._rules.at(pc - 1)
-            if rule is None:
-                return self._in_place(stack, low, ancestor)
-            above = (base if rule.by_frame_pointer else current) + rule.offset
-            if above >= top or above <= current:
-                return above == top and self._is(pc, stack, low, ancestor)
-            if rule.saved:
-                base = _word(stack, above + rule.saved - low)[0]
-            current = above
-        return False
+        stack = _StackPiece(self._read, cfa - _BELOW, top)
+        current, known = cfa, self._caller(pc, cfa, stack)
+        walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known is not None else ()
+        for _, registers, above, _ in islice(walk, FRAME_LIMIT):
+            if above >= top:
+                return above == top and self._is(registers[self._pc], stack, ancestor)
+            if stack.is_left or 0 < above <= current:
+                return False
+            current = above or current
+        return not stack.is_left and stack.word(top - 8) == ancestor.returns_to
 
-    def _is(self, pc: int, stack: bytes, low: int, ancestor: CallerCheck) -> bool:
+    def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers | None:
+        """The registers of the caller of the frame that ends at ``cfa``, as far as its callers need them."""
+        known = {self._sp: cfa, self._pc: stack.word(cfa - 8)}
+        row = self._unwinder.step(pc, exact=True).row
+        if row is None or self._fp not in row.saves:
+            known[self._fp] = self._frame_pointer()
+            return known
+        try:
+            _, callers = row.caller({}, stack.read, cfa)
+        except (KeyError, BadData, MemoryFault):
+            return known
+        return {**known, **callers}
+
+    def _is(self, pc: int, stack: _StackPiece, ancestor: CallerCheck) -> bool:
         if ancestor.start:
             return ancestor.start <= pc - 1 < ancestor.end
-        return self._in_place(stack, low, ancestor)
+        return stack.word(ancestor.cfa - 8) == ancestor.returns_to
 
-    def _in_place(self, stack: bytes, low: int, ancestor: CallerCheck) -> bool:
-        return bool(_word(stack, ancestor.cfa - 8 - low)[0] == ancestor.returns_to)
+
+class _StackPiece:
+    """The stack between two frames, read once."""
+
+    def __init__(self, read: ReadMemory, low: int, high: int) -> None:
+        """Raises MemoryFault."""
+        self.is_left = False
+        """Something outside of it was asked for: the stack is damaged."""
+        self._low = low
+        self._data = read(low, high - low)
+
+    def read(self, address: int, size: int) -> bytes:
+        start = address - self._low
+        found = self._data[start : start + size] if start >= 0 else b""
+        if len(found) < size:
+            self.is_left = True
+            raise MemoryFault(address, size)
+        return found
+
+    def word(self, address: int) -> int:
+        return int(_word(self._data, address - self._low)[0])

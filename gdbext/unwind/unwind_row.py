@@ -30,8 +30,14 @@ class UnwindRow(Protocol):
     ends: bool
     """True when the CFI says that there is no caller."""
 
-    def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
-        """The CFA and the caller's registers. Raises MemoryFault, BadData, KeyError (a register is unknown)."""
+    saves: frozenset[str]
+    """Registers that the frame has saved, or changed: their values in the caller do not depend on those here."""
+
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """The CFA and the caller's registers; ``cfa`` where it is known already.
+
+        Raises MemoryFault, BadData, KeyError (a register is unknown).
+        """
 
 
 class CompiledRow:
@@ -39,7 +45,7 @@ class CompiledRow:
 
     __slots__ = (
         "_architecture", "_low", "_most", "_offset", "_pc", "_register", "_return", "_saved", "_sp", "_span",
-        "_undefined", "_unpack", "ends", "is_signal",
+        "_undefined", "_unpack", "ends", "is_signal", "saves",
     )  # fmt: skip
 
     def __init__(self, architecture: Architecture, row: Row, saved: dict[int, int], undefined: list[str]) -> None:
@@ -62,9 +68,11 @@ class CompiledRow:
             if names[number] in architecture.callee_saved
         ]
         self._undefined = undefined
+        self.saves = frozenset((*(name for name, _ in self._saved), *undefined))
 
-    def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
-        cfa = (registers[self._register] + self._offset) & MASK
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        if cfa is None:
+            cfa = (registers[self._register] + self._offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
         if len(registers) <= self._most:
             known = registers.copy()
@@ -82,18 +90,23 @@ class CompiledRow:
 class InterpretedRow:
     """Any other row: expressions, signal frames, registers in registers."""
 
-    __slots__ = ("_architecture", "_row", "ends", "is_signal")
+    __slots__ = ("_architecture", "_row", "ends", "is_signal", "saves")
 
     def __init__(self, architecture: Architecture, row: Row) -> None:
         self._architecture = architecture
         self._row = row
         self.is_signal = row.is_signal
+        names = architecture.dwarf_registers
+        self.saves = frozenset(
+            names[number] for number, rule in row.rules.items() if number < len(names) and rule.kind != SAME
+        )
         rule = row.rules.get(row.return_register)
         self.ends = rule is not None and rule.kind == UNDEFINED
 
-    def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
         architecture = self._architecture
-        cfa = self._cfa(registers, read)
+        if cfa is None:
+            cfa = self._cfa(registers, read)
         if self.ends:
             return cfa, {}
         known = dict(registers) if self.is_signal else preserved(architecture, registers)
@@ -130,14 +143,20 @@ class InterpretedRow:
 class SigreturnRow:
     """A signal trampoline recognised by its code: the registers that the kernel saved stand at the stack pointer."""
 
-    __slots__ = ("_architecture", "ends", "is_signal")
+    __slots__ = ("_architecture", "ends", "is_signal", "saves")
 
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
+        self.saves = frozenset(architecture.signal_frame.saved)
         self.is_signal = True
         self.ends = False
 
-    def caller(self, registers: Registers, read: ReadMemory) -> tuple[int, Registers]:
+    def caller(
+        self,
+        registers: Registers,
+        read: ReadMemory,
+        cfa: int | None = None,  # noqa: ARG002
+    ) -> tuple[int, Registers]:
         frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
         size = max(frame.saved.values()) + 8
         words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))

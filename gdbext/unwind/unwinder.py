@@ -1,26 +1,24 @@
-"""The unwinder: from a thread's registers to all its frames, by call frame information alone.
+"""The unwinder: from a frame's registers to all frames further out, by call frame information alone.
 
-A frame's code address decides everything that can be prepared: its module, whether it is a signal trampoline and the
-compiled step to its caller. That is done once per address and kept, so that a deep recursion costs a few dictionary
-look-ups and one memory read a frame. Where there is no CFI (generated code) weaker means are tried, and the frame they
-find says so in ``how``.
+What a code address decides is prepared once (frame_steps.py). Where there is no CFI (generated code) weaker means are
+tried, and the frame they find says so in ``how``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from gdbext.errors import BadData, MemoryFault
-from gdbext.formats.cfi_program import row_at
-from gdbext.process.code_reader import CodeReader
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.unwind.fallback_unwind import FallbackUnwinder
-from gdbext.unwind.frame_tables import FrameTable, frame_table
-from gdbext.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
+from gdbext.unwind.frame_steps import FrameStep, FrameSteps
+from gdbext.unwind.unwind_row import ReadMemory, Registers, UnwindRow
 
 END_OF_STACK = "end of stack"
+
+WalkedFrame = tuple[FrameStep, Registers, int, str]
+"""A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
 
 
 class NativeFrame:
@@ -70,156 +68,105 @@ class NativeFrame:
         return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
 
 
-class _Place(NamedTuple):
-    """What is known of a code address: the step to the caller, or why there is none."""
-
-    lookup_pc: int
-    module: Module | None
-    step: UnwindRow | None
-    problem: str
-    is_code: bool
-
-
-class _Stop(Exception):
-    """The walk ends; the message is the reason."""
-
-
 class Unwinder:
     """Walks stacks. One instance serves all threads of a stopped target, as long as its module map stays the same."""
 
-    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
+    def __init__(self, memory: Memory, modules: ModuleTable, steps: FrameSteps | None = None) -> None:
+        architecture = memory.architecture
         self.stopped = ""
-        self._architecture = memory.architecture
-        self._pc, self._sp = self._architecture.program_counter, self._architecture.stack_pointer
-        self._least_growth = self._architecture.call_pushes
+        """Why the last walk ended: "end of stack", or a sentence."""
+        self._steps = steps or FrameSteps(memory, modules)
+        self._read = memory.read
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._kept = frozenset((*architecture.dwarf_registers, self._pc))
+        self._least_growth = architecture.call_pushes
         """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
-        self._memory = memory
-        self._modules = modules
-        self._code = CodeReader(memory, modules)
-        self._guesser = FallbackUnwinder(memory, modules, self._code, self._starts_function)
-        self._tables: dict[int, tuple[FrameTable | None, str]] = {}
-        self._after_call: dict[int, _Place] = {}
-        self._exact: dict[int, _Place] = {}
+        self._guesser = FallbackUnwinder(memory, modules, self._steps.code, self._steps.starts_function)
+
+    def step(self, pc: int, exact: bool) -> FrameStep:
+        """What is known of a code address (see FrameSteps.at)."""
+        return self._steps.at(pc, exact)
 
     def frames(self, registers: Mapping[str, int], limit: int = 1_000_000) -> Iterator[NativeFrame]:
         """All frames of the thread with these registers, innermost first; at least one.
 
-        Never raises for anything that is on the stack: ``stopped`` then says why the walk ended: "end of stack", or
-        a sentence. Memory use does not grow with the number of frames.
+        Never raises for anything that is on the stack: ``stopped`` then says why the walk ended. Memory use does not
+        grow with the number of frames.
+        """
+        pc, sp = self._pc, self._sp
+        current = {name: value for name, value in registers.items() if name in self._kept}
+        for level, (step, known, cfa, how) in enumerate(self.walk(current, self._read)):
+            if level == limit:
+                self.stopped = f"truncated at {limit} frames"
+                return
+            signal = step.row is not None and step.row.is_signal
+            yield NativeFrame(level, known[pc], known[sp], known, cfa, how, signal, step.lookup_pc, step.module)
+
+    def walk(
+        self, registers: Registers, read: ReadMemory, exact: bool = True, guess: bool = True
+    ) -> Iterator[WalkedFrame]:
+        """The frame with these registers, then its callers; ``stopped`` says at the end why there are no more.
+
+        ``read`` reads the stack. ``exact`` where the program counter is the next instruction to run, not where a call
+        returns to. Without ``guess`` only call frame information counts, and what is found by it.
         """
         self.stopped = "not finished"
-        pc, sp = self._pc, self._sp
-        wanted = {*self._architecture.dwarf_registers, pc}
-        current = {name: value for name, value in registers.items() if name in wanted}
-        how, exact = "registers", True
-        seen_trampolines: set[int] = set()
-        for level in range(limit):
-            place = self._place(current[pc], exact)
-            if not exact and not place.is_code:
-                self.stopped = _no_code(current[pc])
-                return
-            cfa, callers, next_how, reason = 0, None, "", ""
-            try:
-                cfa, callers, next_how = self._step(place, current, exact, seen_trampolines)
-            except _Stop as stop:
-                cfa, reason = stop.args[1], stop.args[0]
-            signal = place.step is not None and place.step.is_signal
-            yield NativeFrame(level, current[pc], current[sp], current, cfa, how, signal, place.lookup_pc, place.module)
-            if callers is None:
+        pc, at, how = self._pc, self._steps.at, "registers"
+        trampolines: set[int] = set()
+        while True:
+            step = at(registers[pc], exact)
+            row = step.row
+            if row is None:
+                if not exact and not step.is_code:
+                    self.stopped = _no_code(registers[pc])
+                    return
+                guessed = self._guesser.caller(registers, exact, step.is_code) if guess else None
+                cfa, callers, next_how = guessed or (0, {}, "")
+                reason = self._objection(registers, callers, exact) if guessed else step.problem
+            else:
+                next_how = "signal" if row.is_signal else "cfi"
+                try:
+                    cfa, callers = row.caller(registers, read)
+                except (MemoryFault, KeyError, BadData) as error:
+                    cfa, callers, reason = 0, {}, _problem(error)
+                else:
+                    reason = END_OF_STACK if row.ends else self._objection(registers, callers, exact, row, trampolines)
+            yield step, registers, cfa if reason else callers[self._sp], how
+            if reason:
                 self.stopped = reason
                 return
-            current, how, exact = callers, next_how, signal
-        self.stopped = f"truncated at {limit} frames"
+            registers, how, exact = callers, next_how, row is not None and row.is_signal
 
-    def _step(
-        self, place: _Place, registers: Registers, exact: bool, seen_trampolines: set[int]
-    ) -> tuple[int, Registers, str]:
-        """(CFA, the caller's registers, how they were found). Raises _Stop with reason and CFA."""
-        step = place.step
-        if step is None:
-            guess = self._guesser.caller(registers, exact, place.is_code)
-            if guess is None:
-                raise _Stop(place.problem, 0)
-            cfa, callers, how = guess
-        else:
-            try:
-                cfa, callers = step.caller(registers, self._memory.read)
-            except MemoryFault as fault:
-                raise _Stop(f"stack memory at {fault.address:#x} cannot be read", 0) from None
-            except KeyError as unknown:
-                raise _Stop(f"{unknown.args[0]} is needed to unwind and is not known here", 0) from None
-            except BadData as error:
-                raise _Stop(error.what, 0) from None
-            if step.ends:
-                raise _Stop(END_OF_STACK, cfa)
-            how = "signal" if step.is_signal else "cfi"
+    def _objection(
+        self,
+        registers: Registers,
+        callers: Registers,
+        exact: bool,
+        row: UnwindRow | None = None,
+        trampolines: set[int] | None = None,
+    ) -> str:
+        """Why these cannot be the caller's registers, or why it is not followed; "" where all is well.
+
+        ``trampolines`` are the stack pointers of the signal frames that were met so far.
+        """
         pc, sp = self._pc, self._sp
         if pc not in callers or sp not in callers:
-            raise _Stop("the return address is not known", cfa)
-        if step is not None and step.is_signal:
-            if registers[sp] in seen_trampolines:
-                raise _Stop(f"signal frames go round in a circle at {registers[sp]:#x}", cfa)
-            seen_trampolines.add(registers[sp])
+            return "the return address is not known"
+        if row is not None and row.is_signal and trampolines is not None:
+            if registers[sp] in trampolines:
+                return f"signal frames go round in a circle at {registers[sp]:#x}"
+            trampolines.add(registers[sp])
         elif callers[sp] < registers[sp] + (0 if exact else self._least_growth):
-            raise _Stop(f"the stack does not grow at {registers[pc]:#x} (damaged)", cfa)
-        return callers[sp], callers, how
+            return f"the stack does not grow at {registers[pc]:#x} (damaged)"
+        return ""
 
-    def _place(self, pc: int, exact: bool) -> _Place:
-        places = self._exact if exact else self._after_call
-        place = places.get(pc)
-        if place is None:
-            place = places[pc] = self._prepare(pc, exact)
-        return place
 
-    def _prepare(self, pc: int, exact: bool) -> _Place:
-        lookup = pc if exact or pc == 0 else pc - 1
-        module = self._modules.find(lookup)
-        step, problem = self._compiled(module, lookup) if module is not None else (None, f"no CFI at {pc:#x}")
-        if step is None and self._is_sigreturn(pc):
-            step = SigreturnRow(self._architecture)
-        if step is not None and step.is_signal:
-            lookup = pc
-        return _Place(lookup, module, step, problem, step is not None or self._code.is_code(lookup))
-
-    def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
-        table, problem = self._table(module)
-        if table is not None:
-            vaddr = module.vaddr(pc)
-            try:
-                fde = table.find(vaddr)
-                if fde is not None:
-                    return compile_row(self._architecture, row_at(fde, vaddr)), ""
-            except BadData as error:
-                return None, f"damaged CFI at {pc:#x}: {error.what}"
-        return None, problem or f"no CFI at {pc:#x} ({module.name})"
-
-    def _starts_function(self, address: int) -> bool:
-        """True where call frame information begins a function."""
-        module = self._modules.find(address)
-        table = self._table(module)[0] if module is not None else None
-        if module is None or table is None:
-            return False
-        try:
-            fde = table.find(module.vaddr(address))
-        except BadData:
-            return False
-        return fde is not None and fde.start == module.vaddr(address)
-
-    def _table(self, module: Module) -> tuple[FrameTable | None, str]:
-        found = self._tables.get(module.start)
-        if found is None:
-            try:
-                found = frame_table(module, self._memory), ""
-            except BadData as error:
-                found = None, f"damaged CFI in {module.name}: {error.what}"
-            self._tables[module.start] = found
-        return found
-
-    def _is_sigreturn(self, pc: int) -> bool:
-        """True inside a signal trampoline."""
-        frame = self._architecture.signal_frame
-        code = frame.trampoline
-        return any(self._code.read(pc - entry, len(code)) == code for entry in frame.entries)
+def _problem(error: Exception) -> str:
+    if isinstance(error, MemoryFault):
+        return f"stack memory at {error.address:#x} cannot be read"
+    if isinstance(error, BadData):
+        return error.what
+    return f"{error.args[0]} is needed to unwind and is not known here"
 
 
 def _no_code(pc: int) -> str:

@@ -168,7 +168,7 @@ class LookupStop:
         event = role.event if role.role.opens else ("call" if self._asks_for_callbacks(function) else "redispatch")
         if event not in ("call", "callBoxed") and not self._redispatches:
             return _Caller("", None, nowhere)
-        frame = frame_at(self._session.modules, self._session.memory, returns_to, 8)
+        frame = frame_at(self._session.memory.architecture, self._plan.finder.tables, returns_to, 8)
         place = Place(returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size)
         return _Caller(event, frame, place)
 

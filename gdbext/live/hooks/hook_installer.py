@@ -33,8 +33,9 @@ class HookInstaller:
     ) -> None:
         self.count = 0
         self._session = session
-        self._at_entry = at_entry(session.memory.architecture)
-        self._arguments = session.memory.architecture.argument_registers
+        self._architecture = session.memory.architecture
+        self._at_entry = at_entry(self._architecture)
+        self._arguments = self._architecture.argument_registers
         self._control = control
         self._plan = plan
         self._tracer = tracer
@@ -107,7 +108,7 @@ class HookInstaller:
             self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
 
     def _frame(self, address: int) -> CfaRule | None:
-        return frame_at(self._session.modules, self._session.memory, address, self._at_entry.size)
+        return frame_at(self._architecture, self._plan.finder.tables, address, self._at_entry.size)
 
     # --- structured kernels ----------------------------------------------------------------------
 

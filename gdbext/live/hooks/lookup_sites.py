@@ -19,14 +19,13 @@ from typing import NamedTuple
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.errors import BadData, MemoryFault
-from gdbext.formats.cfi_program import row_at
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Function, Symbolizer
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.roles import static_handle
 from gdbext.torch.symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, LOOKUP, SLOW_PATH
-from gdbext.unwind.frame_tables import frame_table
+from gdbext.unwind.frame_tables import FrameTables
 
 FUNCTION_LIMIT = 1 << 16
 """Bytes of a function that are decoded."""
@@ -99,7 +98,7 @@ class SiteFinder:
         """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
         self._memory = memory
         self._architecture = memory.architecture
-        self._modules = modules
+        self.tables = FrameTables(memory, modules)
         self._symbolizer = symbolizer
         self._shift = num_backends
         self._table = table
@@ -228,30 +227,24 @@ class SiteFinder:
     def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
         """By the call frame information of the lookup's address."""
         return frame_at(
-            self._modules,
-            self._memory,
+            self._architecture,
+            self.tables,
             code[position].address,
             _prologue_size(self._architecture, code[:position]),
         )
 
 
-def frame_at(modules: ModuleTable, memory: Memory, address: int, size: int) -> CfaRule | None:
+def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
     """The CFA's rule at an instruction; ``size`` where the rule does not tell the frame's."""
-    module = modules.find(address)
-    if module is None:
-        return None
     try:
-        table = frame_table(module, memory)
-        fde = table.find(module.vaddr(address)) if table is not None else None
-        row = row_at(fde, module.vaddr(address)) if fde is not None else None
+        row = tables.row(address)
     except (BadData, MemoryFault):
         return None
-    names = memory.architecture.dwarf_registers
+    names = architecture.dwarf_registers
     if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
         return None
     register = names[row.cfa_register]
-    is_top = register == memory.architecture.stack_pointer
-    return CfaRule(register, row.cfa_offset, row.cfa_offset if is_top else size)
+    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == architecture.stack_pointer else size)
 
 
 def _pointer(one: Instruction) -> tuple[str, int, bool] | None:

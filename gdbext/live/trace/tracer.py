@@ -11,7 +11,8 @@ from gdbext.errors import BadData
 from gdbext.live.trace.depth import DEPTH_LIMIT, Depth
 from gdbext.live.trace.sink import Sink
 from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
-from gdbext.unwind.caller_check import CallerWalk, Place, ReadStack
+from gdbext.unwind.caller_check import CallerWalk, Place
+from gdbext.unwind.unwind_row import ReadMemory
 
 if TYPE_CHECKING:
     from gdbext.live.trace.describe import Describer
@@ -41,7 +42,7 @@ class Tracer:
         describer: Describer,
         sink: Sink,
         lineage: CallerWalk,
-        read: ReadStack,
+        read: ReadMemory,
         limits: Limits,
         watched: Callable[[Operator], bool],
         clock: Clock = time.perf_counter,

@@ -21,7 +21,7 @@ from gdbext.live.waiting import torch_session
 from gdbext.log import logger
 from gdbext.model.target_report import TargetReport
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.unwind.caller_check import CallerWalk, Rules
+from gdbext.unwind.caller_check import CallerWalk
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -97,9 +97,13 @@ class Tracing:
         limits = Limits(request.limit, request.depth, request.tid, frozenset(since))
         clock: list[Callable[[], float]] = []
         sink = make_sink(lambda: clock[0](), self._session.target.pid)
-        rules = Rules(self._session.memory, self._session.modules)
-        frame_pointer = self._session.memory.architecture.frame_pointer
-        lineage = CallerWalk(rules, self._control.read, lambda: self._control.register(frame_pointer))
+        architecture = self._session.memory.architecture
+        lineage = CallerWalk(
+            architecture,
+            self._session.unwinder,
+            self._control.read,
+            lambda: self._control.register(architecture.frame_pointer),
+        )
         tracer = Tracer(describer, sink, lineage, self._control.read, limits, self._is_traced)
         clock.append(tracer.now)
         self._hooks = self._place(tracer, operators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.errors import GdbextError
+from gdbext.errors import BadData
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction
@@ -12,7 +12,7 @@ from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.tail_calls import TailCalls
 from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
-from gdbext.unwind.frame_tables import FrameTable, frame_table
+from gdbext.unwind.frame_tables import FrameTables
 from gdbext.unwind.stack import Stack
 
 MAX_FRAME_WORDS = 512
@@ -27,7 +27,7 @@ class KernelMatcher:
         self._symbolizer = symbolizer
         self._sites = sites
         self._tail_calls = TailCalls(memory, symbolizer)
-        self._frame_tables: dict[int, FrameTable | None] = {}
+        self._frame_tables = FrameTables(memory, symbolizer.modules)
 
     def matches_frame(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
@@ -86,15 +86,8 @@ class KernelMatcher:
 
     def _start_by_frame_table(self, stack: Stack, level: int) -> int | None:
         """Where code without symbols (a stripped extension) begins: its call frame information tells."""
-        frame = stack.frames[level]
-        module = frame.module
-        if module is None:
+        try:
+            found = self._frame_tables.entry(stack.frames[level].lookup_pc)
+        except BadData:
             return None
-        if module.start not in self._frame_tables:
-            try:
-                self._frame_tables[module.start] = frame_table(module, self._memory)
-            except GdbextError:
-                self._frame_tables[module.start] = None
-        table = self._frame_tables[module.start]
-        found = table.find(module.vaddr(frame.lookup_pc)) if table is not None else None
-        return None if found is None else module.base + found.start
+        return None if found is None else found[0].base + found[1].start

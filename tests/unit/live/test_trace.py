@@ -9,34 +9,53 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_target import FakeTarget
 
 from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.patterns import direct_calls
+from gdbext.formats.cfi_program import OFFSET, Row, Rule
 from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.process.memory import Memory
+from gdbext.process.modules import ModuleTable
 from gdbext.render.json.chrome_trace import ChromeTrace
 from gdbext.render.text.trace_text import JsonTrace, TextTrace
-from gdbext.unwind.caller_check import CallerCheck, CallerWalk, Place, Rule
+from gdbext.unwind.caller_check import CallerCheck, CallerWalk, Place
+from gdbext.unwind.frame_steps import FrameStep, FrameSteps
+from gdbext.unwind.unwind_row import compile_row
+from gdbext.unwind.unwinder import Unwinder
 
 CODE = 0x1000
 """Where the traced functions' code is; each is 0x100 bytes long."""
 STACK = 0x7000
 
 
-class Stack:
-    """A stack in which frames can be put: its words, and the rule of each code address."""
+class Stack(FrameSteps):
+    """A stack in which frames can be put: its words, and the size of the frame at each code address."""
 
     def __init__(self) -> None:
         self.words: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
+        self.code = None  # type: ignore[assignment]
+
+    def walk(self) -> CallerWalk:
+        memory = Memory(FakeTarget({}))
+        unwinder = Unwinder(memory, ModuleTable(memory.target, memory), self)
+        return CallerWalk(ARCHITECTURE, unwinder, self.read, lambda: 0)
 
     def read(self, address: int, size: int) -> bytes:
         return b"".join(struct.pack("<Q", self.words.get(at, 0)) for at in range(address, address + size, 8))
 
-    def at(self, pc: int) -> Rule | None:
-        return Rule(False, self.sizes[pc], 0) if pc in self.sizes else None
+    def at(self, pc: int, exact: bool) -> FrameStep:
+        lookup = pc if exact else pc - 1
+        if lookup not in self.sizes:
+            return FrameStep(lookup, None, None, "no CFI", True)
+        stack_pointer = ARCHITECTURE.dwarf_registers.index(ARCHITECTURE.stack_pointer)
+        column = ARCHITECTURE.return_column
+        row = Row(stack_pointer, self.sizes[lookup], None, {column: Rule(OFFSET, -8)}, column, False)
+        return FrameStep(lookup, None, compile_row(ARCHITECTURE, row), "", True)
 
 
 class Describer:
@@ -55,7 +74,7 @@ class Case:
         self.lines: list[str] = []
         self.stack = Stack()
         self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
-        lineage = CallerWalk(self.stack, self.stack.read, lambda: 0)  # type: ignore[arg-type]
+        lineage = self.stack.walk()
         self.tracer = Tracer(
             Describer(),  # type: ignore[arg-type]
             self.sink,
@@ -168,7 +187,7 @@ def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
-    lineage = CallerWalk(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    lineage = stack.walk()
     assert lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
     assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
 
@@ -178,7 +197,7 @@ def test_a_damaged_stack_ends_the_walk() -> None:
     nowhere = 0x6050
     stack.words[STACK - 0x108] = nowhere
     stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
-    lineage = CallerWalk(stack, stack.read, lambda: 0)  # type: ignore[arg-type]
+    lineage = stack.walk()
     assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
 
 

@@ -308,4 +308,4 @@ def test_memory_use_does_not_grow_with_the_stack() -> None:
     kept = [next(frames).registers for _ in range(5)]
     assert len({id(one) for one in kept}) == 5
     assert sum(1 for _ in frames) > 2900
-    assert len(one._after_call) == 2
+    assert len(one._steps._after_call) == 2
