@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch_event import DispatchEvent
 
 
 class DispatchStage(Enum):
@@ -45,7 +46,7 @@ class DispatchFrame:
     """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
 
     level: int
-    event: str
+    event: DispatchEvent
     op: str | None
     overload: str
     keyset: DispatchKeySet | None

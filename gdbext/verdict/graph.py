@@ -75,7 +75,7 @@ class WaitGraph:
         return sorted(found.values(), key=len)
 
     def chain(self, tid: int) -> Chain:
-        """The waits from ``tid`` to where they end; of several owners the one that is stuck is followed."""
+        """The waits from ``tid`` to where they end; of several owners one that waits itself is followed."""
         edges: list[WaitEdge] = []
         seen = {tid}
         while True:

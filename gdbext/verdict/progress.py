@@ -77,7 +77,7 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
         labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
         if labels:
             parts.append(f"{phrasing.listed(labels, 4)} {text}")
-    text = f"In {samples} looks over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
+    text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
     stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
     return Finding(FindingKind.NOTE, text, stuck, id="samples")
 
@@ -89,6 +89,6 @@ def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence
     if not finding.kind.traits.movement_refutes_it or moved.isdisjoint(finding.threads):
         return verdict
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
-    text = f"Slow, not stuck: the threads of this wait moved on between the looks. At the last one: {finding.summary}"
+    text = f"Slow, not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
     kind = FindingKind.BUSY if inside else FindingKind.IDLE
     return replace(verdict, finding=replace(finding, kind=kind, summary=text, cycle=(), id=""))

@@ -1,7 +1,7 @@
 """Runaway redispatch: the same operator, or a group of operators, that enters itself again without end.
 
 A repeated operator alone proves nothing: Autograd → CPU is the same operator with another keyset, nested vmap
-levels and Python code may call one operator at many depths and come back. What tells "without end" is, from the
+levels and Python code may call one operator at many depths and come back. What shows that it has no end is, from the
 strongest to the weakest:
 
 * a *redispatch* with the identical keyset: the table gives the very kernel that just did this, again;
@@ -86,7 +86,7 @@ def _endless(
 
 
 def _redispatches(part: Sequence[DispatchFrame]) -> bool:
-    return all(step.event.startswith("redispatch") for step in part) and any(step.keyset for step in part)
+    return all(step.event.is_redispatch for step in part) and any(step.keyset for step in part)
 
 
 def _python_frames(part: Sequence[DispatchFrame], python_levels: Sequence[int]) -> int:

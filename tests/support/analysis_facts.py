@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch_event import DispatchEvent
 from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.model.thread import RunState, ThreadReport
 from gdbext.model.wait import Owner, Resource, Wait
@@ -23,6 +24,5 @@ def thread(tid, waits=None, dispatch=(), state=None, **more):
 
 def step(op, level=0, bits=None, key="CPU", event="call", kernel="k", stage=DispatchStage.IN_KERNEL):
     keyset = DispatchKeySet(bits, (f"K{bits:x}",)) if bits is not None else None
-    return DispatchFrame(
-        level, event, op, "", keyset, key, None, Kernel(kernel) if kernel else None, stage, Certainty.EXACT
-    )
+    entry = Kernel(kernel) if kernel else None
+    return DispatchFrame(level, DispatchEvent(event), op, "", keyset, key, None, entry, stage, Certainty.EXACT)

@@ -68,7 +68,7 @@ def _step(step: DispatchFrame | None) -> dict[str, Any] | None:
     if step is None:
         return None
     return {
-        "event": step.event,
+        "event": step.event.value,
         "op": step.qualified,
         "key": step.key,
         "stage": step.stage.value,

@@ -124,7 +124,7 @@ def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:
         keyset = {"bits": f"{step.keyset.bits:#x}", "keys": list(step.keyset.keys)}
     value: dict[str, Any] = {
         "level": step.level,
-        "event": step.event,
+        "event": step.event.value,
         "op": step.op,
         "overload": step.overload,
         "keyset": keyset,

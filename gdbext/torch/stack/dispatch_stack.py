@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gdbext.errors import GdbextError
+from gdbext.model.dispatch_event import DispatchEvent
 from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
@@ -141,7 +142,7 @@ class DispatchStackReader:
             never_entered = self._unreached.next_key(stack, call, recovered, self._code)
         return DispatchFrame(
             level=call.level,
-            event=call.event or self._hosted_event(stack, call, recovered),
+            event=DispatchEvent(call.event or self._hosted_event(stack, call, recovered)),
             op=operator,
             overload=overload,
             keyset=keyset,

@@ -16,7 +16,7 @@ _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread")
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread for a lock that the functions above it tell, None for any other."""
+    """The wait of a thread for a lock that the functions on its stack identify, None for any other."""
     futex = futex_wait(thread.syscall)
     if futex is None or not futex.is_lock:
         return None
@@ -32,7 +32,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
 
 
 def unidentified(thread: ThreadSnapshot) -> Wait | None:
-    """The wait of a thread inside libc for a lock that nothing tells, None for any other."""
+    """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
     futex = futex_wait(thread.syscall)
     if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES):
         return None

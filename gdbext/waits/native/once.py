@@ -18,7 +18,7 @@ _NEAR = 4
 _DEEP = 200
 """Frames of a thread that are searched for a running initialiser."""
 _CALL_BYTES = 8
-"""Code before a return address that is looked at for a call instruction."""
+"""Bytes of code before a return address that are searched for a call instruction."""
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:

@@ -29,8 +29,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
 
 
 def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:
-    """sem_wait jumps to a local function, which has no name on a stripped libc. The semaphore itself tells: it has no
-    token and at least this waiter, and the futex expects that 0, called from outside of libc."""
+    """sem_wait jumps to a local function, which has no name on a stripped libc. The semaphore itself shows it: it has
+    no token and at least this waiter, and the futex expects that 0, called from outside of libc."""
     if futex.address % 8 or futex.command != WAIT_BITSET or futex.value or not _unnamed_in_libc(thread):
         return False
     semaphore = Semaphore.read(thread.process.memory, futex.address)

@@ -100,5 +100,5 @@ def _holder(thread: ThreadSnapshot, gil: GilState) -> tuple[int, Certainty] | No
 def _held(gil: GilState, holder: tuple[int, Certainty], evidence: str) -> Wait:
     resource = Resource(WaitKind.GIL, gil.address, f"interpreter {gil.interpreter}" if gil.interpreter else "")
     tid, certainty = holder
-    told = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
-    return Wait(resource, Owner(tid), certainty, timed=True, evidence=(evidence, told))
+    state = f"the GIL is locked, its last holder is the thread state {gil.last_holder or 0:#x} of thread {tid}"
+    return Wait(resource, Owner(tid), certainty, timed=True, evidence=(evidence, state))

@@ -88,8 +88,8 @@ def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: boo
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
     if tid is None:
-        owner, told = Owner(ident, gone=True), (evidence, "no thread has that ident")
-        return Wait(resource, owner, Certainty.EXACT, futex.timed, told)
+        owner, why = Owner(ident, gone=True), (evidence, "no thread has that ident")
+        return Wait(resource, owner, Certainty.EXACT, futex.timed, why)
     return Wait(resource, Owner(tid), Certainty.EXACT, futex.timed, (evidence,))
 
 

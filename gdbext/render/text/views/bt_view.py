@@ -104,7 +104,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
 
 def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     key = step.key or "unknown"
-    first = f"#{step.level:<4} [{step.event}] op=[{escape(step.qualified)}], key=[{key}]"
+    first = f"#{step.level:<4} [{step.event.value}] op=[{escape(step.qualified)}], key=[{key}]"
     lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
     lines.append(f"{_PASS}   {_keyset_line(step)}")
     if step.kernel is not None:
