@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
 from gdbext.inspection.target_report import report_target
-from gdbext.live.breakpoints.break_plan import PLACES, BreakRequest, check_keys
+from gdbext.live.breakpoints.break_plan import PLACES, check_keys
 from gdbext.live.host import write
+from gdbext.model.breaks_section import BreakRequest, BreaksSection
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
-    from gdbext.live.run_control import Ending, RunControl
+    from gdbext.live.run_control import RunControl
 
 NAME = "dispatch-break"
 
@@ -37,8 +38,6 @@ yet. With --continue gdb takes no condition: use --key and --has. scripts/dispat
 (with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
 """
 
-_Listed = list[tuple[BreakRequest, list[dict[str, Any]]]]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
@@ -55,26 +54,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Sets, lists or deletes. Raises UsageError, TargetError."""
     control = host.run_control(session)
-    deleted: int | None = None
-    shown: _Listed | None = None
-    notes: list[str] = []
-    ending: Ending | None = None
     if args.delete is not None:
         deleted = host.breakpoints.delete(args.delete)
-    elif not args.list and not host.is_batch:
-        shown, notes = _set(session, host, _request(session, args))
-    elif not args.list:
-        shown, notes, ending = _set_and_run(session, host, control, _request(session, args), args.json)
-    errors = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, NAME),)
-    target = report_target(session)
+        return _report(session, args, BreaksSection(host.breakpoints.listed(), deleted=deleted))
+    if args.list:
+        return _report(session, args, BreaksSection(host.breakpoints.listed()))
+    request = _request(session, args)
+    if host.is_batch:
+        return _report(session, args, _set_and_run(session, host, control, request, args.json))
+    return _report(session, args, _set(session, host, request))
+
+
+def _report(session: Session, args: argparse.Namespace, section: BreaksSection) -> Report:
+    target, ending = report_target(session), section.ending
+    error = None if ending is None else ending.error
     # of a process that has ended nothing is missed
-    unread = session.errors.reports() if ending is None or ending.alive else ()
+    unread = session.errors.reports() if ending is None or ending.kind.leaves_process else ()
     return Report(
         command=NAME,
         target=target,
         view="breaks",
-        errors=(*unread, *errors),
-        extra={"breaks": _document(shown if shown is not None else host.breakpoints.listed(), deleted, ending, notes)},
+        errors=unread if error is None else (*unread, ErrorReport.of(error, NAME)),
+        sections=(section,),
         why=args.why,
     )
 
@@ -85,25 +86,24 @@ def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
     if not args.op:
         raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
-    request = BreakRequest(args.where, args.op, args.key, args.has, args.go_on)
+    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on)
     if session.has_torch:
         check_keys(session.dispatch_keys, request)
     return request
 
 
-def _set(session: Session, host: Host, request: BreakRequest) -> tuple[_Listed, list[str]]:
-    """Set the breakpoints in the user's own debugger; with them what the user must know."""
-    notes = list(host.breakpoints.add(request, session, host.tell).notes)
-    if request.go_on:
-        notes += filter(None, [host.breakpoints.note_on_calls])
-    return host.breakpoints.listed()[-1:], notes
+def _set(session: Session, host: Host, request: BreakRequest) -> BreaksSection:
+    """Set the breakpoints in the user's own debugger."""
+    notes = host.breakpoints.add(request, session, host.tell).notes
+    on_calls = host.breakpoints.note_on_calls if request.go_on else ""
+    return BreaksSection(host.breakpoints.listed()[-1:], (*notes, on_calls) if on_calls else notes)
 
 
 def _set_and_run(
     session: Session, host: Host, control: RunControl, request: BreakRequest, quiet: bool
-) -> tuple[_Listed, list[str], Ending]:
+) -> BreaksSection:
     """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops are
-    told on standard error, and notes are left to the document."""
+    reported on standard error, and notes are left to the document."""
     from gdbext.live.waiting import torch_session
 
     tell = partial(write, 2) if quiet else host.tell
@@ -113,26 +113,8 @@ def _set_and_run(
             for note in () if quiet else notes:  # at once: without a stop the process may run for long
                 tell(f"note: {note}\n")
             ending = control.run()
-            return host.breakpoints.listed()[-1:] if ending.alive else [], list(notes), ending
+            left = host.breakpoints.listed()[-1:] if ending.kind.leaves_process else ()
+            return BreaksSection(left, notes, ending=ending)
         finally:
             host.breakpoints.delete([])
             control.close()
-
-
-def _document(listed: _Listed, deleted: int | None, ending: Ending | None, notes: list[str]) -> dict[str, Any]:
-    return {
-        "requests": [
-            {
-                "where": request.where,
-                "op": list(request.patterns),
-                "key": request.key or None,
-                "has": request.has or None,
-                "continue": request.go_on,
-                "breakpoints": breakpoints,
-            }
-            for request, breakpoints in listed
-        ],
-        "notes": notes,
-        "deleted": deleted,
-        "ending": None if ending is None else {"kind": ending.kind, "text": ending.text, "status": ending.status},
-    }

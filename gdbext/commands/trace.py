@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
 from gdbext.inspection.thread_choice import find_thread
@@ -13,6 +13,7 @@ from gdbext.live.host import write
 from gdbext.live.trace.tracing import Traced, TraceRequest, Tracing
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
+from gdbext.model.trace_section import TraceSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -83,27 +84,19 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
             traced = Tracing(session, control, request, output.notify).run(output.sink)
     finally:
         output.close()
-    host.lets_finish = traced.ending.kind in ("limit", "failed", "replaced")
+    host.lets_finish = traced.ending.kind.is_by_command
+    section = TraceSection(
+        traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes,
+        args.output, output.events,
+    )  # fmt: skip
     return Report(
         command=NAME,
         target=traced.target,
         view="trace",
         errors=(*session.errors.reports(), *_errors(traced)),
-        extra={"trace": {**_document(traced), **output.document()}},
+        sections=(section,),
         why=args.why,
     )
-
-
-def _document(traced: Traced) -> dict[str, Any]:
-    ending = traced.ending
-    return {
-        "count": traced.count,
-        "operators": traced.operators,
-        "hooks": traced.stops,
-        "ending": {"kind": ending.kind, "text": ending.text, "status": ending.status},
-        "open": traced.open_dispatches,
-        "notes": traced.notes,
-    }
 
 
 def _errors(traced: Traced) -> tuple[ErrorReport, ...]:
@@ -118,26 +111,24 @@ class _Output:
         self._path: str | None = args.output
         self._verbose: bool = args.verbose
         self._quiet: bool = args.json
-        self._events: list[dict[str, Any]] | None = [] if args.json and not args.output else None
+        self._events: list[Mapping[str, object]] | None = [] if args.json and not args.output else None
         self._standard_output = standard_output
         self._descriptor = standard_output if self._path is None else open_output(self._path)
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """What the trace goes to."""
-        from gdbext.render.text.trace_text import JsonTrace, TextTrace, Writer
+        from gdbext.render.json.trace_events import JsonTrace, json_lines
+        from gdbext.render.text.trace_text import TextTrace, Writer
 
         if self._events is not None:
-            import json
-
-            events = self._events
-            return JsonTrace(lambda line: events.append(json.loads(line)))
+            return JsonTrace(self._events.append)
         write = Writer(self._descriptor)
         if self._path is not None and self._path.endswith(".json"):
             from gdbext.render.json.chrome_trace import ChromeTrace
 
             return ChromeTrace(write, pid, now)
         if self._path is not None and self._path.endswith(".jsonl"):
-            return JsonTrace(write)
+            return JsonTrace(json_lines(write))
         return TextTrace(write, self._verbose)
 
     def notify(self, text: str) -> None:
@@ -145,9 +136,10 @@ class _Output:
         if not self._quiet:
             write(self._standard_output, f"note: {text}\n")
 
-    def document(self) -> dict[str, Any]:
-        """Where the events are."""
-        return {"output": self._path, **({"events": self._events} if self._events is not None else {})}
+    @property
+    def events(self) -> tuple[Mapping[str, object], ...] | None:
+        """Those for the document, None where they went elsewhere."""
+        return None if self._events is None else tuple(self._events)
 
     def close(self) -> None:
         """Close the file."""

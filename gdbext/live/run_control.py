@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.errors import GdbextError
 from gdbext.live.hooks.lookup_sites import CfaRule
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.ending import Ending
 
 Handler = Callable[[int, int, int], bool]
 """(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
@@ -28,25 +28,6 @@ class HookSpec:
     handler: Handler
     register: str = ""
     load: int | None = None
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Why the process does not run any more, or is not to.
-
-    ``kind``: "asked" (a handler wanted it), "exited", "killed", "interrupted", "signal", "stopped" (a breakpoint of
-    the user's, a catchpoint), "replaced" (exec), "failed" (``error`` says why), "gone".
-    """
-
-    kind: str
-    text: str
-    status: int | None = None
-    error: GdbextError | None = None
-
-    @property
-    def alive(self) -> bool:
-        """There is still a process to look at."""
-        return self.kind not in ("exited", "killed", "gone")
 
 
 class Hook(Protocol):

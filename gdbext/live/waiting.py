@@ -12,7 +12,8 @@ from collections.abc import Callable
 from gdbext.errors import GdbextError, NotTorch, TargetGone
 from gdbext.inspection.session import Session
 from gdbext.live.hooks.lookup_sites import at_entry
-from gdbext.live.run_control import Ending, Hook, HookSpec, RunControl
+from gdbext.live.run_control import Hook, HookSpec, RunControl
+from gdbext.model.ending import Ending, EndingKind
 from gdbext.torch.symbols import CPU, STEP_CALLBACKS
 
 LOADER_STATE = "_dl_debug_state"
@@ -39,7 +40,7 @@ def _run_to(control: RunControl, session: Session, address: int, wanted: Callabl
         ending = control.run()
     finally:
         hook.remove()
-    if ending.kind != "asked":
+    if ending.kind is not EndingKind.ASKED:
         raise _never(ending)
     return control.session()
 

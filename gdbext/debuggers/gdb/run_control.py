@@ -14,8 +14,9 @@ import gdb
 
 from gdbext.debuggers.gdb.target import stopped_target
 from gdbext.errors import GdbextError, MemoryFault, TargetError
-from gdbext.live.run_control import Ending, HookSpec
+from gdbext.live.run_control import HookSpec
 from gdbext.log import logger
+from gdbext.model.ending import Ending, EndingKind
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -156,11 +157,11 @@ class GdbRunControl:
             gdb.execute("continue", False, True)
         except KeyboardInterrupt:
             self._interrupt()
-            return Ending("interrupted", "interrupted")
+            return Ending(EndingKind.INTERRUPTED, "interrupted")
         except gdb.error as error:
             if self._is_another_program():  # gdb tried to set our breakpoints in it
                 return _REPLACED
-            return Ending("failed", f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
+            return Ending(EndingKind.FAILED, f"gdb cannot resume the process: {error}", error=TargetError(str(error)))
         if self._failure is not None:
             return _failed(self._failure)
         if self._exit is not None:
@@ -169,21 +170,21 @@ class GdbRunControl:
 
     def _why_stopped(self) -> Ending | None:
         if gdb.selected_inferior().pid == 0:
-            return Ending("gone", "the process ended")
+            return Ending(EndingKind.GONE, "the process ended")
         if self.asked:
-            return Ending("asked", "")
+            return Ending(EndingKind.ASKED, "")
         event = self._stop
         if isinstance(event, gdb.SignalEvent):
             name = event.stop_signal
             if name == "SIGINT":
-                return Ending("interrupted", "interrupted")
-            return None if name in _PASSED_ON else Ending("signal", f"the process got {name}")
+                return Ending(EndingKind.INTERRUPTED, "interrupted")
+            return None if name in _PASSED_ON else Ending(EndingKind.SIGNAL, f"the process got {name}")
         if isinstance(event, gdb.BreakpointEvent):
             if any(each.number == self._exec_catch for each in event.breakpoints):
                 return _REPLACED
             numbers = [each.number for each in event.breakpoints if not isinstance(each, GdbHook)]
-            return Ending("stopped", f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
-        return Ending("stopped", "gdb stopped the process")
+            return Ending(EndingKind.STOPPED, f"breakpoint {numbers[0]}" if numbers else "a breakpoint")
+        return Ending(EndingKind.STOPPED, "gdb stopped the process")
 
     def _is_another_program(self) -> bool:
         """It is not the program that ran when the process was resumed."""
@@ -207,7 +208,7 @@ class GdbRunControl:
         self._stop = event
 
 
-_REPLACED = Ending("replaced", "the process replaced itself by another program (exec)")
+_REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
 
 
 def _program() -> str:
@@ -222,20 +223,20 @@ def _program() -> str:
 
 def _failed(error: BaseException) -> Ending:
     if isinstance(error, KeyboardInterrupt):
-        return Ending("interrupted", "interrupted")
+        return Ending(EndingKind.INTERRUPTED, "interrupted")
     if isinstance(error, GdbextError):
-        return Ending("failed", error.what, error=error)
+        return Ending(EndingKind.FAILED, error.what, error=error)
     if isinstance(error, OSError):
         what = f"the trace cannot be written: {error.strerror}"
-        return Ending("failed", what, error=TargetError(what, help="make room, or name another --output"))
-    return Ending("failed", str(error), error=TargetError(f"gdb: {error}"))
+        return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
+    return Ending(EndingKind.FAILED, str(error), error=TargetError(f"gdb: {error}"))
 
 
 def _exited(event: Any) -> Ending:
     status = getattr(event, "exit_code", None)
     if status is None:
-        return Ending("killed", "the process was killed by a signal")
-    return Ending("exited", f"the process exited with status {status}", status=int(status))
+        return Ending(EndingKind.KILLED, "the process was killed by a signal")
+    return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=int(status))
 
 
 def _quietly(command: str) -> bool:

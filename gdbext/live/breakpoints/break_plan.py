@@ -11,6 +11,7 @@ from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
 from gdbext.live.hooks.all_calls import AllCalls, Host
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.model.breaks_section import BreakRequest
 from gdbext.torch.symbols import COMPUTE_ENTRY
 from gdbext.torch.values.key_names import KeyNames
 
@@ -51,17 +52,6 @@ class ArgumentPlace:
 
     skipped: int
     function: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class BreakRequest:
-    """What the user asked for; ``key`` and ``has`` are key names, "" for any."""
-
-    where: str
-    patterns: Sequence[str]
-    key: str = ""
-    has: str = ""
-    go_on: bool = False
 
 
 class BreakPlan:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError, UsageError
-from gdbext.live.breakpoints.break_plan import BreakPlan, BreakRequest, BreakSite
+from gdbext.live.breakpoints.break_plan import BreakPlan, BreakSite
 from gdbext.live.breakpoints.conditions import ALWAYS, holds
 from gdbext.live.breakpoints.stop_report import stop_lines
+from gdbext.model.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.registry.operator_names import matcher
-from gdbext.torch.symbols import STEP_CALLBACKS_FUNCTION
+from gdbext.torch.symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -49,7 +50,7 @@ class BreakSet:
         """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
         share; ``tell`` shows text at once."""
         self.request = request
-        self.notes: list[str] = []
+        self.notes: tuple[str, ...] = ()
         self._setter = setter
         self._open_session = open_session
         self._watch_of = watch_of
@@ -78,6 +79,20 @@ class BreakSet:
         ours = (*self._placed, self._waiting, self._pending)
         return [each for each in ours if each is not None and each.breakpoint.is_alive()]
 
+    def report(self) -> RequestedBreakpoints:
+        """The request with its breakpoints."""
+        return RequestedBreakpoints(self.request, tuple(self._report(each) for each in self.alive()))
+
+    def _report(self, placed: Placed) -> PlacedBreakpoint:
+        one, site = placed.breakpoint, placed.site
+        if site is None:
+            place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
+            return PlacedBreakpoint(one.number, place, one.hits, waits_for=placed.awaits or None)
+        return PlacedBreakpoint(
+            one.number, site.what, one.hits, site.address, site.name, site.event,
+            self._setter.text_of(site.condition) or None,
+        )  # fmt: skip
+
     # --- setting them ----------------------------------------------------------------------------
 
     def resolve(self, session: Session) -> None:
@@ -91,9 +106,10 @@ class BreakSet:
         if missing and not watch.addresses:
             raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
         awaited = "" if self._add(plan) or missing else self._absent()
-        self.notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
+        notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
         if awaited:
-            self.notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
+            notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
+        self.notes = tuple(notes)
         if missing:
             awaited = f"{', '.join(missing)} is registered"
         if awaited and self._waiting is None and watch.addresses:

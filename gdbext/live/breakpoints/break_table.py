@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
-from gdbext.live.breakpoints.break_set import BreakSet, Placed
+from gdbext.live.breakpoints.break_set import BreakSet
 from gdbext.live.breakpoints.registration_watch import RegistrationWatch
-from gdbext.torch.symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.live.breakpoints.break_plan import BreakRequest
     from gdbext.live.breakpoints.setter import BreakpointSetter
+    from gdbext.model.breaks_section import BreakRequest, RequestedBreakpoints
 
 
 class BreakTable:
@@ -51,10 +50,10 @@ class BreakTable:
             self._forget()
         return found
 
-    def listed(self) -> list[tuple[BreakRequest, list[dict[str, Any]]]]:
-        """Every request with its breakpoints: number, place, hits, whether it is pending."""
+    def listed(self) -> tuple[RequestedBreakpoints, ...]:
+        """Every request with its breakpoints, in the order in which they were made."""
         self._forget()
-        return [(each.request, [self._document(one) for one in each.alive()]) for each in self._sets]
+        return tuple(each.report() for each in self._sets)
 
     def delete(self, numbers: Sequence[int]) -> int:
         """Delete these breakpoints, all for none; how many were. Raises UsageError for a number that is not ours."""
@@ -115,20 +114,6 @@ class BreakTable:
         self._end_watch()
         for each in self._sets:
             each.suspend()
-
-    def _document(self, one: Placed) -> dict[str, Any]:
-        site = one.site
-        return {
-            "number": one.breakpoint.number,
-            "pending": site is None,
-            "address": f"{site.address:#x}" if site else None,
-            "op": site.name if site else None,
-            "event": site.event if site else None,
-            "place": site.what if site else REGISTER_SCHEMA_FUNCTION if one.awaits else STEP_CALLBACKS_FUNCTION,
-            "waits_for": one.awaits or None,
-            "condition": (self._setter.text_of(site.condition) if site else "") or None,
-            "hits": one.breakpoint.hits,
-        }
 
 
 def _readable(session: Session) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -25,52 +26,37 @@ MEANINGS = {
 """By the stage of dispatch-bt's innermost step; after the table "Where to look" of the print-based procedure."""
 
 
-def aftermath(control: RunControl, threads: Mapping[int, Sequence[TracedDispatch]]) -> list[dict[str, Any]]:
+def open_threads(control: RunControl, threads: Mapping[int, Sequence[TracedDispatch]]) -> tuple[OpenThread, ...]:
     """For each thread with dispatches that are still on its stack: those, the innermost step and its meaning."""
     if not threads:
-        return []
+        return ()
     try:
         session = control.session()
         stopped = {thread.tid: thread for thread in session.target.threads()}
     except GdbextError:
-        return []
-    found = []
-    for tid, dispatches in threads.items():
-        thread = stopped.get(tid)
-        told = _of_thread(session, thread, dispatches) if thread is not None else None
-        if told is not None:
-            found.append(told)
-    return found
+        return ()
+    found = [_of_thread(session, stopped[tid], dispatches) for tid, dispatches in threads.items() if tid in stopped]
+    return tuple(each for each in found if each is not None)
 
 
-def _of_thread(session: Session, thread: Thread, dispatches: Sequence[TracedDispatch]) -> dict[str, Any] | None:
+def _of_thread(session: Session, thread: Thread, dispatches: Sequence[TracedDispatch]) -> OpenThread | None:
     try:
         snapshot = session.threads.of(thread)
     except GdbextError:
         return None
     frames = {frame.cfa for frame in snapshot.frames}
-    alive = [dispatch for dispatch in dispatches if dispatch.cfa in frames]
+    alive = [
+        OpenDispatch(one.found.event, one.found.qualified, one.found.key, one.last)
+        for one in dispatches
+        if one.cfa in frames
+    ]
     if not alive:
         return None
     innermost = snapshot.dispatch[0] if snapshot.dispatch else None
-    return {
-        "tid": thread.tid,
-        "open": [
-            {"event": one.found.event, "op": one.found.qualified, "key": one.found.key, "last": one.last}
-            for one in alive
-        ],
-        "stopped_in": _step(innermost),
-        "meaning": MEANINGS[innermost.stage] if innermost is not None else "",
-    }
+    meaning = MEANINGS[innermost.stage] if innermost is not None else ""
+    return OpenThread(thread.tid, tuple(alive), None if innermost is None else _step(innermost), meaning)
 
 
-def _step(step: DispatchFrame | None) -> dict[str, Any] | None:
-    if step is None:
-        return None
-    return {
-        "event": step.event.value,
-        "op": step.qualified,
-        "key": step.key,
-        "stage": step.stage.value,
-        "kernel": step.kernel.function if step.kernel is not None else None,
-    }
+def _step(step: DispatchFrame) -> InnermostStep:
+    kernel = step.kernel.function if step.kernel is not None else None
+    return InnermostStep(step.event, step.qualified, step.key, step.stage, kernel)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError
 from gdbext.inspection.target_report import report_target
 from gdbext.live.hooks.all_calls import AllCalls
 from gdbext.live.hooks.hook_installer import HookInstaller
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
-from gdbext.live.run_control import Ending, RunControl
+from gdbext.live.run_control import RunControl
 from gdbext.live.trace.describe import Describer
-from gdbext.live.trace.open_dispatches import aftermath
+from gdbext.live.trace.open_dispatches import open_threads
 from gdbext.live.trace.sink import Sink
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.live.waiting import torch_session
 from gdbext.log import logger
+from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.target_report import TargetReport
+from gdbext.model.trace_section import OpenThread
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.unwind.caller_check import CallerWalk
 
@@ -51,17 +53,17 @@ class TraceRequest:
     since: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Traced:
-    """What is left to tell when the trace is over."""
+    """What is known when the trace is over."""
 
     target: TargetReport
     count: int
     ending: Ending
-    operators: list[str]
-    stops: int
-    open_dispatches: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    operators: tuple[str, ...]
+    hooks: int
+    open: tuple[OpenThread, ...]
+    notes: tuple[str, ...]
 
 
 class Tracing:
@@ -201,12 +203,14 @@ class Tracing:
 
     def _finish(self, tracer: Tracer, sink: Sink, ending: Ending) -> Traced:
         if tracer.ended == "limit":
-            ending = Ending("limit", f"--limit {self._request.limit}")
+            ending = Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
         try:
             sink.close()
         except OSError as error:
             what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
-            ending = Ending("failed", what, error=TargetError(what, help="make room, or name another --output"))
-        hangs = ending.alive and ending.kind not in ("replaced", "limit")
-        left = aftermath(self._control, tracer.depth.threads()) if hangs else []
-        return Traced(self._target, tracer.count, ending, sorted(tracer.operators), self._hooks, left, self._notes)
+            error_report = TargetError(what, help="make room, or name another --output")
+            ending = Ending(EndingKind.FAILED, what, error=error_report)
+        hangs = ending.kind.leaves_process and ending.kind not in (EndingKind.REPLACED, EndingKind.LIMIT)
+        left = open_threads(self._control, tracer.depth.threads()) if hangs else ()
+        operators = tuple(sorted(tracer.operators))
+        return Traced(self._target, tracer.count, ending, operators, self._hooks, left, tuple(self._notes))

@@ -11,6 +11,8 @@ from gdbext.render.json.values import plain
 _RENDERERS = {
     "operators": "operators_document",
     "lookup": "lookup_document",
+    "breaks": "breaks_document",
+    "trace": "trace_document",
     "keyset": "keyset_document",
     "info": "target_info_document",
 }

@@ -1,4 +1,4 @@
-"""A trace as lines: PyTorch's own words (``_print_dispatch_trace``, Dispatcher.cpp), or one JSON object a line.
+"""A trace as lines in PyTorch's own words (``_print_dispatch_trace``, Dispatcher.cpp).
 
 PyTorch prints as many spaces as dispatches are open, the new one included, then ``[call] op=[…], key=[…]``. Lines of
 --verbose stand one space further in and have words of their own, so that the others stay comparable.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.render.text.style import escape
@@ -32,7 +31,7 @@ class TextTrace:
         found = dispatch.found
         known = self._texts.get(id(found))
         if known is None:
-            # The Found is kept along, so that its id stays its own.
+            # The LookupResult is kept along, so that its id stays its own.
             known = self._texts[id(found)] = (found, dispatch_text(found).encode())
         self._line(dispatch.tid, dispatch.depth, known[1])
         if self._verbose:
@@ -73,62 +72,6 @@ def lookup_texts(found: LookupResult) -> list[str]:
         f"[index] key=[{found.key}], index=[{found.table_index}], {kinds}\n",
         f"[found] kernel=[{escape(found.kernel or found.kind)}]{where}{escape(origin)}\n",
     ]
-
-
-class JsonTrace:
-    """One JSON object a line: every dispatch, step and end as it happens."""
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self._write = write
-
-    def entry(self, tid: int, depth: int, event: str, name: str) -> None:
-        """``{"step": "entry"}``."""
-        self._put({"step": "entry", "tid": tid, "depth": depth, "event": event, "op": name})
-
-    def dispatch(self, dispatch: TracedDispatch) -> None:
-        """``{"step": "dispatch"}`` with everything that is known."""
-        self._put({"step": "dispatch", **dispatch_document(dispatch)})
-
-    def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
-        """A step of a dispatch, which ``number`` names."""
-        self._put({"step": word, "tid": dispatch.tid, "number": dispatch.number, "text": text})
-
-    def ended(self, dispatch: TracedDispatch) -> None:
-        """``{"step": "end"}``."""
-        self._put({"step": "end", "tid": dispatch.tid, "number": dispatch.number, "returned": dispatch.returned})
-
-    def close(self) -> None:
-        """Nothing is kept back."""
-
-    def _put(self, document: dict[str, Any]) -> None:
-        import json
-
-        self._write(json.dumps(document).encode() + b"\n")
-
-
-def dispatch_document(dispatch: TracedDispatch) -> dict[str, Any]:
-    """A dispatch as plain values; names as in the contract's STEP."""
-    found = dispatch.found
-    return {
-        "number": dispatch.number,
-        "tid": dispatch.tid,
-        "depth": dispatch.depth,
-        "event": found.event,
-        "op": found.op,
-        "overload": found.overload,
-        "keyset": {"bits": f"{found.bits:#x}", "keys": list(found.keys)},
-        "key": found.key,
-        "table_index": found.table_index,
-        "kernel": {
-            "function": found.kernel or None,
-            "valid": found.valid,
-            "boxed": found.boxed,
-            "unboxed": found.unboxed,
-            "fallthrough": found.fallthrough,
-            "registered_at": found.registered_at or None,
-            "path": found.path or None,
-        },
-    }
 
 
 class Writer:

@@ -21,7 +21,8 @@ from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.render.json.chrome_trace import ChromeTrace
-from gdbext.render.text.trace_text import JsonTrace, TextTrace
+from gdbext.render.json.trace_events import JsonTrace, json_lines
+from gdbext.render.text.trace_text import TextTrace
 from gdbext.unwind.caller_check import CallerCheck, CallerWalk, Place
 from gdbext.unwind.frame_steps import FrameStep, FrameSteps
 from gdbext.unwind.unwind_row import compile_row
@@ -232,7 +233,7 @@ def test_an_empty_chrome_trace_is_json() -> None:
 
 def test_json_lines() -> None:
     parts: list[bytes] = []
-    trace = JsonTrace(parts.append)
+    trace = JsonTrace(json_lines(parts.append))
     one = dispatch(1, 1, 2)
     trace.dispatch(one)
     trace.step(one, "enter", "x")

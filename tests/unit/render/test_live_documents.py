@@ -1,0 +1,128 @@
+"""``breaks`` and ``trace`` of a report: as JSON and as text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.model.ending import Ending, EndingKind
+from gdbext.model.report import Report
+from gdbext.model.section import Section
+from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.render.json import json_report
+from gdbext.render.text import text_report
+
+REQUEST = BreakRequest("kernel", ("aten::mm", "add"), "CPU", "Meta", go_on=True)
+BREAKS = BreaksSection(
+    requests=(
+        RequestedBreakpoints(
+            REQUEST,
+            (
+                PlacedBreakpoint(3, "wrapper_CPU_mm", 7, 0x7F00, "aten::mm", "kernel", "$rdi == 0x10"),
+                PlacedBreakpoint(4, "registerSchema", 0, waits_for="add is registered"),
+                PlacedBreakpoint(5, "getStepCallbacks", 0),
+            ),
+        ),
+    ),
+    notes=("a note",),
+    ending=Ending(EndingKind.EXITED, "the process exited with status 7", status=7),
+)
+TRACE = TraceSection(
+    count=1,
+    operators=("aten::mm",),
+    hooks=12,
+    ending=Ending(EndingKind.INTERRUPTED, "interrupted"),
+    open=(
+        OpenThread(
+            9,
+            (OpenDispatch("call", "aten::mm", "Meta", "lookup"),),
+            InnermostStep(DispatchEvent.CALL, "aten::mm", None, DispatchStage.IN_KERNEL, "meta_mm"),
+            "it is inside",
+        ),
+    ),
+    notes=("slow",),
+)
+
+
+def document(name: str, section: Section) -> Any:
+    report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
+    return json.loads(json_report.render(report, pretty=False))[name]
+
+
+def text(name: str, section: Section) -> str:
+    report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
+    return text_report.render(report, False, 100)
+
+
+def test_breakpoints_as_json() -> None:
+    found = document("breaks", BREAKS)
+    assert found["ending"] == {"kind": "exited", "text": "the process exited with status 7", "status": 7}
+    assert (found["notes"], found["deleted"]) == (["a note"], None)
+    (request,) = found["requests"]
+    placed, awaiting, pending = request.pop("breakpoints")
+    assert request == {"where": "kernel", "op": ["aten::mm", "add"], "key": "CPU", "has": "Meta", "continue": True}
+    assert placed == {
+        "number": 3, "pending": False, "address": "0x7f00", "op": "aten::mm", "event": "kernel",
+        "place": "wrapper_CPU_mm", "waits_for": None, "condition": "$rdi == 0x10", "hits": 7,
+    }  # fmt: skip
+    nothing = {"op": None, "event": None, "condition": None, "address": None, "pending": True, "hits": 0}
+    assert awaiting == {**nothing, "number": 4, "place": "registerSchema", "waits_for": "add is registered"}
+    assert pending == {**nothing, "number": 5, "place": "getStepCallbacks", "waits_for": None}
+
+
+def test_breakpoints_as_text() -> None:
+    assert text("breaks", BREAKS).splitlines()[-6:] == [
+        "ended: the process exited with status 7",
+        "note: a note",
+        "kernel aten::mm add --key CPU --has Meta --continue",
+        "  breakpoint 3 at 0x7f00: aten::mm kernel: wrapper_CPU_mm, if $rdi == 0x10, 7 hits",
+        "  breakpoint 4: pending: set when add is registered",
+        "  breakpoint 5: pending: set when torch is loaded and used (getStepCallbacks)",
+    ]
+    assert "no breakpoints of dispatch-break" in text("breaks", BreaksSection(()))
+    assert "3 breakpoints deleted" in text("breaks", BreaksSection((), deleted=3))
+
+
+def test_a_trace_as_json() -> None:
+    found = document("trace", TRACE)
+    assert "events" not in found
+    assert found["open"] == [
+        {
+            "tid": 9,
+            "open": [{"event": "call", "op": "aten::mm", "key": "Meta", "last": "lookup"}],
+            "stopped_in": {
+                "event": "call", "op": "aten::mm", "key": None, "stage": "in-kernel", "kernel": "meta_mm",
+            },
+            "meaning": "it is inside",
+        }
+    ]  # fmt: skip
+    assert {name: found[name] for name in ("count", "operators", "hooks", "notes", "output", "ending")} == {
+        "count": 1, "operators": ["aten::mm"], "hooks": 12, "notes": ["slow"], "output": None,
+        "ending": {"kind": "interrupted", "text": "interrupted", "status": None},
+    }  # fmt: skip
+
+
+def test_events_of_a_trace_are_in_the_document_only_where_they_went_nowhere_else() -> None:
+    section = TraceSection(0, (), 1, Ending(EndingKind.ASKED, ""), events=({"step": "end", "number": 1},))
+    assert document("trace", section)["events"] == [{"step": "end", "number": 1}]
+
+
+def test_a_trace_as_text() -> None:
+    assert text("trace", TRACE).splitlines()[-6:] == [
+        "1 dispatch traced; ended: interrupted",
+        "  note: slow",
+        "thread 9 has not come back from:",
+        "  [call] op=[aten::mm], key=[Meta]  last step seen: lookup",
+        "  now in: aten::mm, key unknown, in-kernel, kernel meta_mm",
+        "  that means: it is inside",
+    ]
+
+
+@pytest.mark.parametrize("kind", EndingKind)
+def test_what_an_ending_leaves(kind: EndingKind) -> None:
+    assert kind.leaves_process == (kind.value not in ("exited", "killed", "gone"))
+    assert kind.is_by_command == (kind.value in ("limit", "failed", "replaced"))
