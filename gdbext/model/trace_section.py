@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.model.dispatch_event import DispatchEvent
+from gdbext.model.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending
 from gdbext.model.section import Section
 

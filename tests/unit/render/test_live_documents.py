@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.model.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.model.dispatch_event import DispatchEvent
+from gdbext.model.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.report import Report
 from gdbext.model.section import Section
