@@ -11,7 +11,7 @@ import pytest
 from harness import Inferior, Pool
 from ways import WAYS, Look
 
-pytest_plugins = ["alone", "dispositions", "markers"]
+pytest_plugins = ["alone", "dispositions", "groups", "markers"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,16 +68,3 @@ def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
 def look(request: pytest.FixtureRequest) -> Look:
     """Every way to look: ``look(inferior("meta-mm"), "dispatch-bt")``."""
     return Look(*request.param)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Within a module, what looks at the same inferior runs in a row: it is started and dumped once."""
-    rank: dict[tuple[str, str], int] = {}
-
-    def position(item: pytest.Item) -> tuple[int, int]:
-        parameters = getattr(item, "callspec", None)
-        scenario = str(parameters.params.get("scenario", "")) if parameters else ""
-        module = rank.setdefault((item.nodeid.split("::")[0], ""), len(rank))
-        return module, rank.setdefault((item.nodeid.split("::")[0], scenario), len(rank)) if scenario else 0
-
-    items.sort(key=position)

@@ -1,13 +1,16 @@
 """Runs inside gdb: writes what gdb and what our unwinder make of the same stop, for test_unwind_vs_gdb.py to compare.
 
 Settings come from the environment: PROBE_OUTPUT (a file, one JSON document per stop and line), PROBE_STEPS (how many
-instructions to step, with a look before each), PROBE_BREAK (run to that function first), PROBE_CORE (a core's path).
+instructions to step, with a look before each), PROBE_SAMPLES (how many times to let it run on for a moment, with a look
+after each), PROBE_BREAK (run to that function first), PROBE_CORE (a core's path).
 """
 
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import gdb
@@ -131,6 +134,10 @@ def main():
             gdb.execute("stepi", to_string=True)
             if not gdb.selected_inferior().threads():
                 break
+            look(memory, unwinder, stream)
+        for _ in range(int(os.environ.get("PROBE_SAMPLES", "0"))):
+            threading.Timer(0.1, os.kill, (target.pid, signal.SIGINT)).start()
+            gdb.execute("continue", to_string=True)
             look(memory, unwinder, stream)
 
 

@@ -1,0 +1,62 @@
+"""A pytest plugin: tests that share a process run in a row, and by the same worker where several share the work.
+
+A hung program takes seconds to start and to dump, so it is started once for all tests of a module that look at it; for
+those with a parameter ``scenario``, once for each scenario.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHARED = ("module", "package", "class")
+"""Scopes of fixtures that one worker sets up for several tests."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before pytest-xdist looks at the groups."""
+    rank: dict[tuple[str, str], int] = {}
+
+    def position(item: pytest.Item) -> tuple[int, int]:
+        module, scenario = item.nodeid.split("::")[0], _scenario(item)
+        first = rank.setdefault((module, ""), len(rank))
+        return first, rank.setdefault((module, scenario), len(rank)) if scenario else 0
+
+    items.sort(key=position)
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            group = group_of(item)
+            if group:
+                item.add_marker(pytest.mark.xdist_group(group))
+
+
+def group_of(item: pytest.Item) -> str:
+    """The name of the group, "" for a test that any worker may run at any time."""
+    shared = _shared_fixtures(item)
+    if not shared and "inferior" not in getattr(item, "fixturenames", ()):
+        return ""
+    parts = [_scenario(item)] if _scenario(item) else [_text(_parameters(item)[name]) for name in shared]
+    return "-".join([Path(item.nodeid.split("::")[0]).stem.removeprefix("test_"), *filter(None, parts)])
+
+
+def _shared_fixtures(item: pytest.Item) -> list[str]:
+    """Names of the fixtures of a shared scope that this test is parametrized by; [""] for others of such a scope."""
+    definitions: dict[str, Any] = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    names = [name for name, found in definitions.items() if found[-1].scope in SHARED]
+    return sorted(name for name in names if name in _parameters(item)) or [""][: len(names)]
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return {"": "", **(callspec.params if callspec else {})}
+
+
+def _scenario(item: pytest.Item) -> str:
+    return _text(_parameters(item).get("scenario", ""))
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "name", value))
