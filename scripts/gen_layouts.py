@@ -1,59 +1,111 @@
 #!/usr/bin/env python3
-"""Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from installed headers."""
+"""Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from headers.
+
+The files of PyTorch share what they have in common (gdbext/layouts/packed.py): new ones join those in the folder.
+"""
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
+
+import torch_wheels  # noqa: E402
 
 from gdbext.errors import LayoutError  # noqa: E402
 from gdbext.layouts import store  # noqa: E402
-from gdbext.layouts.measure import generate, write  # noqa: E402
+from gdbext.layouts.measure import generate, pack, write  # noqa: E402
 
-DATA = ROOT / "gdbext" / "layouts" / "data"
+Document = dict[str, Any]
 
 
 def main() -> int:
     """Exit status 0 when every file was written, 1 when one could not be made, 2 for wrong usage."""
+    options = _parser().parse_args()
+    jobs: list[tuple[str, Callable[[], Iterator[Document]]]] = []
+    for folder in options.torch:
+        jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler)))
+    for prefix in options.cpython:
+        jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
+    if options.releases is not None:
+        versions = options.releases or torch_wheels.released()
+        jobs += [(version, partial(_of_release, version, options.compiler)) for version in versions]
+    if not jobs and not options.index:
+        _parser().error("nothing to do: give --torch, --cpython, --releases or --index")
+    failed = [name for name, make in jobs if not _do(name, make, options.output)]
+    write.write(store.make_index(options.output), options.output / store.INDEX)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", type=Path, action="append", default=[], metavar="DIR",
                         help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
+    parser.add_argument("--releases", nargs="*", metavar="VERSION",
+                        help="released wheels, one after the other from the package index: these versions, or all from "
+                        "2.0.0 on. One takes 2 GB for a while, and some minutes; both ABIs of the standard library are "
+                        "measured where the wheel has the old one")  # fmt: skip
     parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
                         help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=DATA, metavar="DIR",
+    parser.add_argument("--output", type=Path, default=store.DATA, metavar="DIR",
                         help="folder for the files (default: %(default)s)")  # fmt: skip
     parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
     parser.add_argument("--index", action="store_true", help="only make the folder's index.json again")
-    options = parser.parse_args()
-    jobs: list[tuple[Callable[..., dict[str, Any]], Path]] = []
-    jobs += [(generate.torch_document, folder) for folder in options.torch]
-    jobs += [(generate.cpython_document, folder) for folder in options.cpython]
-    if not jobs and not options.index:
-        parser.error("nothing to do: give --torch, --cpython or --index")
-    status = 0
-    for make, folder in jobs:
-        try:
-            print(keep(make(folder.resolve(), options.compiler), options.output))
-        except LayoutError as error:
-            print(f"error: {folder}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
-            status = 1
-    write.write(store.make_index(options.output), options.output / store.INDEX)
-    return status
+    return parser
 
 
-def keep(document: dict[str, object], folder: Path) -> Path:
+def _do(name: str, make: Callable[[], Iterator[Document]], folder: Path) -> bool:
+    started = time.monotonic()
+    try:
+        for document in make():
+            _keep(document, folder)
+    except LayoutError as error:
+        print(f"error: {name}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
+        return False
+    print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return True
+
+
+def _of_torch(torch: Path, compiler: str | None) -> Iterator[Document]:
+    """The layout of these headers; where the library has the old ABI, that of builds with the new one as well."""
+    found = generate.torch_document(torch, compiler)
+    yield found
+    if not found["provenance"]["cxx11_abi"]:
+        yield generate.torch_document(torch, compiler, cxx11=True)
+
+
+def _of_release(version: str, compiler: str | None) -> Iterator[Document]:
+    scratch = Path(tempfile.mkdtemp(prefix="gdbext-wheel-"))
+    try:
+        yield from _of_torch(torch_wheels.fetch(version, scratch), compiler)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
+    yield generate.cpython_document(prefix, compiler)
+
+
+def _keep(document: Document, folder: Path) -> None:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
-    write.write(document, path)
+    if document["kind"] == "torch":
+        others = (each for each in sorted(folder.glob("torch-*.json")) if each != path)
+        pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
+    else:
+        write.write(document, path)
+    print(path)
     if document["absent"]:
         print(f"{path.name}: not in these headers: {document['absent']}", file=sys.stderr)
-    return path
 
 
 if __name__ == "__main__":

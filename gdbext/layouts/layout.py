@@ -39,7 +39,7 @@ class Layout:
         """The document as JSON, for a recording."""
         import json
 
-        return json.dumps(self._document)
+        return json.dumps(self._document, default=dict)
 
     def has_struct(self, name: str) -> bool:
         """Whether ``struct(name)`` will find something."""

@@ -1,4 +1,4 @@
-"""The layout files: those shipped with gdbext and those generated on this machine, found by build-id."""
+"""The layout files: those shipped with gdbext and those generated on this machine, found by build-id or version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gdbext import cache
 from gdbext.errors import LayoutError
-from gdbext.layouts import validate
+from gdbext.layouts import packed, validate
 from gdbext.layouts.layout import Layout
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -21,7 +21,7 @@ _LIMIT = 16 << 20
 
 def load(path: Path, match: str = "exact", full: bool = False) -> Layout:
     """The layout in a file, validated (every structure of it with ``full``). Raises LayoutError."""
-    document = read_document(path)
+    document = read_layout(path)
     (validate.check_all if full else validate.check)(document, str(path))
     return Layout(document, match)
 
@@ -36,6 +36,19 @@ def parse(text: str, where: str, match: str) -> Layout:
         raise LayoutError(f"the layout in {where} is not JSON: {error}") from error
     validate.check_all(document, where)
     return Layout(document, match)
+
+
+def read_layout(path: Path, whole: bool = False) -> Any:
+    """The layout document in a file, in one piece or with shared parts. Raises LayoutError.
+
+    Of the latter only what is asked for is parsed, unless the ``whole`` of it is wanted as plain JSON values.
+    """
+    document = read_document(path)
+    if isinstance(document, dict) and document.get("schema") == packed.SCHEMA:
+        document = packed.unpack(document, path, validate.SCHEMA)
+        if whole:
+            document.update({section: dict(document[section]) for section in packed.SECTIONS})
+    return document
 
 
 def read_document(path: Path) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from gdbext.errors import LayoutError
 
 SCHEMA = "gdbext-layout/1"
-_SECTIONS = {"provenance": dict, "build_ids": dict, "structs": dict, "enums": dict, "constants": dict}
+_SECTIONS = {"provenance": Mapping, "build_ids": Mapping, "structs": Mapping, "enums": Mapping, "constants": Mapping}
 _PROVENANCE = ("producer", "version", "git", "compiler", "wheel", "date")
 _MAX_SIZE = 1 << 24
 _MAX_FIELDS = 4096
@@ -100,7 +100,7 @@ def _check_struct(name: str, entry: Any, where: str) -> None:
 def _check_table(document: Mapping[str, Any], where: str) -> None:
     """The dispatch table's size, the key names and the offsets must agree with each other."""
     dispatch = document.get("dispatch")
-    if not isinstance(dispatch, dict):
+    if not isinstance(dispatch, Mapping):
         raise _bad(where, "it has no section 'dispatch'")
     count = document["constants"].get("num_runtime_entries")
     structs = document["structs"]

@@ -49,12 +49,14 @@ def torch_document(
     folder: Path | None = None,
     parts: Parts | None = None,
     show: Callable[[str], None] = lambda _: None,
+    cxx11: bool | None = None,
 ) -> dict[str, Any]:
     """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
 
     Works in ``folder`` or one that is removed again, takes from ``parts`` what was measured earlier, and says what it
-    does to ``show``. Raises LayoutError: no headers, no compiler, headers that do not compile, a library of another
-    user.
+    does to ``show``. ``cxx11`` asks for the same headers under that ABI of the standard library, as in builds that are
+    not this one: no build-id belongs to that. Raises LayoutError: no headers, no compiler, headers that do not compile,
+    a library of another user.
     """
     if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
         raise LayoutError(
@@ -64,27 +66,29 @@ def torch_document(
     dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-            return torch_document(torch, cxx, Path(name), parts, show)
+            return torch_document(torch, cxx, Path(name), parts, show, cxx11)
     version, git = torch_version(torch, HostFiles())
-    cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so")
-    measured, dispatch = _torch_parts(torch, cxx, folder, parts or Parts(), show)
+    own = uses_cxx11_abi(torch / "lib" / "libc10.so")
+    cxx11 = own if cxx11 is None else cxx11
+    measured, dispatch = _torch_parts(torch, cxx, folder, parts or Parts(), show, cxx11)
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
     document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11)
-    document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
+    if cxx11 == own:
+        document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
     document["constants"] = constants
     document["dispatch"] = dispatch
     return document
 
 
 def _torch_parts(
-    torch: Path, cxx: str | None, folder: Path, parts: Parts, show: Callable[[str], None]
+    torch: Path, cxx: str | None, folder: Path, parts: Parts, show: Callable[[str], None], cxx11: bool
 ) -> tuple[Measured, Any]:
     """What the compiler laid out, and what libc10 says of its keys."""
     command = cxx or compiler.find_compiler(_CXX)
     version = torch_version(torch, HostFiles())[0]
-    flags = _torch_flags(torch, folder, uses_cxx11_abi(torch / "lib" / "libc10.so"), version, command)
+    flags = _torch_flags(torch, folder, cxx11, version, command)
 
     wants = torch_types.wants()
 

@@ -28,6 +28,14 @@ HEADERS = (
     "torch/csrc/autograd/variable.h",
 )  # fmt: skip
 
+_VERSION = """
+#if __has_include(<torch/headeronly/version.h>)
+#include <torch/headeronly/version.h>
+#else
+#include <torch/version.h>
+#endif
+"""
+
 # Helpers that name a type behind a private member whatever it is called in this version.
 _HELPERS = """
 #include <any>
@@ -227,5 +235,4 @@ CONSTANTS = {
 def wants() -> Wants:
     """The table, with one guarded #include for each header."""
     includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in HEADERS)
-    version = "#if __has_include(<torch/headeronly/version.h>)\n#include <torch/headeronly/version.h>\n#endif\n"
-    return Wants(includes + "\n" + version + _HELPERS, STRUCTS, ENUMS, CONSTANTS)
+    return Wants(f"{includes}\n{_VERSION}{_HELPERS}", STRUCTS, ENUMS, CONSTANTS)

@@ -12,11 +12,16 @@ from typing import Any
 
 def write(document: Mapping[str, Any], path: Path) -> None:
     """Write a document so that a reader never sees half of it: temporary file in the same folder, then rename."""
+    write_text(dumps(document), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """The same for any text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".layout-")
     try:
         with os.fdopen(handle, "w") as stream:
-            stream.write(dumps(document))
+            stream.write(text)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:

@@ -28,7 +28,7 @@ def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Readi
     opened: list[ProcTarget] = []
 
     def read(change: Change) -> Session:
-        document = json.loads(SHIPPED.read_text())
+        document = store.read_layout(SHIPPED, whole=True)
         change(document)
         path = tmp_path / f"torch-{len(opened)}.json"
         path.write_text(json.dumps(document))

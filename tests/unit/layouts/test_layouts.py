@@ -19,9 +19,9 @@ from gdbext.layouts.layout import Layout
 from gdbext.layouts.measure.extract import shorten
 from gdbext.process.struct_view import Field, Struct, StructView
 
-FILES = sorted(store.DATA.glob("*-*.json"))
+FILES = sorted([*store.DATA.glob("torch-*.json"), *store.DATA.glob("cpython-*.json")])
 TORCH = store.DATA / "torch-2.13.0+cpu-cxx11.json"
-DOCUMENT = json.loads(TORCH.read_text())
+DOCUMENT = store.read_layout(TORCH, whole=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -114,7 +114,7 @@ def _with(value: object, *path: Any) -> dict[str, Any]:
 ENTRY = ("structs", "c10::impl::OperatorEntry")
 BAD = {
     "no object": [],
-    "another schema": _with("gdbext-layout/2", "schema"),
+    "another schema": _with("gdbext-layout/3", "schema"),
     "another kind": _with(["torch"], "kind"),
     "no id": _with("", "id"),
     "no provenance": _without("provenance", "compiler"),

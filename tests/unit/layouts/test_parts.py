@@ -43,7 +43,7 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
 
     def parts(folder: str) -> tuple[Measured, Any]:
         (tmp_path / folder).mkdir()
-        return generate._torch_parts(tmp_path, None, tmp_path / folder, Parts(BUILD_ID), lambda _: None)
+        return generate._torch_parts(tmp_path, None, tmp_path / folder, Parts(BUILD_ID), lambda _: None, True)
 
     with pytest.raises(KeyboardInterrupt):
         parts("first")

@@ -1,0 +1,109 @@
+"""Layouts that share their parts: nothing is lost, nothing is there twice, and nothing of another file is believed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.errors import LayoutError
+from gdbext.layouts import packed, store
+from gdbext.layouts.measure.pack import pack
+
+SHIPPED = sorted(store.DATA.glob("torch-*.json"))
+DOCUMENT = store.read_layout(store.DATA / "torch-2.13.0+cpu-cxx11.json", whole=True)
+
+
+def other(version: str, size: int) -> dict[str, Any]:
+    """A release in which one class has grown."""
+    document = copy.deepcopy(DOCUMENT)
+    document["id"] = f"torch-{version}-cxx11"
+    document["provenance"]["version"] = version
+    document["structs"]["c10::Dispatcher"]["size"] = size
+    return document
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    documents = [other("2.14.0", 40_000), DOCUMENT, other("2.9.1", 30_000)]
+    pack(documents, tmp_path)
+    for document in documents:
+        assert store.read_layout(tmp_path / f"{document['id']}.json", whole=True) == document
+        assert store.load(tmp_path / f"{document['id']}.json", full=True).id == document["id"]
+
+
+def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
+    documents = [DOCUMENT, other("2.9.1", 30_000), other("2.14.0", 40_000)]
+    for name, order in (("one", documents), ("two", documents[::-1])):
+        pack(order, tmp_path / name)
+    texts = [{path.name: path.read_text() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
+    assert texts[0] == texts[1]
+    pack([store.read_layout(path, whole=True) for path in SHIPPED], tmp_path)
+    assert (tmp_path / packed.SHARED).read_text() == (store.DATA / packed.SHARED).read_text()
+
+
+def test_what_is_equal_is_there_once(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    before = (tmp_path / packed.SHARED).read_text().splitlines()
+    pack([DOCUMENT, other("2.14.0", 40_000)], tmp_path)
+    after = (tmp_path / packed.SHARED).read_text().splitlines()
+    assert len(after) == len(before) + 1
+    assert len(after) == len(set(after))
+    assert len(json.loads("".join(after))) == len(after) - 2
+
+
+def test_all_layouts_are_small() -> None:
+    assert sum(path.stat().st_size for path in store.DATA.iterdir()) <= 1_500_000
+
+
+def test_only_what_is_asked_for_is_parsed() -> None:
+    document = store.read_layout(SHIPPED[0])
+    document["structs"]["c10::Dispatcher"]
+    assert list(document["structs"]._values) == ["c10::Dispatcher"]
+
+
+def test_another_release_s_parts_are_refused(tmp_path: Path) -> None:
+    """An update that was cut short: offsets of the one release must not be read by the names of another."""
+    pack([DOCUMENT], tmp_path / "old")
+    pack([other("2.9.1", 30_000), DOCUMENT], tmp_path / "new")
+    head = f"{DOCUMENT['id']}.json"
+    (tmp_path / "new" / head).write_text((tmp_path / "old" / head).read_text())
+    with pytest.raises(LayoutError, match="do not belong together"):
+        store.load(tmp_path / "new" / head)
+
+
+def test_damage_is_refused(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path, shared = tmp_path / f"{DOCUMENT['id']}.json", tmp_path / packed.SHARED
+    whole = shared.read_bytes()
+    generator = random.Random(3)
+    for _ in range(50):
+        at = generator.randrange(2, len(whole) - 3)
+        shared.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << generator.randrange(7)]) + whole[at + 1 :])
+        with pytest.raises(LayoutError):
+            store.load(path, full=True)
+    shared.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LayoutError):
+        store.load(path, full=True)
+    shared.unlink()
+    with pytest.raises(LayoutError, match="No such file"):
+        store.load(path)
+
+
+@pytest.mark.parametrize("parts", [None, {}, ["1"], [0], [10**9], [-1]])
+def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path = tmp_path / f"{DOCUMENT['id']}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "parts": parts}))
+    with pytest.raises(LayoutError, match="parts"):
+        store.load(path)
+
+
+@pytest.mark.parametrize("value", ["[8]", "[8,{\"a\":[0]}]", "[8,{\"a\":[0,8,\"T\",0,0,\"\",0]}]", "8", "{}", "null"])
+def test_a_structure_of_another_shape(value: str) -> None:
+    section = packed.Section({"A": f'["structs","A",{value}]'.encode()}, "somewhere")
+    with pytest.raises(LayoutError, match="somewhere"):
+        section["A"]
