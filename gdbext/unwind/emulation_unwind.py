@@ -2,196 +2,26 @@
 
 MKL's kernels (8,000 functions of libtorch_cpu.so, in which a matrix product spends its time) and generated code have
 no CFI and need not keep a frame pointer, but each must take its frame down before it returns. So the instructions from
-pc to a return are interpreted on symbols: what the stack pointer and the callee-saved registers are there, in terms of
-the registers and the memory at pc. The value of a symbol is a DWARF expression, so that the result is an ordinary
-unwind row.
+pc to a return are interpreted on symbols (symbolic_state.py): what the stack pointer and the callee-saved registers are
+there, in terms of the registers and the memory at pc.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
-from gdbext.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
+from gdbext.arch.instruction import Instruction
 from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, Rule
 from gdbext.process.code_reader import CodeReader
+from gdbext.unwind.symbolic_state import DEREF, WORD, RegisterSymbols, SymbolicState, SymbolicValue
 
 MAX_INSTRUCTIONS = 20_000
 """Interpreted for one pc; MKL's longest kernels have 6,000."""
 AFTER_FIRST = 2_000
 """Interpreted in search of more returns, to compare with, when one is found."""
 MAX_EXITS = 4
-MAX_STACK_DISTANCE = 1 << 20
-_MAX_EXPRESSION = 64
-_MAX_SLOTS = 4096
 _WINDOW = 512
-_WORD = 8
-_DEREF = b"\x06"
-
-
-class Value(NamedTuple):
-    """``added`` plus the value of the DWARF expression ``root``."""
-
-    root: bytes
-    added: int
-
-    def plus(self, number: int) -> Value:
-        return Value(self.root, self.added + number)
-
-    def code(self) -> bytes:
-        """The DWARF expression of the whole."""
-        if not self.added:
-            return self.root
-        return self.root + b"\x11" + _sleb(self.added) + b"\x22"  # DW_OP_consts, DW_OP_plus
-
-    def loaded(self) -> Value | None:
-        """The eight bytes at this address, at pc; None where the expression grows too long."""
-        code = self.code() + _DEREF
-        return Value(code, 0) if len(code) <= _MAX_EXPRESSION else None
-
-
-def _sleb(number: int) -> bytes:
-    parts = bytearray()
-    while True:
-        byte = number & 0x7F
-        number >>= 7
-        if number == (-1 if byte & 0x40 else 0):
-            parts.append(byte)
-            return bytes(parts)
-        parts.append(byte | 0x80)
-
-
-class _Symbols:
-    """What the registers of an architecture are called in DWARF expressions."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        self.architecture = architecture
-        self.roots = {
-            name: bytes((0x70 + number, 0))
-            for number, name in enumerate(architecture.dwarf_registers)
-            if name != architecture.program_counter
-        }
-        """DW_OP_bregN 0: the value of a register at pc."""
-        self.registers = {root: root[0] - 0x70 for root in self.roots.values()}
-        """The DWARF number of a root."""
-        self.preserved = [architecture.dwarf_registers.index(name) for name in architecture.callee_saved]
-
-    def initial(self, registers: Mapping[str, int]) -> dict[str, Value]:
-        """The known registers as symbols. Those that point into the stack are expressed by the stack pointer, so that
-        the same stack word has the same symbol by whatever register it is reached."""
-        stack_pointer = self.architecture.stack_pointer
-        top = registers[stack_pointer]
-        found = {}
-        for name, root in self.roots.items():
-            if name in registers:
-                distance = registers[name] - top
-                near = 0 <= distance < MAX_STACK_DISTANCE
-                found[name] = Value(self.roots[stack_pointer], distance) if near else Value(root, 0)
-        return found
-
-
-class _State:
-    """Registers and stack words on one path. What is not in ``registers`` is unknown."""
-
-    __slots__ = ("_architecture", "_sp", "registers", "slots")
-
-    def __init__(
-        self, architecture: Architecture, registers: dict[str, Value], slots: dict[Value, Value | None]
-    ) -> None:
-        self._architecture = architecture
-        self._sp = architecture.stack_pointer
-        self.registers = registers
-        self.slots = slots
-        """Words that the path has written, by address; all other memory is as it was at pc."""
-
-    def copy(self) -> _State:
-        return _State(self._architecture, dict(self.registers), dict(self.slots))
-
-    @property
-    def top(self) -> Value | None:
-        """The stack pointer."""
-        return self.registers.get(self._sp)
-
-    def set(self, name: str | None, value: Value | None) -> None:
-        if name is None:
-            return
-        if value is None:
-            self.registers.pop(name, None)
-        else:
-            self.registers[name] = value
-
-    def load(self, address: Value | None) -> Value | None:
-        if address is None:
-            return None
-        return self.slots[address] if address in self.slots else address.loaded()
-
-    def store(self, address: Value | None, value: Value | None, size: int = _WORD) -> None:
-        """Write a word, or make all words that ``size`` bytes may touch unknown. An unknown address is taken to be
-        none of the frame's save slots."""
-        if address is None or len(self.slots) > _MAX_SLOTS:
-            return
-        if size == _WORD:
-            self.slots[address] = value
-            return
-        for offset in range(1 - _WORD, min(size, _MAX_SLOTS)):
-            if (address.added + offset) % _WORD == 0:
-                self.slots[address.plus(offset)] = None
-
-    def address(self, memory: MemoryOperand | None) -> Value | None:
-        if memory is None or memory.index_register is not None or memory.base in (None, PC_RELATIVE):
-            return None
-        base = self.registers.get(memory.base)
-        return None if base is None else base.plus(memory.displacement)
-
-    def execute(self, one: Instruction) -> None:
-        """Do what ``one``, no jump, does."""
-        registers = self.registers
-        if one.kind == "push":
-            self._push(one)
-        elif one.kind == "pop":
-            self._pop(one.destination, self.address(one.memory))
-        elif one.kind == "leave":
-            self.set(self._sp, registers.get(one.destination or ""))
-            self._pop(one.destination, None)
-        elif one.kind == "mov" and one.destination is None:
-            self.store(self.address(one.memory), registers.get(one.source) if one.source else None)
-        elif one.kind == "mov" and one.source is not None:
-            self.set(one.destination, registers.get(one.source))
-        elif one.kind == "mov" and one.memory is not None:
-            self.set(one.destination, self.load(self.address(one.memory)))
-        elif one.kind == "lea":
-            self.set(one.destination, self.address(one.memory))
-        elif one.kind == "add" and one.destination in registers and one.immediate is not None:
-            registers[one.destination] = registers[one.destination].plus(one.immediate)
-        else:
-            self._clobber(one)
-
-    def _push(self, one: Instruction) -> None:
-        top = self.top
-        value = self.registers.get(one.source) if one.source else self.load(self.address(one.memory))
-        if top is not None:
-            self.registers[self._sp] = top.plus(-_WORD)
-            self.store(top.plus(-_WORD), value)
-
-    def _pop(self, destination: str | None, memory: Value | None) -> None:
-        top = self.top
-        value = self.load(top)
-        if top is not None:
-            self.registers[self._sp] = top.plus(_WORD)
-        if destination is None:
-            self.store(memory, value)
-        else:
-            self.set(destination, value)
-
-    def _clobber(self, one: Instruction) -> None:
-        architecture = self._architecture
-        kept = (*architecture.callee_saved, self._sp) if one.kind == "call" else ()
-        for name in one.writes:
-            if name not in kept:
-                self.registers.pop(name, None)
-        if one.stored:
-            self.store(self.address(one.memory), None, one.stored if one.stored != _WORD else _WORD)
 
 
 class EmulationUnwinder:
@@ -202,10 +32,10 @@ class EmulationUnwinder:
     ) -> None:
         """``starts_function`` tells of an address whether a function is known to begin there."""
         self._architecture = architecture
-        self._symbols = _Symbols(architecture)
+        self._symbols = RegisterSymbols(architecture)
         self._code = code
         self._starts_function = starts_function
-        self._rows: dict[tuple[int, tuple[tuple[str, Value], ...]], tuple[Row, ...]] = {}
+        self._rows: dict[tuple[int, tuple[tuple[str, SymbolicValue], ...]], tuple[Row, ...]] = {}
         self._budget = 0
 
     def rows(self, pc: int, registers: Mapping[str, int]) -> tuple[Row, ...]:
@@ -220,9 +50,9 @@ class EmulationUnwinder:
             found = self._rows[key] = tuple(self._search(pc, initial))
         return found
 
-    def _search(self, pc: int, initial: dict[str, Value]) -> list[Row]:
-        pending = [(pc, _State(self._architecture, dict(initial), {}))]
-        visited: dict[int, Value | None] = {}
+    def _search(self, pc: int, initial: dict[str, SymbolicValue]) -> list[Row]:
+        pending = [(pc, SymbolicState(self._architecture, dict(initial), {}))]
+        visited: dict[int, SymbolicValue | None] = {}
         rows: list[Row] = []
         self._budget = MAX_INSTRUCTIONS
         exits = 0
@@ -240,7 +70,11 @@ class EmulationUnwinder:
         return rows
 
     def _follow(
-        self, address: int, state: _State, visited: dict[int, Value | None], pending: list[tuple[int, _State]]
+        self,
+        address: int,
+        state: SymbolicState,
+        visited: dict[int, SymbolicValue | None],
+        pending: list[tuple[int, SymbolicState]],
     ) -> str:
         """Interpret straight code; adds the ways that branch off to ``pending``. Returns what ended it."""
         after_call = False
@@ -285,7 +119,7 @@ class EmulationUnwinder:
             if address == start or len(window) < _WINDOW:
                 return
 
-    def _row(self, state: _State, initial: dict[str, Value]) -> Row | None:
+    def _row(self, state: SymbolicState, initial: dict[str, SymbolicValue]) -> Row | None:
         """The row that follows from the state at a return; None where the stack pointer is not known there, or the path
         wrote over the return address."""
         architecture, top = self._architecture, state.top
@@ -297,7 +131,7 @@ class EmulationUnwinder:
         column = architecture.return_column
         rules = {number: self._kept(number, state, initial, cfa) for number in self._symbols.preserved}
         if architecture.call_pushes:
-            rules[column] = Rule(OFFSET, -_WORD)
+            rules[column] = Rule(OFFSET, -WORD)
         else:
             rules[column] = self._kept(column, state, initial, cfa)
         register = self._symbols.registers.get(cfa.root)
@@ -305,19 +139,19 @@ class EmulationUnwinder:
             return Row(register, cfa.added, None, rules, column, False)
         return Row(-1, 0, cfa.code(), rules, column, False)
 
-    def _kept(self, number: int, state: _State, initial: dict[str, Value], cfa: Value) -> Rule:
+    def _kept(self, number: int, state: SymbolicState, initial: dict[str, SymbolicValue], cfa: SymbolicValue) -> Rule:
         """Where the caller's value of a register is."""
         name = self._architecture.dwarf_registers[number]
         value = state.registers.get(name)
         return Rule(SAME) if value is not None and value == initial.get(name) else _rule(value, cfa)
 
 
-def _rule(value: Value | None, cfa: Value) -> Rule:
+def _rule(value: SymbolicValue | None, cfa: SymbolicValue) -> Rule:
     if value is None:
         return Rule(UNDEFINED)
-    for offset in range(-2 * _WORD, -64 * _WORD, -_WORD):  # saved at a fixed distance from the return address
+    for offset in range(-2 * WORD, -64 * WORD, -WORD):  # saved at a fixed distance from the return address
         if value == cfa.plus(offset).loaded():
             return Rule(OFFSET, offset)
-    if value.added == 0 and value.root.endswith(_DEREF):
+    if value.added == 0 and value.root.endswith(DEREF):
         return Rule(EXPRESSION, 0, value.root[:-1])
     return Rule(VAL_EXPRESSION, 0, value.code())

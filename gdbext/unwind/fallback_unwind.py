@@ -1,6 +1,6 @@
 """Finding a caller where there is no call frame information. What is found here is likely, never proven.
 
-Each way has to end at a return address: a word that points into executable memory, right behind a call instruction.
+Each way has to end at a return address: one that points into executable memory, right behind a call instruction.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ class FallbackUnwinder:
         return None if at is None else self._architecture.return_address_offset(at, self._code.before(pc, _EDGE))
 
     def _at_stack_top(self, registers: Registers, offset: int) -> Guess | None:
-        cfa = (registers[self._sp] + offset + 8) & MASK
-        pc = self._return_address(cfa - 8)
-        if pc is None:
+        pushed = self._architecture.call_pushes
+        cfa = (registers[self._sp] + offset + pushed) & MASK
+        link = self._architecture.dwarf_registers[self._architecture.return_column]
+        pc = self._memory.try_u64(cfa - pushed) if pushed else registers.get(link)
+        if pc is None or not self._is_return_address(pc):
             return None
         return cfa, {**preserved(self._architecture, registers), self._pc: pc, self._sp: cfa}, "return-address"
 
@@ -72,7 +74,8 @@ class FallbackUnwinder:
                 cfa, callers = compile_row(self._architecture, row).caller(registers, self._memory.read)
             except (BadData, MemoryFault, KeyError):
                 continue
-            if cfa > registers[self._sp] and self._return_address(cfa - 8) is not None:
+            is_further = cfa > registers[self._sp] if self._architecture.call_pushes else cfa >= registers[self._sp]
+            if is_further and self._is_return_address(callers.get(self._pc, 0)):
                 found.append((cfa, callers))
         if not found or any(cfa != found[0][0] for cfa, _ in found):
             return None
@@ -87,9 +90,8 @@ class FallbackUnwinder:
         frame = registers.get(self._architecture.frame_pointer, 0)
         if not self._in_stack(frame, registers[self._sp]):
             return None
-        pc = self._return_address(frame + 8)
-        saved = self._memory.try_u64(frame)
-        if pc is None or saved is None:
+        saved, pc = self._memory.try_u64(frame), self._memory.try_u64(frame + 8)
+        if pc is None or saved is None or not self._is_return_address(pc):
             return None
         top = frame + 16
         return top, {self._pc: pc, self._sp: top, self._architecture.frame_pointer: saved}, "frame-pointer"
@@ -100,13 +102,9 @@ class FallbackUnwinder:
         mapping = self._modules.mapping_at(sp)
         return frame < mapping.end if mapping is not None else frame - sp < MAX_FRAME
 
-    def _return_address(self, at: int) -> int | None:
-        """The word at ``at`` if it points into code, right behind a call as far as that can be read."""
-        try:
-            pc = self._memory.u64(at)
-        except MemoryFault:
-            return None
+    def _is_return_address(self, pc: int) -> bool:
+        """It points into code, right behind a call as far as that can be read."""
         if not self._code.is_code(pc - 1):
-            return None
+            return False
         before = self._code.before(pc, 8)
-        return pc if not before or self._architecture.follows_call(before) else None
+        return not before or self._architecture.follows_call(before)

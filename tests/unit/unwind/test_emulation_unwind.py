@@ -5,7 +5,8 @@ from __future__ import annotations
 from gdbext.arch.registry import by_name
 from gdbext.formats.cfi_program import OFFSET, SAME
 from gdbext.formats.dwarf_expression import evaluate
-from gdbext.unwind.emulation_unwind import EmulationUnwinder, Value
+from gdbext.unwind.emulation_unwind import EmulationUnwinder
+from gdbext.unwind.symbolic_state import SymbolicValue as Value
 
 X86 = by_name("x86_64")
 SP = 0x7FFF_0000_0000
