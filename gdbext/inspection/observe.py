@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gdbext.model.thread import ThreadReport
 from gdbext.targets.base import MemoryMapping
-from gdbext.verdict.crash import ABORTS, Crash, CrashKind, describe, is_fatal, is_trap
+from gdbext.verdict.crash import ABORTS, Crash, CrashKind, Stop, describe
 from gdbext.verdict.observations import Observations
 from gdbext.verdict.recursion import Recursion, detect
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -35,11 +35,24 @@ def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], maps: Mem
 
 def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps) -> Crash | None:
     """How the thread crashed, None where it did not."""
-    signal, memory = snapshot.signal, snapshot.process.memory
-    if signal is None or not (is_fatal(signal) or is_trap(signal, snapshot.registers, memory)):
+    stop = _stop(snapshot)
+    return describe(snapshot.tid, stop, maps()) if stop is not None and stop.is_fatal else None
+
+
+def _stop(snapshot: ThreadSnapshot) -> Stop | None:
+    """Where and by which signal the thread was stopped, None where no signal stopped it."""
+    if snapshot.signal is None:
         return None
-    aborted = next((tag for tag in ABORTS if snapshot.first(tag, within=_ABORTING) is not None), None)
-    return describe(snapshot.tid, signal, memory.architecture, snapshot.registers, maps(), aborted)
+    registers, memory = snapshot.registers, snapshot.process.memory
+    architecture = memory.architecture
+    return Stop(
+        snapshot.signal,
+        pc=registers.get(architecture.program_counter, 0),
+        sp=registers.get(architecture.stack_pointer, 0),
+        user_limit=architecture.user_limit,
+        at_trap=architecture.stopped_at_trap(registers, memory.try_read),
+        aborted_by=next((tag for tag in ABORTS if snapshot.first(tag, within=_ABORTING) is not None), None),
+    )
 
 
 def _recursion(snapshot: ThreadSnapshot, crashes: Mapping[int, Crash]) -> Recursion | None:

@@ -40,7 +40,7 @@ def report_thread(
         wait=state.wait if state is not None else None,
         holds=tuple(holds),
         dispatch=tuple(snapshot.dispatch if dispatch is None else dispatch),
-        dispatch_doubt=snapshot.dispatch_doubt,
+        unseen_dispatch=snapshot.unseen_dispatch,
         frames=tuple(frames),
         python=tuple(snapshot.python),
         frame_count=len(snapshot.frames),

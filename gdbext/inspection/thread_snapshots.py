@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.stack_frames import python_frames
 from gdbext.errors import GdbextError, TargetGone
+from gdbext.model.absent import Absent
 from gdbext.targets.base import Target, Thread
 from gdbext.unwind.stack import Stack
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 TORCH_PREFIXES = ("libtorch", "libc10")
-_COMPLETE = "end of stack"
-"""How the walk of a whole stack ends (unwind.stack)."""
 
 
 class ThreadSnapshots:
@@ -65,8 +64,8 @@ class ThreadSnapshots:
     def _take(self, thread: Thread) -> ThreadSnapshot:
         stack = self._stacks.of(thread)
         python, notes = self._python_frames(thread, stack)
-        if stack.ended != _COMPLETE:
-            notes = (*notes, f"the stack ends early: {stack.ended}")
+        if stack.outer is not None:
+            notes = (*notes, f"the stack ends early: {stack.outer.reason}")
         return ThreadSnapshot(
             self._process,
             thread.tid,
@@ -75,7 +74,7 @@ class ThreadSnapshots:
             kernel_state=thread.kernel_state,
             python=python,
             dispatch=self._dispatch.steps(stack) if self._dispatch is not None else (),
-            dispatch_doubt=self._dispatch_doubt(stack),
+            unseen_dispatch=self._unseen_dispatch(stack),
             name=thread.name,
             python_name=self._python.names.get(thread.tid) if self._python is not None else None,
             number=thread.number,
@@ -94,13 +93,13 @@ class ThreadSnapshots:
         except GdbextError as error:
             return (), (f"Python frames: {error.what}",)
 
-    def _dispatch_doubt(self, stack: Stack) -> str:
+    def _unseen_dispatch(self, stack: Stack) -> Absent | None:
         """Why there may be frames of the dispatcher that cannot be seen on a stack."""
         if self._dispatch is None:
-            return ""
-        if stack.ended != _COMPLETE:
-            return "the stack ends early"
+            return None
+        if stack.outer is not None:
+            return Absent("the stack ends early")
         for module in {frame.module for frame in stack.frames if frame.module is not None}:
             if module.name.startswith(TORCH_PREFIXES) and module.image is None:
-                return f"the functions of {module.name} have no names without its file"
-        return ""
+                return Absent(f"the functions of {module.name} have no names without its file")
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gdbext.model.absent import Absent
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.dispatch_state import DispatchState
 from gdbext.model.frame import Frame
@@ -33,8 +34,8 @@ class ThreadReport:
     wait: Wait | None = None
     holds: tuple[Resource, ...] = ()
     dispatch: tuple[DispatchFrame, ...] = ()
-    dispatch_doubt: str = ""
-    """Why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), "" where it is complete."""
+    unseen_dispatch: Absent | None = None
+    """Why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is complete."""
     frames: tuple[Frame, ...] = ()
     """Native and Python frames merged, innermost first. Empty unless asked for."""
     python: tuple[Frame, ...] = ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
+from gdbext.model.absent import Absent
 from gdbext.process.symbols import Function, Symbolizer
-from gdbext.unwind.unwinder import NativeFrame, Unwinder
+from gdbext.unwind.unwinder import END_OF_STACK, NativeFrame, Unwinder
 
 MAX_FRAMES = 200_000
 """Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
@@ -15,10 +16,10 @@ MAX_FRAMES = 200_000
 class Stack:
     """Frames innermost first; functions are looked up when asked for."""
 
-    def __init__(self, frames: list[NativeFrame], ended: str, symbolizer: Symbolizer) -> None:
+    def __init__(self, frames: list[NativeFrame], outer: Absent | None, symbolizer: Symbolizer) -> None:
         self.frames = frames
-        self.ended = ended
-        """Why the walk ended, in words ("end of stack", "no CFI at 0x…", "truncated at N frames")."""
+        self.outer = outer
+        """Why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole stack."""
         self._symbolizer = symbolizer
 
     @classmethod
@@ -27,8 +28,10 @@ class Stack:
     ) -> Stack:
         """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
         frames = list(islice(unwinder.frames(registers), limit))
-        ended = unwinder.stopped if len(frames) < limit else f"truncated at {limit} frames"
-        return cls(frames, ended, symbolizer)
+        if len(frames) >= limit:
+            return cls(frames, Absent(f"truncated at {limit} frames"), symbolizer)
+        whole = unwinder.stopped is END_OF_STACK
+        return cls(frames, None if whole else Absent(unwinder.stopped), symbolizer)
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gdbext.arch.base import Architecture
-from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.waits.function_tag import FunctionTag
 
@@ -62,34 +60,34 @@ class Crash:
     """What happened, without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
 
 
-def is_fatal(signal: Signal | None) -> bool:
-    """True for a signal that ends the process with a core."""
-    return signal is not None and signal.name in FATAL
+@dataclass(frozen=True)
+class Stop:
+    """Where and by which signal a thread was stopped."""
+
+    signal: Signal
+    pc: int
+    sp: int
+    user_limit: int
+    """The first address beyond user space."""
+    at_trap: bool = False
+    """It has just run a breakpoint instruction that stands in memory: the program's own, and no debugger's."""
+    aborted_by: FunctionTag | None = None
+    """The function on its stack that ended the program, one of ABORTS."""
+
+    @property
+    def is_fatal(self) -> bool:
+        """The signal ends the process with a core. SIGTRAP does so where the program itself has such an instruction."""
+        if self.signal.name != "SIGTRAP":
+            return self.signal.name in FATAL
+        return self.at_trap and (self.signal.code is None or self.signal.code > 0)
 
 
-def is_trap(signal: Signal | None, registers: Mapping[str, int], memory: Memory) -> bool:
-    """SIGTRAP from a breakpoint instruction of the program itself: a debugger's own are not to be seen in memory."""
-    if signal is None or signal.name != "SIGTRAP" or (signal.code is not None and signal.code <= 0):
-        return False
-    return memory.architecture.stopped_at_trap(registers, memory.try_read)
-
-
-def describe(
-    tid: int,
-    signal: Signal,
-    architecture: Architecture,
-    registers: Mapping[str, int],
-    maps: Sequence[MemoryMapping],
-    aborted: FunctionTag | None = None,
-) -> Crash:
-    """The crash of one thread. ``maps`` may lack anonymous regions; then less is said.
-
-    ``aborted``: the function that called abort, one of ABORTS.
-    """
-    address = _fault_address(signal)
-    if aborted is not None and signal.name == "SIGABRT":
-        return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[aborted]}")
-    kind, what = _classify(signal, address, architecture, registers, maps)
+def describe(tid: int, stop: Stop, maps: Sequence[MemoryMapping]) -> Crash:
+    """The crash of one thread. ``maps`` may lack anonymous regions; then less is said."""
+    signal, address = stop.signal, _fault_address(stop.signal)
+    if stop.aborted_by is not None and signal.name == "SIGABRT":
+        return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[stop.aborted_by]}")
+    kind, what = _classify(stop, address, maps)
     at = f" at {address:#x}" if address is not None else ""
     return Crash(tid, signal.name, address, kind, f"{signal.name}{at}: {what}")
 
@@ -103,13 +101,8 @@ def _fault_address(signal: Signal) -> int | None:
     return signal.address
 
 
-def _classify(
-    signal: Signal,
-    address: int | None,
-    architecture: Architecture,
-    registers: Mapping[str, int],
-    maps: Sequence[MemoryMapping],
-) -> tuple[CrashKind, str]:
+def _classify(stop: Stop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
+    signal = stop.signal
     if signal.name == "SIGABRT":
         return CrashKind.ABORT, "the program called abort (an uncaught C++ exception, a failed assertion, a heap check)"
     if signal.name == "SIGTRAP":
@@ -122,29 +115,24 @@ def _classify(
         return CrashKind.BUS, "memory behind a file that has become shorter, or /dev/shm is full"
     if signal.name != "SIGSEGV":
         return CrashKind.OTHER, "a signal that ends the process"
-    return _segv(signal, address, architecture, registers, maps)
+    return _segv(stop, address, maps)
 
 
-def _segv(
-    signal: Signal,
-    address: int | None,
-    architecture: Architecture,
-    registers: Mapping[str, int],
-    maps: Sequence[MemoryMapping],
-) -> tuple[CrashKind, str]:
+def _segv(stop: Stop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:
+    signal = stop.signal
     if signal.code is not None and signal.code <= 0:
         return CrashKind.OTHER, "sent by a process (kill), not by a fault"
     if address is None and signal.code == SI_KERNEL:
         return CrashKind.NON_CANONICAL, "a pointer that is not a valid address (overwritten or freed memory)"
     if address is None:
         return CrashKind.OTHER, "the faulting address was not recorded"
-    if is_stack_overflow(address, registers.get(architecture.stack_pointer, 0), maps):
+    if is_stack_overflow(address, stop.sp, maps):
         return CrashKind.STACK_OVERFLOW, "stack overflow: the guard page below the thread's stack was touched"
-    if registers.get(architecture.program_counter) == address:
+    if stop.pc == address:
         return _jump(address, maps)
     if address < NULL_PAGE:
         return CrashKind.NULL, "a null pointer" if address == 0 else f"a null pointer plus {address}"
-    if address >= architecture.user_limit:
+    if address >= stop.user_limit:
         return CrashKind.NON_CANONICAL, "an address outside user space (overwritten or freed memory)"
     mapping = _mapping_at(address, maps)
     if mapping is None:

@@ -53,9 +53,9 @@ def _strongest(
 
 def _idle(seen: Observations, notes: Sequence[Finding]) -> Finding:
     doubt = notes[0].summary if notes else ""
-    unclear = [thread for thread in seen.threads if thread.dispatch_doubt and thread.pool is None]
+    unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
     if unclear:
-        return _idle_finding(sentences.unreadable_stacks(unclear, doubt), unclear)
+        return _idle_finding(sentences.unseen_dispatch(unclear, doubt), unclear)
     if notes:
         text = f"No thread is in the dispatcher, and no hang is proven; but: {doubt}"
         return Finding(FindingKind.IDLE, text, notes[0].threads)

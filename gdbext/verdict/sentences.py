@@ -141,10 +141,11 @@ def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadRep
     return f"No thread is in the dispatcher; {names} runs other code{with_gil}."
 
 
-def unreadable_stacks(threads: Sequence[ThreadReport], doubt: str) -> str:
+def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
     """Threads of which nobody can say whether they are in the dispatcher."""
     names = phrasing.listed([thread.label for thread in threads])
-    text = f"Whether {names} is in the dispatcher cannot be told ({threads[0].dispatch_doubt})"
+    reason = next((thread.unseen_dispatch.reason for thread in threads if thread.unseen_dispatch is not None), "")
+    text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
     return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
 
 

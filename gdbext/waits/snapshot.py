@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.glibc.thread import thread_id
+from gdbext.model.absent import Absent
 from gdbext.model.child_process import ChildProcess
 from gdbext.model.dispatch_frame import DispatchFrame
 from gdbext.model.frame import Frame
@@ -172,7 +173,7 @@ class ThreadSnapshot:
     """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
     dispatch: Sequence[DispatchFrame] = ()
     """The dispatcher's frames, innermost first."""
-    dispatch_doubt: str = ""
+    unseen_dispatch: Absent | None = None
     """Why ``dispatch`` may lack frames, "" where it is complete."""
     name: str | None = None
     python_name: str | None = None

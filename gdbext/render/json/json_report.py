@@ -86,7 +86,7 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         "wait": _wait(thread.wait),
         "holds": [resource(held) for held in thread.holds],
         "dispatch": [_step(step, why) for step in thread.dispatch],
-        "dispatch_doubt": thread.dispatch_doubt or None,
+        "dispatch_doubt": thread.unseen_dispatch.reason if thread.unseen_dispatch is not None else None,
         "python_frames": [_frame(frame) for frame in thread.python],
         "frame_count": thread.frame_count,
         "notes": list(thread.notes),

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fake_target import FakeTarget
 
-from gdbext.arch.x86_64.architecture import ARCHITECTURE as X86
-from gdbext.process.memory import Memory
 from gdbext.targets.base import MemoryMapping, Signal
-from gdbext.verdict.crash import CrashKind, describe, is_trap
+from gdbext.verdict.crash import CrashKind, Stop, describe
 from gdbext.waits.function_tag import FunctionTag
 
 STACK = MemoryMapping(0x7F0000020000, 0x7F0000820000, 0, "", "rw-p")
@@ -21,8 +18,11 @@ SP = 0x7F0000400000
 
 
 def kind(address, sp=SP, rip=0x400100, code=1, maps=MAPS, number=11, name="SIGSEGV"):
-    signal = Signal(number, name, code, address)
-    return describe(1, signal, X86, {"rsp": sp, "rip": rip}, maps).kind.value
+    return describe(1, stop(Signal(number, name, code, address), rip, sp), maps).kind.value
+
+
+def stop(signal, pc=0x400100, sp=SP, **more):
+    return Stop(signal, pc, sp, user_limit=1 << 47, **more)
 
 
 @pytest.mark.parametrize(("address", "expected"), [
@@ -60,19 +60,24 @@ def test_jumps():
 
 
 def test_abort_has_no_address():
-    crash = describe(1, Signal(6, "SIGABRT", -6, 123), X86, {"rsp": SP}, MAPS)
+    crash = describe(1, stop(Signal(6, "SIGABRT", -6, 123)), MAPS)
     assert (crash.kind, crash.address) == (CrashKind.ABORT, None)
 
 
 def test_what_ended_the_program():
     abort = Signal(6, "SIGABRT", -6, None)
-    assert "std::terminate" in describe(1, abort, X86, {}, MAPS, FunctionTag.TERMINATE).sentence
-    assert "std::terminate" not in describe(1, abort, X86, {}, MAPS).sentence
+    by_terminate = stop(abort, aborted_by=FunctionTag.TERMINATE)
+    assert "std::terminate" in describe(1, by_terminate, MAPS).sentence
+    assert "std::terminate" not in describe(1, stop(abort), MAPS).sentence
 
 
 def test_a_trap_of_the_program_is_no_breakpoint_of_a_debugger():
-    memory = Memory(FakeTarget({0x400000: bytes(0x0F) + b"\xcc" + bytes(0xFF0)}))
     trap = Signal(5, "SIGTRAP", 128, None)
-    assert is_trap(trap, {"rip": 0x400010}, memory)
-    assert not is_trap(trap, {"rip": 0x40000F}, memory)
-    assert not is_trap(Signal(5, "SIGTRAP", 0, None), {"rip": 0x400010}, memory)
+    assert stop(trap, at_trap=True).is_fatal
+    assert not stop(trap).is_fatal
+    assert not stop(Signal(5, "SIGTRAP", 0, None), at_trap=True).is_fatal
+
+
+@pytest.mark.parametrize(("name", "fatal"), [("SIGSEGV", True), ("SIGABRT", True), ("SIGSTOP", False)])
+def test_fatal_signals(name, fatal):
+    assert stop(Signal(0, name, 0, None)).is_fatal == fatal

@@ -35,9 +35,9 @@ def thread_lines(
     """One thread: a headline, then its blocks, repeated blocks folded."""
     yield style(headline(thread), "bold")
     blocks = _blocks(thread, style, why, sources)
-    if thread.dispatch_doubt:
+    if thread.unseen_dispatch is not None:
         what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
-        yield style(f"{_PASS} {what}: {escape(thread.dispatch_doubt)}", "yellow")
+        yield style(f"{_PASS} {what}: {escape(thread.unseen_dispatch.reason)}", "yellow")
     elif not thread.dispatch:
         yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
     yield from folded_lines(blocks, style)
