@@ -20,7 +20,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch import symbols
-from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import python_name
 from gdbext.torch.values.key_names import KeyNames
@@ -59,14 +59,16 @@ class DispatchStateReader:
         """The state of the thread with its control block at ``thread_pointer``. Never raises: see ``problems``."""
         problems: list[str] = []
 
-        def attempt(what: str, reader: Callable[[int], _T]) -> _T | None:
+        thread = self._variables.of(thread_pointer)
+
+        def attempt(what: str, reader: Callable[[VariablesOfThread], _T]) -> _T | None:
             try:
-                return reader(thread_pointer)
+                return reader(thread)
             except GdbextError as error:
                 problems.append(f"{what}: {error.what}")
                 return None
 
-        keysets = attempt("included and excluded keys", self.keysets)
+        keysets = attempt("included and excluded keys", self._keysets)
         types = attempt("types of autocast", self._autocast_types) if keysets else None
         functions = attempt("__torch_function__ state", self._torch_function)
         return DispatchState(
@@ -86,20 +88,21 @@ class DispatchStateReader:
         )
 
     def keysets(self, thread_pointer: int) -> tuple[int, int]:
-        """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault.
+        """(included, excluded) keysets of a thread. Raises BadData, ThreadLocalUnknown, MemoryFault."""
+        return self._keysets(self._variables.of(thread_pointer))
 
-        ``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default.
-        """
-        raw = self._variables.read(thread_pointer, symbols.KEYSETS, 16) or bytes(16)
+    def _keysets(self, thread: VariablesOfThread) -> tuple[int, int]:
+        """``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default."""
+        raw = thread.read(symbols.KEYSETS, 16) or bytes(16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
     def _key_set(self, bits: int) -> DispatchKeySet:
         return DispatchKeySet(bits, self._keys.decode(bits))
 
-    def _autograd(self, thread_pointer: int) -> AutogradFlags:
+    def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
         shape = self._layout.struct("c10::AutogradState")
-        raw = self._variables.read(thread_pointer, symbols.AUTOGRAD_STATE, shape.size)
+        raw = thread.read(symbols.AUTOGRAD_STATE, shape.size)
         if raw is None:
             return AutogradFlags()
         return AutogradFlags(
@@ -110,10 +113,10 @@ class DispatchStateReader:
             _flag(raw, shape, "view_replay_enabled_"),
         )
 
-    def _autocast_types(self, thread_pointer: int) -> bytes:
+    def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        return self._variables.read(thread_pointer, symbols.AUTOCAST_DTYPE, count) or b""
+        return thread.read(symbols.AUTOCAST_DTYPE, count) or b""
 
     def _autocast(self, excluded: int, raw: bytes) -> tuple[Autocast, ...]:
         devices = self._layout.enum("c10::DeviceType")
@@ -128,23 +131,23 @@ class DispatchStateReader:
             found.append(Autocast(device.lower(), not excluded & slot.bits, dtype))
         return tuple(found)
 
-    def _autocast_cache(self, thread_pointer: int) -> bool:
-        return (self._variables.read(thread_pointer, symbols.AUTOCAST_CACHE, 1) or b"\1") != b"\0"
+    def _autocast_cache(self, thread: VariablesOfThread) -> bool:
+        return (thread.read(symbols.AUTOCAST_CACHE, 1) or b"\1") != b"\0"
 
-    def _autocast_nesting(self, thread_pointer: int) -> int:
-        return struct.unpack("<i", self._variables.read(thread_pointer, symbols.AUTOCAST_NESTING, 4) or bytes(4))[0]  # type: ignore[no-any-return]
+    def _autocast_nesting(self, thread: VariablesOfThread) -> int:
+        return struct.unpack("<i", thread.read(symbols.AUTOCAST_NESTING, 4) or bytes(4))[0]  # type: ignore[no-any-return]
 
-    def _sequence_number(self, thread_pointer: int) -> int:
-        return int.from_bytes(self._variables.read(thread_pointer, symbols.SEQUENCE_NUMBER, 8) or b"", "little")
+    def _sequence_number(self, thread: VariablesOfThread) -> int:
+        return int.from_bytes(thread.read(symbols.SEQUENCE_NUMBER, 8) or b"", "little")
 
-    def _python_dispatcher(self, thread_pointer: int) -> bool:
-        return any(self._variables.read(thread_pointer, symbols.PYTHON_DISPATCHER, 8) or b"")
+    def _python_dispatcher(self, thread: VariablesOfThread) -> bool:
+        return any(thread.read(symbols.PYTHON_DISPATCHER, 8) or b"")
 
     # --- functorch -------------------------------------------------------------------------------
 
-    def _functorch(self, thread_pointer: int) -> tuple[FunctorchLayer, ...]:
+    def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
-        pointer = int.from_bytes(self._variables.read(thread_pointer, symbols.FUNCTORCH, 8) or b"", "little")
+        pointer = int.from_bytes(thread.read(symbols.FUNCTORCH, 8) or b"", "little")
         if not pointer:
             return ()
         vtable = symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
@@ -165,10 +168,10 @@ class DispatchStateReader:
 
     # --- Python ----------------------------------------------------------------------------------
 
-    def _python_modes(self, thread_pointer: int) -> tuple[PythonMode, ...]:
+    def _python_modes(self, thread: VariablesOfThread) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
         shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
-        state = self._variables.address(thread_pointer, symbols.DISPATCH_MODES)
+        state = thread.address(symbols.DISPATCH_MODES)
         if state is None:
             return ()
         found = list(self._infra_modes(shape, state)) if "infra_modes_" in shape.fields else []
@@ -184,10 +187,10 @@ class DispatchStateReader:
             if self._memory.u8(place + _SHARED_POINTER):
                 yield PythonMode(self._class_of(self._memory.u64(place)), name)
 
-    def _torch_function(self, thread_pointer: int) -> tuple[str, tuple[str, ...]]:
+    def _torch_function(self, thread: VariablesOfThread) -> tuple[str, tuple[str, ...]]:
         """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
         shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
-        state = self._variables.address(thread_pointer, symbols.TORCH_FUNCTION)
+        state = thread.address(symbols.TORCH_FUNCTION)
         if state is None:
             return _TORCH_FUNCTION_STATES[0], ()
         number = self._memory.u32(state + shape.field("disabled_state_").offset)

@@ -21,49 +21,31 @@ class ThreadVariables:
     """Reads thread-local variables of any thread. One for all threads of a target."""
 
     def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
-        self._memory = memory
+        self.memory = memory
         self._symbolizer = symbolizer
         self._locals = ThreadLocals(memory, symbolizer.modules)
         self._guards: dict[tuple[str, int], int | None] = {}
 
-    def read(self, thread_pointer: int, variable: TorchSymbol, size: int) -> bytes | None:
-        """The first ``size`` bytes of the variable.
+    def of(self, thread_pointer: int) -> VariablesOfThread:
+        """Those of the thread with its control block at ``thread_pointer``."""
+        return VariablesOfThread(self, thread_pointer)
 
-        Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
-        not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
-        variable or it is smaller, ThreadLocalUnknown, MemoryFault.
+    def block(self, thread_pointer: int, module: Module, guard: int | None) -> int | None:
+        """The module's block in a thread; None where the variable that ``guard`` is for was not constructed in it.
+
+        Raises ThreadLocalUntouched, ThreadLocalUnknown, MemoryFault.
         """
-        place, symbol = self._find(variable)
-        if symbol.size < size:
-            raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
-        guard = self._guard(place, symbol)
-        try:
-            block = self._locals.block(thread_pointer, place)
-        except ThreadLocalUntouched:
-            return None if guard is not None else _initial(place, symbol.vaddr, size)
-        if guard is not None and not self._memory.u8(block + guard):
-            return None
-        return self._memory.read(block + symbol.vaddr, size)
+        block = self._locals.block(thread_pointer, module)
+        return None if guard is not None and not self.memory.u8(block + guard) else block
 
-    def address(self, thread_pointer: int, variable: TorchSymbol) -> int | None:
-        """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
-        place, symbol = self._find(variable)
-        guard = self._guard(place, symbol)
-        try:
-            block = self._locals.block(thread_pointer, place)
-        except ThreadLocalUntouched:
-            return None
-        if guard is not None and not self._memory.u8(block + guard):
-            return None
-        return block + symbol.vaddr
-
-    def _find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
+    def find(self, variable: TorchSymbol) -> tuple[Module, Symbol]:
+        """The module of a variable and its symbol. Raises BadData."""
         found = variable.find(self._symbolizer)
         if found is None or found[1].type != STT_TLS:
             raise BadData(f"{variable.library} has no thread-local variable {variable.names[0]}")
         return found
 
-    def _guard(self, module: Module, symbol: Symbol) -> int | None:
+    def guard(self, module: Module, symbol: Symbol) -> int | None:
         """The offset of the guard byte that says whether the variable's constructor ran; None where it needs none."""
         key = (module.name, symbol.vaddr)
         if key not in self._guards:
@@ -75,6 +57,40 @@ class ThreadVariables:
             ]
             self._guards[key] = max(near, default=None)
         return self._guards[key]
+
+
+class VariablesOfThread:
+    """The thread-local variables of one thread."""
+
+    def __init__(self, variables: ThreadVariables, thread_pointer: int) -> None:
+        self._variables = variables
+        self._thread_pointer = thread_pointer
+
+    def read(self, variable: TorchSymbol, size: int) -> bytes | None:
+        """The first ``size`` bytes of the variable.
+
+        Its initial bytes where the thread has not used the module's thread-locals; None where its constructor has
+        not run in this thread: then it has the value that the source gives it. Raises BadData when there is no such
+        variable or it is smaller, ThreadLocalUnknown, MemoryFault.
+        """
+        module, symbol = self._variables.find(variable)
+        if symbol.size < size:
+            raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
+        guard = self._variables.guard(module, symbol)
+        try:
+            block = self._variables.block(self._thread_pointer, module, guard)
+        except ThreadLocalUntouched:
+            return None if guard is not None else _initial(module, symbol.vaddr, size)
+        return None if block is None else self._variables.memory.read(block + symbol.vaddr, size)
+
+    def address(self, variable: TorchSymbol) -> int | None:
+        """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
+        module, symbol = self._variables.find(variable)
+        try:
+            block = self._variables.block(self._thread_pointer, module, self._variables.guard(module, symbol))
+        except ThreadLocalUntouched:
+            return None
+        return None if block is None else block + symbol.vaddr
 
 
 def _initial(module: Module, offset: int, size: int) -> bytes:
