@@ -114,10 +114,14 @@ class Probe:
 
     def _string(self, address: int) -> bytes:
         view = StructView(self._memory, address, self._layout.struct("std::string"))
-        size = view.u64("_M_string_length")
+        data = view.pointer("_M_dataplus._M_p")
+        if "_M_string_length" in view.struct.fields:
+            size = view.u64("_M_string_length")
+        else:  # before the C++11 ABI: length, capacity and reference count stand in front of the text
+            size = self._memory.u64(data - 24)
         if size > _MAX_NAME:
             raise BadData(f"a name of {size} bytes")
-        return self._memory.read(view.pointer("_M_dataplus._M_p"), size)
+        return self._memory.read(data, size)
 
     def _check_table(self, operator: StructView) -> int:
         """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
@@ -168,20 +172,32 @@ class Probe:
         return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
 
     def _check_counts(self, dispatcher: StructView, walked: int) -> None:
-        listed = self._memory.u64(dispatcher.address("operators_") + self._layout.struct("std::list").offset(
-            "_M_impl._M_node._M_size"))  # fmt: skip
-        if not 0 < listed <= _MAX_OPERATORS or walked != min(listed, _WALKED):
-            raise BadData(f"the list says {listed} operators, {walked} were walked")
+        counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}
+        known = [(name, count) for name, count in counts.items() if count is not None]
+        if not known:
+            return
+        name, count = known[0]
+        if not 0 < count <= _MAX_OPERATORS or walked != min(count, _WALKED):
+            raise BadData(f"the {name} says {count} operators, {walked} were walked")
+        # A registration in progress has put its operator into one of the two and not yet into the other.
+        if abs(count - known[-1][1]) > 1:
+            raise BadData(f"the list holds {count} operators, the lookup table {known[-1][1]}")
+        self.evidence.append(f"{' and '.join(each for each, _ in known)} both count {count} operators"
+                             if len(known) > 1 else f"the {name} counts {count} operators")  # fmt: skip
+
+    def _listed(self, dispatcher: StructView) -> int | None:
+        """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
+        size = self._layout.struct("std::list").fields.get("_M_impl._M_node._M_size")
+        return None if size is None else self._memory.u64(dispatcher.address("operators_") + size.offset)
+
+    def _mapped(self, dispatcher: StructView) -> int | None:
         name = "c10::Dispatcher::operatorLookupTable_"
         if not self._layout.has_struct(name):
-            return
+            return None
         lookup = dispatcher.view("operatorLookupTable_", self._layout.struct(name))
         foreground = lookup.u8("_foregroundDataIndex")
         if foreground > 1:
             raise BadData(f"the lookup table's foreground copy is number {foreground}")
         map_struct = self._layout.struct(name + ".map")
         mapped = StructView(self._memory, lookup.address("_data") + foreground * map_struct.size, map_struct)
-        # A registration in progress has put its operator into one of the two and not yet into the other.
-        if abs(mapped.u64("num_elements") - listed) > 1:
-            raise BadData(f"the list holds {listed} operators, the lookup table {mapped.u64('num_elements')}")
-        self.evidence.append(f"list and lookup table both count {listed} operators")
+        return mapped.u64("num_elements")
