@@ -27,7 +27,7 @@ def main(torch: Path, folder: Path) -> int:
     """Exit status 0 with a layout, 1 with an error."""
     os.environ["TMPDIR"] = str(folder)  # that of the compilers
     try:
-        document = generate.torch_document(torch, folder=folder, parts=Parts.of(torch), show=_show)
+        document = generate.torch_document(torch, place=generate.Workplace(folder, Parts.of(torch), _show))
     except LayoutError as error:
         told = {"what": error.what, "why": error.why, "help": error.help}
         (folder / "error.json").write_text(json.dumps(told))

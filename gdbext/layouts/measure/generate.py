@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
@@ -43,20 +43,23 @@ struct json {
 """
 
 
+@dataclass(frozen=True)
+class Workplace:
+    """Where a layout is measured, what of it was measured earlier, and who is told what is being done."""
+
+    folder: Path
+    parts: Parts = field(default_factory=Parts)
+    show: Callable[[str], None] = lambda _: None
+
+
 def torch_document(
-    torch: Path,
-    cxx: str | None = None,
-    folder: Path | None = None,
-    parts: Parts | None = None,
-    show: Callable[[str], None] = lambda _: None,
-    cxx11: bool | None = None,
+    torch: Path, cxx: str | None = None, cxx11: bool | None = None, place: Workplace | None = None
 ) -> dict[str, Any]:
     """The layout document of the PyTorch installed in ``torch`` (the folder that holds include/ and lib/).
 
-    Works in ``folder`` or one that is removed again, takes from ``parts`` what was measured earlier, and says what it
-    does to ``show``. ``cxx11`` asks for the same headers under that ABI of the standard library, as in builds that are
-    not this one: no build-id belongs to that. Raises LayoutError: no headers, no compiler, headers that do not compile,
-    a library of another user.
+    ``cxx`` is the compiler; ``cxx11`` asks for the same headers under that ABI of the standard library, as in builds
+    that are not this one: no build-id belongs to that. Without a ``place`` a folder is made and removed again. Raises
+    LayoutError: no headers, no compiler, headers that do not compile, a library of another user.
     """
     if not (torch / "include" / "ATen" / "core" / "dispatch" / "Dispatcher.h").exists():
         raise LayoutError(
@@ -64,13 +67,14 @@ def torch_document(
             why="the wheel was stripped of them, or this is not the folder of the installed torch package",
         )
     dispatch_key_dump.check_owner(torch / "lib" / "libc10.so")
-    if folder is None:
+    if place is None:
         with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-            return torch_document(torch, cxx, Path(name), parts, show, cxx11)
+            return torch_document(torch, cxx, cxx11, Workplace(Path(name)))
     version, git = torch_version(torch, HostFiles())
     own = uses_cxx11_abi(torch / "lib" / "libc10.so")
     cxx11 = own if cxx11 is None else cxx11
-    measured, dispatch = _torch_parts(torch, cxx, folder, parts or Parts(), show, cxx11)
+    command = cxx or compiler.find_compiler(_CXX)
+    measured, dispatch = _torch_parts(torch, command, _torch_flags(torch, place.folder, cxx11, version, command), place)
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
@@ -82,27 +86,21 @@ def torch_document(
     return document
 
 
-def _torch_parts(
-    torch: Path, cxx: str | None, folder: Path, parts: Parts, show: Callable[[str], None], cxx11: bool
-) -> tuple[Measured, Any]:
+def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) -> tuple[Measured, Any]:
     """What the compiler laid out, and what libc10 says of its keys."""
-    command = cxx or compiler.find_compiler(_CXX)
-    version = torch_version(torch, HostFiles())[0]
-    flags = _torch_flags(torch, folder, cxx11, version, command)
-
     wants = torch_types.wants()
 
     def types() -> dict[str, Any]:
-        show("compiling its headers")
-        return asdict(measure(wants, command, flags, folder))
+        place.show("compiling its headers")
+        return asdict(measure(wants, command, flags, place.folder))
 
     def keys() -> dict[str, Any]:
-        show("asking libc10.so for its dispatch keys")
-        return dispatch_key_dump.ask(torch, command, flags, folder)
+        place.show("asking libc10.so for its dispatch keys")
+        return dispatch_key_dump.ask(torch, command, flags, place.folder)
 
     table = f"types-{zlib.crc32(wants.source(()).encode()):08x}"  # another gdbext may want other types
-    found = Measured(**parts.get(table, types)), parts.get("keys", keys)
-    parts.remove(table, "keys")
+    found = Measured(**place.parts.get(table, types)), place.parts.get("keys", keys)
+    place.parts.remove(table, "keys")
     return found
 
 

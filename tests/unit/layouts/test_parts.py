@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gdbext.layouts import store
-from gdbext.layouts.measure import compiler, dispatch_key_dump, generate
+from gdbext.layouts.measure import dispatch_key_dump, generate
 from gdbext.layouts.measure.measured import Measured
 from gdbext.layouts.measure.parts import Parts
 
@@ -37,13 +37,12 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
         return {"key_names": []}
 
     monkeypatch.setattr(generate, "measure", measure)
-    monkeypatch.setattr(generate, "uses_cxx11_abi", lambda _: True)
     monkeypatch.setattr(dispatch_key_dump, "ask", ask)
-    monkeypatch.setattr(compiler, "find_compiler", lambda _: "g++")
 
     def parts(folder: str) -> tuple[Measured, Any]:
         (tmp_path / folder).mkdir()
-        return generate._torch_parts(tmp_path, None, tmp_path / folder, Parts(BUILD_ID), lambda _: None, True)
+        place = generate.Workplace(tmp_path / folder, Parts(BUILD_ID))
+        return generate._torch_parts(tmp_path, "g++", [], place)
 
     with pytest.raises(KeyboardInterrupt):
         parts("first")
