@@ -88,6 +88,16 @@ class NotTorch(TargetError):
     help = "find the process with: grep -l libtorch_cpu /proc/[0-9]*/maps"
 
 
+class ProbesRefused(TargetError):
+    """The kernel does not let us count a process's dispatches by probes."""
+
+    why = "uprobes with BPF need Linux 6.6 or later and CAP_BPF with CAP_PERFMON, or root; containers drop these"
+    help = (
+        "run it as root on the host, or docker run --cap-add=BPF --cap-add=PERFMON; "
+        "or trace by breakpoints: dispatch-trace OP"
+    )
+
+
 class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 

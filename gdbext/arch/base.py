@@ -42,6 +42,13 @@ class TlsRelocations(NamedTuple):
     descriptor: int
 
 
+class Probing(NamedTuple):
+    """What kernel probes need: the number of bpf(2), and where in ``struct pt_regs`` each argument register is."""
+
+    bpf_call: int
+    saved: Mapping[str, int]
+
+
 class AddressUse(NamedTuple):
     """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
 
@@ -102,6 +109,7 @@ class Architecture(ABC):
     padding: tuple[bytes, ...]
     """How the instructions begin that fill the space between functions."""
     signal_frame: SignalFrame
+    probing: Probing
     tls_relocations: TlsRelocations
 
     # --- memory ----------------------------------------------------------------------------------
@@ -178,6 +186,11 @@ class Architecture(ABC):
     @abstractmethod
     def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
         """Offsets in ``code`` of the direct calls of ``target``, which is an offset from the start of ``code``, too."""
+
+    @abstractmethod
+    def probe_offset(self, code: bytes, kept: int) -> int | None:
+        """Where in a function that starts with ``code`` a kernel probe is cheap and the first ``kept`` arguments are
+        still in their registers; None where there is no such place."""
 
     @abstractmethod
     def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:

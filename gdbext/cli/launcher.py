@@ -138,7 +138,7 @@ def _run(options: Options) -> registry.Outcome:
 
         check_process(options.pid)
     recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
-    if options.debugger == "none" or options.recording is not None:
+    if options.debugger == "none" or options.recording is not None or registry.find(options.command).running:
         return _run_alone(options, recorded)
     from gdbext.debuggers import table
 
@@ -196,8 +196,11 @@ def _target(options: Options) -> Target:
         return CoreTarget(options.core, options.sysroot)
     from gdbext.layouts.measure.ahead import measure_for_process
     from gdbext.targets.proc_target import ProcTarget
+    from gdbext.targets.running_process import RunningProcess
 
     measure_for_process(options.pid or 0, 2)
+    if registry.find(options.command).running:
+        return RunningProcess(options.pid or 0)
     return ProcTarget(options.pid or 0)
 
 

@@ -35,17 +35,20 @@ class Entry:
     """A line of the table.
 
     ``live`` marks the commands that run the process on and so need one, not a core; ``takes_host`` them and those that
-    do so on demand.
+    do so on demand. ``running`` commands look at a process that is not stopped, so from the launcher only.
     """
 
-    __slots__ = ("live", "module", "name", "summary", "takes_host")
+    __slots__ = ("live", "module", "name", "running", "summary", "takes_host")
 
-    def __init__(self, name: str, module: str, summary: str, live: bool = False, takes_host: bool = False) -> None:
+    def __init__(
+        self, name: str, module: str, summary: str, live: bool = False, takes_host: bool = False, running: bool = False
+    ) -> None:
         self.name = name
         self.module = module
         self.summary = summary
         self.live = live
         self.takes_host = takes_host or live
+        self.running = running
 
 
 TABLE = (
@@ -62,6 +65,7 @@ TABLE = (
     ),
     Entry("dispatch-tls", "tls", "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …"),
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
+    Entry("dispatch-top", "top", "Count what a running process dispatches, stopping nothing.", running=True),
     Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
     Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested. Resumes the process.", live=True),
     Entry(

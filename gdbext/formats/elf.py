@@ -190,6 +190,13 @@ class ElfImage:
                 return piece if len(piece) == size else None
         return None
 
+    def file_offset(self, vaddr: int) -> int | None:
+        """Where the file has the byte at ``vaddr``; None where it has none."""
+        for segment in self.loads:
+            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
+                return vaddr - segment.vaddr + segment.offset
+        return None
+
     def find(self, needle: bytes, vaddr: int, end: int) -> int | None:
         """The first place of ``needle`` between two addresses of one segment; None where it is not in the file."""
         for segment in self.loads:

@@ -32,6 +32,7 @@ ORDER = (
     ("verdict",),
     ("inspection",),
     ("live",),
+    ("probes",),
     ("render",),
     ("commands",),
     ("debuggers",),

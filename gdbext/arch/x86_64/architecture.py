@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gdbext.arch.base import AddressUse, Architecture, ReadCode, TlsRelocations
 from gdbext.arch.instruction import Instruction
-from gdbext.arch.x86_64 import patterns, registers, syscalls
+from gdbext.arch.x86_64 import patterns, probing, registers, syscalls
 from gdbext.arch.x86_64.decode import instructions
 
 
@@ -37,6 +37,7 @@ class X8664(Architecture):
     entry_marks = (patterns.ENDBR64,)
     padding = patterns.PADDING
     signal_frame = registers.SIGNAL_FRAME
+    probing = probing.PROBING
     tls_relocations = TlsRelocations(module_id=16, offset=18, descriptor=36)  # R_X86_64_DTPMOD64, _TPOFF64, _TLSDESC
 
     user_limit = 1 << 47
@@ -52,6 +53,9 @@ class X8664(Architecture):
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         return instructions(code, address)
+
+    def probe_offset(self, code: bytes, kept: int) -> int | None:
+        return probing.emulated_offset(code, instructions(code, 0), kept)
 
     def follows_call(self, before: bytes) -> bool:
         return patterns.follows_call(before)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import Instruction
 from gdbext.errors import GdbextError
-from gdbext.torch.registry.schema_types import schema_types
+from gdbext.torch.registry.schema_types import hidden_result, schema_types
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -87,19 +87,6 @@ def argument_texts(session: Session, operator: Operator, values: Sequence[int | 
     if schema is None or hidden is None:
         return []
     return _read(session, schema_types(schema.text), values[skipped + hidden :])
-
-
-def hidden_result(schema: str) -> bool | None:
-    """The result goes through a hidden first argument: a new tensor or several results do, a reference does not.
-
-    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py.
-    """
-    result = schema.rpartition("-> ")[2].strip()
-    if result.startswith("Tensor"):
-        return "!" not in result
-    if result == "()" or result in ("int", "bool"):
-        return False
-    return True if result.startswith("(") else None
 
 
 def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[int | None]) -> list[str]:

@@ -88,12 +88,8 @@ class OperatorFunctions:
 
         Raises MemoryFault, BadData.
         """
-        namespace, _, base = operator.name.partition("::")
-        if namespace != "aten":
-            return []
-        struct = f"{base}_{operator.overload}" if operator.overload else base
         found = []
-        for event, address in sorted(self._structs.get(struct, ())):
+        for event, address in sorted(self._structs.get(operator.struct, ())):
             function = self._session.symbolizer.function(address)
             if function is not None and self._is_for(operator, function):
                 handles = static_handles(self._session.symbolizer, function)

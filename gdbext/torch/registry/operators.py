@@ -64,6 +64,14 @@ class Operator:
         name, overload = self._names
         return f"{name}.{overload}" if overload else name
 
+    @property
+    def struct(self) -> str:
+        """NAME of its ``at::_ops::NAME`` (torchgen/model.py), "" for one that was not generated into libtorch."""
+        namespace, _, base = self.name.partition("::")
+        if namespace != "aten":
+            return ""
+        return f"{base}_{self.overload}" if self.overload else base
+
     @cached_property
     def _table(self) -> bytes:
         return self.dispatcher.read_table(self.address)

@@ -14,3 +14,16 @@ def schema_types(text: str) -> list[tuple[str, str]]:
         if len(words) == 2:
             found.append((words[0], words[1]))
     return found
+
+
+def hidden_result(schema: str) -> bool | None:
+    """The result goes through a hidden first argument: a new tensor or several results do, a reference does not.
+
+    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py.
+    """
+    result = schema.rpartition("-> ")[2].strip()
+    if result.startswith("Tensor"):
+        return "!" not in result
+    if result == "()" or result in ("int", "bool"):
+        return False
+    return True if result.startswith("(") else None

@@ -1,0 +1,56 @@
+"""``dispatch-top`` as text: a table, most dispatches first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.model.report import Report
+from gdbext.model.top_section import TopRow, TopSection
+from gdbext.render.text.style import Style, escape
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """A headline, then the rows."""
+    top = report.section(TopSection)
+    rate = top.total / top.seconds if top.seconds else 0.0
+    yield style(f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {top.places} probes", "bold")
+    if top.lost:
+        yield style(f"{top.lost} more were not counted: too many combinations of operator, keyset and thread", "yellow")
+    if not top.rows:
+        yield "Nothing was dispatched: is it hung? dispatch-diagnose"
+        return
+    yield ""
+    table = [_header(top.rows), *(_cells(row) for row in top.rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    for number, line in enumerate(table):
+        text = "  ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths)))
+        yield style(text.rstrip(), "bold") if number == 0 else text.rstrip()
+    if top.more:
+        yield f"… and {top.more} more rows: --limit"
+
+
+def _header(rows: tuple[TopRow, ...]) -> tuple[str, ...]:
+    row = rows[0]
+    names = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "")
+    return tuple(name for name, shown in zip(names, _shown(row)) if shown)
+
+
+def _shown(row: TopRow) -> tuple[bool, ...]:
+    """Which columns this grouping has; that of a row holds for all."""
+    by_thread, by_key = row.tid is not None, row.op is None and row.event is None and row.tid is None
+    whole = not by_thread and not by_key
+    return True, True, whole and row.event is not None, whole, whole or by_key, whole, by_thread, whole
+
+
+def _cells(row: TopRow) -> tuple[str, ...]:
+    operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
+    thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
+    cells = (
+        str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", row.kernel or "?", thread,
+        row.mark,
+    )  # fmt: skip
+    return tuple(escape(cell) for cell, shown in zip(cells, _shown(row)) if shown)
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column < 2 else cell.ljust(width)

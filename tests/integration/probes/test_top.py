@@ -1,0 +1,162 @@
+"""dispatch-top counts exactly what the process dispatched, stops nobody, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import procfs
+import pytest
+from harness import DISPATCH, Inferior, run, started, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(
+    not Path("/sys/bus/event_source/devices/uprobe/type").exists() or os.geteuid() != 0,
+    reason="counting by kernel probes needs root and a kernel with uprobes",
+)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def counted() -> Iterator[Inferior]:
+    with started("counted-calls") as inferior:
+        yield inferior
+
+
+def turns(inferior: Inferior) -> int:
+    return inferior.output().count("done")
+
+
+def one_turn(inferior: Inferior) -> None:
+    before = turns(inferior)
+    inferior.send("go")
+    wait_until(lambda: turns(inferior) > before, "the calls are made")
+
+
+def top(inferior: Inferior, work: Callable[[], Any], *args: str) -> dict[str, Any]:
+    """The report of a dispatch-top that counts while ``work`` is done."""
+    command = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-top", "--interval", "6", *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tool:
+        try:
+            wait_until(lambda: counts_now(tool.pid) or tool.poll() is not None, "the probes are placed")
+            work()
+            stdout, stderr = tool.communicate(timeout=120)
+        finally:
+            tool.kill()
+    assert tool.returncode == 0, stderr
+    import json
+
+    document: dict[str, Any] = json.loads(stdout)
+    return document
+
+
+def counts_now(pid: int) -> bool:
+    """The tool holds both of its links, so that every probe is in place."""
+    links = 0
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            links += "bpf_link" in str(descriptor.readlink())
+    return links == 2
+
+
+def by_operator(document: dict[str, Any]) -> dict[tuple[str, str, str], Any]:
+    rows = document["top"]["rows"]
+    named = {(f"{row['op']}.{row['overload']}".rstrip("."), row["event"], row["key"]): row for row in rows}
+    assert len(named) == len(rows)
+    return named
+
+
+def test_every_dispatch_is_counted_with_its_keyset(counted: Inferior) -> None:
+    found = top(counted, lambda: one_turn(counted), "mm", "aten::add_.Tensor", "aten::mul.out")
+    rows = by_operator(found)
+    expected = 2 * counted.truth["calls"]
+    assert {name: row["count"] for name, row in rows.items()} == dict.fromkeys(
+        [
+            ("aten::mm", "call", "AutogradCPU"), ("aten::mm", "redispatch", "CPU"),
+            ("aten::add_.Tensor", "call", "AutogradCPU"), ("aten::add_.Tensor", "redispatch", "ADInplaceOrView"),
+            ("aten::add_.Tensor", "redispatch", "CPU"), ("aten::mul.out", "call", "AutogradCPU"),
+            ("aten::mul.out", "redispatch", "ADInplaceOrView"), ("aten::mul.out", "redispatch", "CPU"),
+        ],
+        expected,
+    )  # fmt: skip
+    call = rows["aten::mm", "call", "AutogradCPU"]
+    assert call["keyset"]["keys"] == counted.truth["mm"]
+    assert call["kernel"].endswith("VariableType::(anonymous namespace)::mm")
+    assert rows["aten::mm", "redispatch", "CPU"]["kernel"].endswith("wrapper_CPU_mm")
+    assert found["top"]["lost"] == 0
+
+
+def test_threads_are_told_apart(counted: Inferior) -> None:
+    found = top(counted, lambda: one_turn(counted), "--by", "thread", "mm")
+    counts = {row["tid"]: row["count"] for row in found["top"]["rows"]}
+    expected = 2 * counted.truth["calls"]  # each call is redispatched once
+    assert counts == {counted.tid("main"): expected, counted.tid("other"): expected}
+
+
+def test_nobody_is_stopped_and_nothing_is_left(counted: Inferior) -> None:
+    before = code(counted.pid)
+
+    def work() -> None:
+        assert procfs.status(counted.pid)["TracerPid"] == "0"
+        one_turn(counted)
+
+    top(counted, work)
+    wait_until(lambda: code(counted.pid) == before, "the code is what it was")
+    one_turn(counted)
+
+
+def code(pid: int) -> bytes:
+    """The bytes of OperatorEntry::lookup in the process: a probe is a breakpoint instruction there."""
+    from gdbext.inspection.session import Session
+    from gdbext.targets.running_process import RunningProcess
+    from gdbext.torch.symbols import LOOKUP
+
+    target = RunningProcess(pid)
+    try:
+        found = Session(target).symbolizer.symbol_of(LOOKUP.examples[0], LOOKUP.library)
+        assert found is not None
+        module, symbol = found
+        return target.read(module.base + symbol.vaddr, 64)
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_when_the_tool_is_ended_the_process_runs_on(counted: Inferior, number: signal.Signals) -> None:
+    before = code(counted.pid)
+    command = [DISPATCH, "-p", str(counted.pid), "dispatch-top", "--interval", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
+        wait_until(lambda: counts_now(tool.pid), "the probes are placed")
+        assert code(counted.pid) != before
+        tool.send_signal(number)
+        tool.communicate(timeout=60)
+    wait_until(lambda: code(counted.pid) == before, "the probes are gone")
+    one_turn(counted)
+
+
+def test_without_the_right_it_says_what_is_missing(counted: Inferior) -> None:
+    dropped = ["setpriv", "--bounding-set", "-sys_admin,-bpf,-perfmon", "--inh-caps", "-sys_admin,-bpf,-perfmon"]
+    outcome = run([*dropped, DISPATCH, "-p", str(counted.pid), "dispatch-top"])
+    assert outcome.status == 1, outcome
+    for word in ("CAP_BPF", "dispatch-trace"):
+        assert word in outcome.stderr, outcome
+    one_turn(counted)
+
+
+@pytest.mark.parametrize("debugger", ["gdb", "none"])
+def test_a_core_has_nothing_to_count(debugger: str, inferior: Callable[..., Inferior]) -> None:
+    outcome = inferior("meta-mm").dispatch("dispatch-top", core=True, debugger=debugger, json=False, check=False)
+    assert outcome.status == 2, outcome
+    assert "dispatch-top" in outcome.stderr
+
+
+def test_an_unknown_operator_is_refused_before_anything_is_counted(counted: Inferior) -> None:
+    begun = time.monotonic()
+    outcome = run([DISPATCH, "-p", str(counted.pid), "dispatch-top", "--interval", "600", "aten::matmull"])
+    assert outcome.status == 2, outcome
+    assert "aten::matmul" in outcome.stderr
+    assert time.monotonic() - begun < 60
