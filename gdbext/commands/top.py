@@ -6,13 +6,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.model.report import Report
 from gdbext.model.top_section import TopSection
 from gdbext.probes.summary import GROUPINGS
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.report import Report
 
 NAME = "dispatch-top"
 MAX_SECONDS = 86400.0
@@ -75,7 +76,4 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         rows=tuple(found[: args.limit]),
         more=max(0, len(found) - args.limit),
     )
-    return Report(
-        command=NAME, target=session.target_facts(), view="top", errors=session.errors(), sections=(section,),
-        why=args.why,
-    )  # fmt: skip
+    return make_report(session, args, NAME, "top", sections=(section,))
