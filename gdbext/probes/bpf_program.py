@@ -30,7 +30,7 @@ def constant(target: int, value: int) -> Code:
     return _one(0xB7, target, immediate=value)
 
 
-def add(target: int, value: int) -> Code:
+def increase(target: int, value: int) -> Code:
     """``target += value``."""
     return _one(0x07, target, immediate=value)
 

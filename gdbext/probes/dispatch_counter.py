@@ -121,14 +121,14 @@ def at_redispatch(arguments: Sequence[int]) -> bpf.Code:
 
 def counting(counts: int, lost: int) -> bpf.Code:
     """Adds the thread to the key and 1 to its counter; a key that finds no room counts as lost."""
-    key = [bpf.load_map(bpf.R1, counts), bpf.move(bpf.R2, bpf.FRAME), bpf.add(bpf.R2, _KEY_AT)]
-    one_more = [bpf.load(bpf.R1, bpf.R0, 0), bpf.add(bpf.R1, 1), bpf.store(bpf.R0, 0, bpf.R1)]
+    key = [bpf.load_map(bpf.R1, counts), bpf.move(bpf.R2, bpf.FRAME), bpf.increase(bpf.R2, _KEY_AT)]
+    one_more = [bpf.load(bpf.R1, bpf.R0, 0), bpf.increase(bpf.R1, 1), bpf.store(bpf.R0, 0, bpf.R1)]
     miss = [
         bpf.store_constant(bpf.FRAME, _LOST_AT, 0), bpf.load_map(bpf.R1, lost), bpf.move(bpf.R2, bpf.FRAME),
-        bpf.add(bpf.R2, _LOST_AT), bpf.call(bpf.MAP_LOOKUP), bpf.if_zero(bpf.R0, [], one_more),
+        bpf.increase(bpf.R2, _LOST_AT), bpf.call(bpf.MAP_LOOKUP), bpf.if_zero(bpf.R0, [], one_more),
     ]  # fmt: skip
     first = [
-        bpf.store_constant(bpf.FRAME, _ONE_AT, 1), *key, bpf.move(bpf.R3, bpf.FRAME), bpf.add(bpf.R3, _ONE_AT),
+        bpf.store_constant(bpf.FRAME, _ONE_AT, 1), *key, bpf.move(bpf.R3, bpf.FRAME), bpf.increase(bpf.R3, _ONE_AT),
         bpf.constant(bpf.R4, 0), bpf.call(bpf.MAP_UPDATE), bpf.if_zero(bpf.R0, [], miss),
     ]  # fmt: skip
     return b"".join((
