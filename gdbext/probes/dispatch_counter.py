@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
+from gdbext.errors import ProbesRefused
 from gdbext.probes import bpf_program as bpf
 from gdbext.probes.kernel import PER_CPU_ARRAY, PER_CPU_HASH, Bpf, Place
 from gdbext.probes.places import LOOKUP_ARGUMENTS, RedispatchPlace
@@ -41,14 +42,21 @@ class DispatchCounter:
     def __init__(
         self, architecture: Architecture, pid: int, path: str, lookup: int | None, places: Sequence[RedispatchPlace]
     ) -> None:
+        probing = architecture.probing
+        if probing is None:
+            raise ProbesRefused(
+                f"kernel probes are not supported on {architecture.title}",
+                why="where they are cheap is known for each architecture by itself",
+                help="trace by breakpoints: dispatch-trace OP",
+            )
         self._places = places
         self._descriptors: list[int] = []
-        kernel = Bpf(architecture.probing.bpf_call)
+        kernel = Bpf(probing.bpf_call)
         try:
             self._counts = kernel.map(PER_CPU_HASH, _KEY.size, MAX_KEYS)
             self._lost = kernel.map(PER_CPU_ARRAY, 4, 1)
             self._descriptors += [self._counts.descriptor, self._lost.descriptor]
-            arguments = [architecture.probing.saved[name] for name in architecture.argument_registers]
+            arguments = [probing.saved[name] for name in architecture.argument_registers]
             if lookup is not None:
                 program = self._program(kernel, at_lookup(arguments))
                 self._descriptors.append(kernel.attach(program, path, [Place(lookup, 0)], pid))
