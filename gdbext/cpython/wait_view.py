@@ -49,13 +49,13 @@ class PythonWaitView:
     def _tids_of_states(self) -> dict[int, int]:
         return {state.address: tid for tid, states in self._threads.states.items() for state in states}
 
-    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
-        """What the thread waits for, as Python's own objects tell it."""
+    def wait(self, tid: int, futex: int) -> PythonWait | None:
+        """What the thread that sleeps on ``futex`` waits for, as Python's own objects tell it."""
         from gdbext.cpython.sync.python_wait import python_wait
 
         for state in self.states(tid):
             try:
-                found = python_wait(self.runtime, state, semaphore)
+                found = python_wait(self.runtime, state, futex)
             except GdbextError as error:
                 self._note(error, f"Python objects of thread {tid}")
                 continue
@@ -63,9 +63,12 @@ class PythonWaitView:
                 return found
         return None
 
-    def inside_with(self, semaphore: int) -> Sequence[int]:
-        """Tids of the threads inside ``with lock:`` of the lock with that semaphore."""
-        return self._inside.get(semaphore, ())
+    def inside_with(self, futex: int) -> Sequence[int]:
+        """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
+        from gdbext.cpython.sync.locks import waited_words
+
+        words = waited_words(self.runtime, futex) if self._inside else ()
+        return [tid for word in words for tid in self._inside.get(word, ())]
 
     @cached_property
     def _inside(self) -> dict[int, list[int]]:
@@ -75,5 +78,5 @@ class PythonWaitView:
         for tid, states in self._threads.states.items():
             for state in states:
                 for lock in held_locks(self.runtime, state):
-                    found.setdefault(lock.semaphore, []).append(tid)
+                    found.setdefault(lock.word, []).append(tid)
         return found

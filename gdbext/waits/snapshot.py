@@ -68,10 +68,10 @@ class PythonView(Protocol):
     def tid_of_state(self, address: int) -> int | None:
         """The tid of the thread with this PyThreadState."""
 
-    def wait(self, tid: int, semaphore: int) -> PythonWait | None:
-        """What a thread that sleeps on ``semaphore`` waits for in Python's own words."""
+    def wait(self, tid: int, futex: int) -> PythonWait | None:
+        """What a thread that sleeps on ``futex`` waits for in Python's own words."""
 
-    def inside_with(self, semaphore: int) -> Sequence[int]:
+    def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
     @property

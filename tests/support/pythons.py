@@ -25,6 +25,25 @@ SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 """The versions whose processes gdbext reads."""
 
 
+NEWER = ("3.14", "3.15")
+"""Versions that it reads, too, but that not every machine of ours has."""
+
+
+def newer() -> tuple[str, ...]:
+    """Those of NEWER that are installed here."""
+    return tuple(version for version in NEWER if executable(version) is not None)
+
+
+def lacking(version: str, what: str) -> None:
+    """Ends a test that needs a Python which is not here, skipped everywhere if it is one of the newer ones."""
+    import machine
+    import pytest
+
+    if version in NEWER:
+        pytest.skip(what)
+    machine.lacking(what)
+
+
 @cache
 def prefixes(version: str) -> tuple[Path, ...]:
     """Installed CPythons "3.9" (any micro version), each once, by their prefix."""

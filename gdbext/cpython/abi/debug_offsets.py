@@ -48,6 +48,57 @@ GROUPS_3_13: Groups = (
 )  # fmt: skip
 
 
+_NEXT_FIVE = (_PLAIN,) * 5
+
+GROUPS_3_14: Groups = (
+    ("_PyRuntimeState", ("size", _PLAIN, "interpreters.head")),
+    (
+        "PyInterpreterState",
+        ("size", "id", "next", "threads.head", _PLAIN, _PLAIN, "imports.modules", "sysdict", _PLAIN, "ceval.gil",
+         _PLAIN, *_NEXT_FIVE),
+    ),
+    (
+        "PyThreadState",
+        ("size", "prev", "next", "interp", "current_frame", "thread_id", "native_thread_id", _PLAIN, "_status"),
+    ),
+    (
+        "_PyInterpreterFrame",
+        ("size", "previous", "f_executable", "instr_ptr", "localsplus", "owner", "stackpointer", _PLAIN),
+    ),
+    (
+        "PyCodeObject",
+        ("size", "co_filename", "co_name", "co_qualname", "co_linetable", "co_firstlineno", "co_argcount",
+         "co_localsplusnames", "co_localspluskinds", "co_code_adaptive", _PLAIN),
+    ),
+    ("PyObject", ("size", "ob_type")),
+    ("PyTypeObject", ("size", "tp_name", "tp_repr", "tp_flags")),
+    ("PyTupleObject", ("size", "ob_item", _PLAIN)),
+    ("PyListObject", ("size", "ob_item", _PLAIN)),
+    ("PySetObject", ("size", _PLAIN, _PLAIN, _PLAIN)),
+    ("PyDictObject", ("size", "ma_keys", "ma_values")),
+    ("PyFloatObject", ("size", "ob_fval")),
+    ("PyLongObject", ("size", "long_value.lv_tag", "long_value.ob_digit")),
+    ("PyBytesObject", ("size", _PLAIN, "ob_sval")),
+    ("PyASCIIObject", ("size", "state", "length", _PLAIN)),
+)  # fmt: skip
+"""Include/internal/pycore_debug_offsets.h of 3.14."""
+
+GROUPS_3_15: Groups = (
+    *GROUPS_3_14[:2],
+    (
+        "PyThreadState",
+        ("size", "prev", "next", "interp", "current_frame", "base_frame", _PLAIN, _PLAIN, "thread_id",
+         "native_thread_id", _PLAIN, "_status", _PLAIN, _PLAIN, _PLAIN, _PLAIN),
+    ),
+    ("_PyErr_StackItem", (_PLAIN,)),
+    *GROUPS_3_14[3:6],
+    ("PyTypeObject", ("size", "tp_name", "tp_repr", "tp_flags", "tp_basicsize", "tp_dictoffset")),
+    ("PyHeapTypeObject", ("size", "ht_cached_keys")),
+    *GROUPS_3_14[7:],
+)  # fmt: skip
+"""Include/internal/pycore_debug_offsets.h of 3.15, as far as it is used."""
+
+
 def read(memory: Memory, runtime: int, groups: Groups) -> dict[tuple[str, str], int]:
     """(structure, field) to offset, as the target publishes them at ``runtime``.
 

@@ -36,6 +36,7 @@ WAITS_FOR_LOCK = (
     "PyThread_acquire_lock",
     "_PyMutex_LockTimed",  # 3.13 and later
     "_PyParkingLot_Park",  # 3.13 and later
+    "_PySemaphore_Wait",  # 3.13 and later
 )
 """Sleep until a lock object is free (Python/thread_pthread.h, lock.c, parking_lot.c)."""
 

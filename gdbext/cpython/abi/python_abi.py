@@ -78,13 +78,16 @@ class LockForm(Enum):
     """What a lock object of the ``_thread`` and ``_queue`` modules sleeps on."""
 
     SEMAPHORE = "a PyThread_type_lock: pointer to a sem_t (Python/thread_pthread.h, USE_SEMAPHORES)"
-    PARKING_LOT = "a PyMutex, whose waiters sleep on semaphores of their own (Python/parking_lot.c)"
+    MUTEX = "a PyMutex, whose waiters are parked (cpython/lock.h, Python/parking_lot.c)"
+    RECURSIVE_MUTEX = "a _PyRecursiveMutex: a PyMutex with its owner and level (pycore_lock.h)"
+    WAITING_FLAG = "a byte that says whether threads are parked on it (Modules/_queuemodule.c)"
 
 
 @dataclass(frozen=True)
 class LockType:
     """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``struct`` and ``field`` name the member
-    that is slept on. A type of another size than ``struct`` has another form than stated here."""
+    that is slept on. A type of another size than ``struct`` has another form than stated here: forms change between
+    patch versions, too."""
 
     type_name: str
     kind: Waitable
@@ -106,6 +109,13 @@ class FrameObjects:
     yield_from: int = 72
 
 
+class ExitForm(Enum):
+    """What lies on the value stack while the body of a ``with`` runs."""
+
+    BOUND_METHOD = "the bound __exit__"
+    FUNCTION_AND_SELF = "the function __exit__, then the context manager itself"
+
+
 class LoopAnchor(Enum):
     """What each native evaluation loop keeps in its stack frame, so that its Python frames can be told apart."""
 
@@ -118,9 +128,11 @@ class InterpreterFrames:
     """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
     the enclosing blocks are in co_exceptiontable of the code.
 
-    ``code`` and ``instruction`` name members of the frame. ``generator_owner`` and ``entry_owner`` are values of its
-    ``owner`` (enum _frameowner): frames of generators, and frames that run no Python code (None where there are none).
-    ``tag_bits`` are the low bits of a reference in a frame that are not part of its address.
+    ``code`` and ``instruction`` name members of the frame. ``generator_owner``, ``entry_owner`` (None where there is
+    none) and ``codeless_owners`` are values of its ``owner`` (enum _frameowner): frames of generators, the frame with
+    which an evaluation loop begins, and all frames that run no Python code. ``tag_bits`` are the low bits of a
+    reference in a frame that are not part of its address (_PyStackRef, pycore_stackref.h); ``exit_form`` is what a
+    ``with`` block keeps on the value stack.
     """
 
     anchor: LoopAnchor
@@ -128,7 +140,9 @@ class InterpreterFrames:
     instruction: str
     generator_owner: int = 1
     entry_owner: int | None = None
+    codeless_owners: tuple[int, ...] = ()
     tag_bits: int = 0
+    exit_form: ExitForm = ExitForm.BOUND_METHOD
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,7 @@ class PythonAbi:
     fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
     ``debug_offsets`` lists the members of _Py_DebugOffsets as (structure, fields), in their order.
     ``evaluation_functions`` are the native functions that run Python code; the compiler may add a suffix such as
-    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own. ``tested``: the tests have run
-    against this version itself, not only against its published sources.
+    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own.
     """
 
     version: Version
@@ -160,7 +173,6 @@ class PythonAbi:
     debug_offsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
     evaluation_functions: tuple[str, ...] = ("_PyEval_EvalFrameDefault",)
     free_threaded: bool = False
-    tested: bool = True
 
     @property
     def text(self) -> str:
@@ -175,6 +187,6 @@ class PythonAbi:
         """Whether one of a native function's names is that of the evaluation loop, or of a part of it."""
         return any(name.startswith(self.evaluation_functions) for name in names)
 
-    def lock_type(self, type_name: str) -> LockType | None:
-        """The kind of lock that a type of that name is, None for any other type."""
-        return next((each for each in self.lock_types if each.type_name == type_name), None)
+    def lock_types_named(self, type_name: str) -> tuple[LockType, ...]:
+        """The forms that a lock type of that name can have; empty for any other type."""
+        return tuple(each for each in self.lock_types if each.type_name == type_name)

@@ -1,7 +1,7 @@
 """Structures that CPython declares only in a .c file, so that no installed header has them.
 
-Each is the same in every version from 3.8 to 3.13 (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7,
-3.12.1 and 3.13.0; tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed).
+Each is the same in every version that has it (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and
+3.13.0; tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed).
 Sizes and offsets are bytes on a 64-bit platform without Py_TRACE_REFS: every member here is a PyObject header
 (ob_refcnt, ob_type: 16 bytes), a pointer or a machine word unless noted.
 """
@@ -21,7 +21,18 @@ UNPUBLISHED: dict[str, tuple[int, dict[str, int]]] = {
     "PyDictKeysObject": (40, {"dk_size": 8, "dk_usable": 24, "dk_nentries": 32, "dk_indices": 40}),
     # Objects/dict-common.h (3.8-3.10) and pycore_dict.h (3.11 and later).
     "PyDictKeyEntry": (24, {"me_hash": 0, "me_key": 8, "me_value": 16}),
-    # Modules/_queuemodule.c, simplequeueobject, 3.8-3.12 (3.13 waits in a parking lot: _queuemodule.c there).
+    # Modules/_queuemodule.c, simplequeueobject, 3.8-3.12.
     "simplequeueobject": (56, {"lock": 16, "locked": 24, "lst": 32, "lst_pos": 40}),
+    # The same since 3.13: a bool, the items, weak references.
+    "parkingqueueobject": (72, {"has_threads_waiting": 16}),
+    # Modules/_threadmodule.c, lockobject of 3.14 (and of late patch versions of 3.13): PyMutex lock.
+    "mutexlockobject": (24, {"lock": 16}),
+    # Modules/_threadmodule.c, rlockobject of 3.14: _PyRecursiveMutex lock (mutex, thread, level: pycore_lock.h).
+    "mutexrlockobject": (40, {"lock": 16, "lock.thread": 24, "lock.level": 32}),
+    # Python/parking_lot.c, struct wait_entry, on the stack of a parked thread: void *park_arg, uintptr_t addr,
+    # _PySemaphore sema (a sem_t), struct llist_node node, bool is_unparking.
+    "wait_entry": (72, {"addr": 8, "sema": 16}),
+    # Include/cpython/descrobject.h, PyDescrObject: PyTypeObject *d_type, PyObject *d_name, PyObject *d_qualname.
+    "PyDescrObject": (40, {"d_type": 16, "d_name": 24}),
 }
 """Name to (size, field to offset)."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gdbext.cpython.abi.debug_offsets import GROUPS_3_13
+from gdbext.cpython.abi.debug_offsets import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.cpython.abi.python_abi import (
     CodeForm,
     DictKeysForm,
+    ExitForm,
     FrameObjects,
     GilPlace,
     InstanceDict,
@@ -31,6 +32,11 @@ from gdbext.errors import PythonUnsupported
 _LOCK = LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
 _RLOCK = LockType("_thread.RLock", Waitable.RLOCK, "rlockobject", "rlock_lock")
 _SIMPLE_QUEUE = LockType("_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "simplequeueobject", "lock")
+_MUTEX_LOCK = LockType("_thread.lock", Waitable.LOCK, "mutexlockobject", "lock", LockForm.MUTEX)
+_MUTEX_RLOCK = LockType("_thread.RLock", Waitable.RLOCK, "mutexrlockobject", "lock", LockForm.RECURSIVE_MUTEX)
+_PARKING_QUEUE = LockType(
+    "_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "parkingqueueobject", "has_threads_waiting", LockForm.WAITING_FLAG
+)
 
 _3_8 = PythonAbi(
     version=(3, 8),
@@ -71,7 +77,7 @@ _3_11 = replace(
 _3_12 = replace(
     _3_11,
     version=(3, 12),
-    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", entry_owner=3),
+    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", codeless_owners=(3,)),
     instance_dict=InstanceDict.TAGGED_POINTER,
     integers=IntegerForm.TAG,
     gil=GilPlace.INTERPRETER,
@@ -82,12 +88,43 @@ _3_13 = replace(
     version=(3, 13),
     published=Published.DEBUG_OFFSETS,
     debug_offsets=GROUPS_3_13,
-    frames=InterpreterFrames(LoopAnchor.ENTRY_FRAME, code="f_executable", instruction="instr_ptr", entry_owner=3),
+    frames=InterpreterFrames(
+        LoopAnchor.ENTRY_FRAME, code="f_executable", instruction="instr_ptr", entry_owner=3, codeless_owners=(3,)
+    ),
     instance_dict=InstanceDict.INLINE_VALUES,
-    lock_types=(_LOCK, _RLOCK, replace(_SIMPLE_QUEUE, form=LockForm.PARKING_LOT)),
+    lock_types=(_LOCK, _MUTEX_LOCK, _RLOCK, _PARKING_QUEUE),  # a lock is a mutex since some patch version of 3.13
+)
+_3_14 = replace(
+    _3_13,
+    version=(3, 14),
+    debug_offsets=GROUPS_3_14,
+    frames=InterpreterFrames(
+        LoopAnchor.ENTRY_FRAME,
+        code="f_executable",
+        instruction="instr_ptr",
+        entry_owner=3,
+        codeless_owners=(3, 4),
+        tag_bits=3,
+        exit_form=ExitForm.FUNCTION_AND_SELF,
+    ),
+    lock_types=(_MUTEX_LOCK, _MUTEX_RLOCK, _PARKING_QUEUE),
+)
+_3_15 = replace(
+    _3_14,
+    version=(3, 15),
+    debug_offsets=GROUPS_3_15,
+    frames=InterpreterFrames(
+        LoopAnchor.ENTRY_FRAME,
+        code="f_executable",
+        instruction="instr_ptr",
+        entry_owner=3,
+        codeless_owners=(3,),
+        tag_bits=3,
+        exit_form=ExitForm.FUNCTION_AND_SELF,
+    ),
 )
 
-SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13)
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_14, _3_15)
 """All rows, oldest first."""
 
 

@@ -43,11 +43,12 @@ _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 @dataclass(frozen=True)
 class TypeInfo:
-    """What is used of a PyTypeObject: ``name`` is tp_name, ``dict_offset`` is bytes."""
+    """What is used of a PyTypeObject: ``name`` is tp_name; ``size`` (tp_basicsize) and ``dict_offset`` are bytes."""
 
     address: int
     name: str
     flags: int
+    size: int
     dict_offset: int
 
 
@@ -90,6 +91,7 @@ class ObjectReader:
             address,
             name.decode("utf-8", "replace"),
             memory.u64(address + offset("PyTypeObject", "tp_flags")),
+            memory.u64(address + offset("PyTypeObject", "tp_basicsize")),
             memory.i64(address + offset("PyTypeObject", "tp_dictoffset")),
         )
 

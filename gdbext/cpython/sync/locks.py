@@ -2,7 +2,8 @@
 
 A PyThread_type_lock is a pointer to a sem_t on Linux (Python/thread_pthread.h, USE_SEMAPHORES). A thread that waits for
 it sleeps in a futex at the address of that sem_t: glibc keeps the value in the low half of its first word and the
-number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h).
+number of waiters in the high half (struct new_sem, sysdeps/nptl/internaltypes.h). A PyMutex is one byte; who waits for
+it sleeps on a semaphore in a wait entry on its own stack, which names the mutex (Python/parking_lot.c).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gdbext.cpython.abi.python_abi import LockForm
+from gdbext.cpython.abi.python_abi import LockForm, LockType
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
 from gdbext.cpython.threads.python_frame import PythonFrame
@@ -23,21 +24,24 @@ _FRAMES = 3
 """Innermost Python frames whose objects are looked at."""
 _ATTRIBUTES = 64
 """Most attributes of one object that are looked at."""
+_LOCKED, _HAS_PARKED = 1, 2
+"""Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
 
 @dataclass(frozen=True)
 class LockState:
     """One lock object.
 
-    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE, ``semaphore`` the address of its sem_t, ``locked`` whether that is taken
-    (an empty SimpleQueue counts as locked), ``waiters`` how many threads sleep on it. Only an RLock records its owner:
-    ``owner_ident`` is that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread
-    lives), ``count`` how often it has taken the lock.
+    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` tells the lock apart: it is the address of its sem_t, or of the
+    byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
+    locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
+    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``count`` how
+    often it has taken the lock.
     """
 
     address: int
     kind: Waitable
-    semaphore: int
+    word: int
     locked: bool
     waiters: int
     owner_ident: int | None = None
@@ -54,38 +58,70 @@ def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
 
 
 def _read_lock(runtime: PythonRuntime, address: int) -> LockState | None:
-    found = runtime.layout.abi.lock_type(runtime.objects.type_of(address).name)
-    if found is None or found.form is not LockForm.SEMAPHORE:
+    info = runtime.objects.type_of(address)
+    forms = runtime.layout.abi.lock_types_named(info.name)
+    found = next((form for form in forms if runtime.layout.size(form.struct) == info.size), None)
+    if found is None:
         return None
+    at = address + runtime.layout.offset(found.struct, found.field)
+    if found.form is LockForm.SEMAPHORE:
+        return _semaphore_lock(runtime, address, found, runtime.memory.u64(at))
+    return _parking_lock(runtime, address, found, at)
+
+
+def _semaphore_lock(runtime: PythonRuntime, address: int, lock: LockType, semaphore: int) -> LockState:
     memory, offset = runtime.memory, runtime.layout.offset
-    semaphore = memory.u64(address + offset(found.struct, found.field))
     word = memory.u64(semaphore)
     locked, waiters = not word & 0xFFFFFFFF, word >> 32
-    if found.kind is not Waitable.RLOCK:
-        return LockState(address, found.kind, semaphore, locked, waiters)
-    count = memory.u64(address + offset(found.struct, "rlock_count"))
-    owner = memory.u64(address + offset(found.struct, "rlock_owner")) if count else None
+    if lock.kind is not Waitable.RLOCK:
+        return LockState(address, lock.kind, semaphore, locked, waiters)
+    count = memory.u64(address + offset(lock.struct, "rlock_count"))
+    owner = memory.u64(address + offset(lock.struct, "rlock_owner")) if count else None
     owner_tid = runtime.tid_of_ident(owner) if owner else None
-    return LockState(address, found.kind, semaphore, locked, waiters, owner, owner_tid, count)
+    return LockState(address, lock.kind, semaphore, locked, waiters, owner, owner_tid, count)
 
 
-def find_lock(runtime: PythonRuntime, semaphore: int, candidates: Iterable[int]) -> LockState | None:
-    """The first lock among the objects ``candidates`` whose semaphore is at that address. Words that are no
-    objects do no harm: nothing else can have a lock's type and point to that semaphore."""
+def _parking_lock(runtime: PythonRuntime, address: int, lock: LockType, at: int) -> LockState:
+    memory, offset = runtime.memory, runtime.layout.offset
+    bits = memory.u8(at)
+    if lock.form is LockForm.WAITING_FLAG:
+        return LockState(address, lock.kind, at, bits != 0, bits)
+    locked, waiters = bool(bits & _LOCKED), int(bool(bits & _HAS_PARKED))
+    if lock.form is not LockForm.RECURSIVE_MUTEX or not locked:
+        return LockState(address, lock.kind, at, locked, waiters)
+    owner = memory.u64(address + offset(lock.struct, "lock.thread"))
+    count = memory.u64(address + offset(lock.struct, "lock.level")) + 1
+    return LockState(address, lock.kind, at, True, waiters, owner or None, runtime.tid_of_ident(owner), count)
+
+
+def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
+    """What ``word`` the lock can have that a thread sleeping on ``futex`` waits for: that semaphore itself, or what the
+    thread is parked on, by the wait entry around a semaphore of its own. Only a lock with such a word proves it."""
+    if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
+        return (futex,)
+    entry = futex - runtime.layout.offset("wait_entry", "sema")
+    parked_on = runtime.memory.try_u64(entry + runtime.layout.offset("wait_entry", "addr"))
+    return (futex,) if parked_on is None else (futex, parked_on)
+
+
+def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> LockState | None:
+    """The first lock among the objects ``candidates`` that a thread sleeping on ``futex`` waits for. Words that are not
+    objects do no harm: nothing else can have a lock's type and such a word."""
+    words = waited_words(runtime, futex)
     for candidate in candidates:
         if candidate & 7 or candidate < 4096:
             continue
         lock = read_lock(runtime, candidate)
-        if lock is not None and lock.semaphore == semaphore:
+        if lock is not None and lock.word in words:
             return lock
     return None
 
 
-def waited_lock(runtime: PythonRuntime, state: ThreadState, semaphore: int) -> LockState | None:
-    """The lock object that a thread sleeping on ``semaphore`` waits for, found among the values, locals and
+def waited_lock(runtime: PythonRuntime, state: ThreadState, futex: int) -> LockState | None:
+    """The lock object that a thread sleeping on ``futex`` waits for, found among the values, locals and
     attributes that its innermost Python frames hold; None where it is not there."""
     frames = runtime.frames.stack(state).frames[:_FRAMES]
-    return find_lock(runtime, semaphore, _objects_of(runtime, frames))
+    return find_lock(runtime, futex, _objects_of(runtime, frames))
 
 
 def _objects_of(runtime: PythonRuntime, frames: list[PythonFrame]) -> Iterator[int]:

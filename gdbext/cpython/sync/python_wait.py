@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
-from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock
+from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
@@ -22,6 +22,7 @@ _DEPTH = 8
 
 _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
+
 
 @dataclass(frozen=True)
 class PythonWait:
@@ -42,23 +43,23 @@ class PythonWait:
     owner_tid: int | None = None
 
 
-def python_wait(runtime: PythonRuntime, state: ThreadState, semaphore: int | None = None) -> PythonWait | None:
+def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
     """What the thread waits for according to its Python frames; None where they do not say.
 
-    ``semaphore`` is the address that the thread sleeps on (its futex), where it is known: it proves the lock.
+    ``futex`` is the address that the thread sleeps on, where it is known: it proves the lock.
     Without it the frames alone speak, and a thread that has just been woken looks the same.
     """
     frames = runtime.frames.stack(state).frames[:_DEPTH]
-    wait = _by_frames(runtime, frames, semaphore)
-    if wait is not None or semaphore is None or not frames:
+    wait = _by_frames(runtime, frames, futex)
+    if wait is not None or futex is None or not frames:
         return wait
-    lock = waited_lock(runtime, state, semaphore)
+    lock = waited_lock(runtime, state, futex)
     if lock is None:
         return None
     return PythonWait(lock.kind, lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int | None) -> PythonWait | None:
+def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | None) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     found: tuple[Waitable, int, PythonFrame] | None = None
     lock: LockState | None = None
@@ -72,12 +73,12 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], semaphore: int
             continue
         found = kind, values.get("self", 0), frame
         if kind is Waitable.CONDITION and lock is None:
-            lock, reacquiring = _condition_lock(runtime, values, semaphore)
+            lock, reacquiring = _condition_lock(runtime, values, futex)
     if found is None:
         return None
     kind, address, frame = found
-    if lock is None and semaphore is not None:
-        lock = find_lock(runtime, semaphore, _values_and_attributes(runtime, frames[0]))
+    if lock is None and futex is not None:
+        lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
     owner = _owner(runtime, kind, address, lock)
     return PythonWait(kind, address, frame, lock, reacquiring, owner, runtime.tid_of_ident(owner) if owner else None)
 
@@ -109,15 +110,14 @@ def _kind_of(runtime: PythonRuntime, address: int) -> Waitable | None:
     return next((kind for kind, names in stdlib.OBJECT_KINDS if all(name in attributes for name in names)), None)
 
 
-def _condition_lock(
-    runtime: PythonRuntime, values: dict[str, int], semaphore: int | None
-) -> tuple[LockState | None, bool]:
+def _condition_lock(runtime: PythonRuntime, values: dict[str, int], futex: int | None) -> tuple[LockState | None, bool]:
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
     waiter = read_lock(runtime, values.get(stdlib.CONDITION_WAITER, 0))
-    if semaphore is None or (waiter is not None and waiter.semaphore == semaphore):
+    words = waited_words(runtime, futex) if futex is not None else ()
+    if futex is None or (waiter is not None and waiter.word in words):
         return waiter, False
     lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get(stdlib.CONDITION_LOCK, 0))
-    return (lock, True) if lock is not None and lock.semaphore == semaphore else (None, False)
+    return (lock, True) if lock is not None and lock.word in words else (None, False)
 
 
 def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:

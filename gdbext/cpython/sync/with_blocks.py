@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.cpython.abi import stdlib
-from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
+from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.slots import locals_of, value_stack
+from gdbext.cpython.threads.slots import locals_of, objects_at, value_stack
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
@@ -69,23 +69,36 @@ def _locks_of(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[LockState]
     depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
     if not depth:
         return
-    for slot in runtime.memory.words(value_stack(runtime, frame), depth):
-        lock = _lock_of_exit(runtime, slot)
+    previous = 0
+    for slot in objects_at(runtime, value_stack(runtime, frame), depth):
+        lock = _lock_of_exit(runtime, previous, slot)
         if lock is not None:
             yield lock
+        previous = slot
 
 
-def _lock_of_exit(runtime: PythonRuntime, address: int) -> LockState | None:
-    """The lock whose bound ``__exit__`` the object is: a built-in method with the lock as self."""
+def _lock_of_exit(runtime: PythonRuntime, previous: int, address: int) -> LockState | None:
+    """The lock whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it."""
     if address & 7 or address < 4096:
         return None
+    form = runtime.layout.abi.frames
     try:
+        if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
+            return read_lock(runtime, address) if _is_exit(runtime, previous) else None
         if runtime.objects.type_of(address).name != "builtin_function_or_method":
             return None
         owner = runtime.memory.u64(address + runtime.layout.offset("PyCFunctionObject", "m_self"))
     except GdbextError:
         return None
     return read_lock(runtime, owner) if owner else None
+
+
+def _is_exit(runtime: PythonRuntime, address: int) -> bool:
+    """A method of a built-in type called ``__exit__``. Raises MemoryFault, BadData."""
+    if not address or runtime.objects.type_of(address).name != "method_descriptor":
+        return False
+    name = runtime.memory.u64(address + runtime.layout.offset("PyDescrObject", "d_name"))
+    return runtime.objects.text_equals(name, "__exit__")
 
 
 def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import PythonLayout
@@ -14,6 +14,8 @@ from gdbext.cpython.threads.python_frame import FRAME_LIMIT, FrameGroup, Incompl
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.memory import Memory
+
+MAX_ADDRESS = (1 << 64) - 1
 
 
 class FrameReader:
@@ -34,7 +36,7 @@ class FrameReader:
         """The groups of one native thread, innermost first; it has several thread states with subinterpreters.
 
         The i-th group belongs to the i-th innermost evaluation loop, as long as the innermost loop is not being entered
-        or left right now; ``match`` is exact then, too. Without anchors the states are taken in the given order,
+        or left right now; ``place_groups`` is exact then, too. Without anchors the states are taken in the given order,
         newest interpreter first.
         """
         found = [group for state in states for group in self.stack(state).groups]
@@ -72,26 +74,28 @@ def _reader_for(memory: Memory, layout: PythonLayout, codes: CodeCache) -> Frame
     return InterpreterFrameReader(memory, layout, codes, form)
 
 
-def match(found: Sequence[FrameGroup], loops: Sequence[tuple[int, int]]) -> list[FrameGroup | None]:
-    """The group of each native evaluation loop; None for a loop that has no Python frame (yet).
+def place_groups(
+    found: Sequence[FrameGroup], frames: Sequence[tuple[int, int]], is_loop: Callable[[int], bool]
+) -> list[tuple[int, FrameGroup]]:
+    """(level of the native frame that runs it, group), innermost first; a group without such a frame is left out.
 
-    ``loops`` are the native frames of the evaluation loop, innermost first, as (sp, cfa). Groups with an anchor
-    are matched by address. Without anchors the outermost ones belong together, unless the outermost
-    groups are missing; an innermost loop without a group is one that is being entered or left.
+    ``frames`` are all native frames, innermost first, as (sp, cfa). A group with an anchor is where that lies, whatever
+    the compiler made of the evaluation loop. Groups without anchors belong to the frames for which ``is_loop`` is true,
+    the outermost ones together, unless the outermost groups are missing; an innermost loop without a group is one
+    that is being entered or left.
     """
-    anchored = sorted((group.anchor, position) for position, group in enumerate(found) if group.anchor is not None)
-    if anchored:
-        return [_inside(loop, anchored, found) for loop in loops]
-    padding: list[FrameGroup | None] = [None] * max(len(loops) - len(found), 0)
+    if any(group.anchor is not None for group in found):
+        spans = sorted((sp, cfa, level) for level, (sp, cfa) in enumerate(frames))
+        placed = [(_level_of(group.anchor, spans), group) for group in found if group.anchor is not None]
+        return [(level, group) for level, group in placed if level is not None]
+    loops = [level for level in range(len(frames)) if is_loop(level)] if found else []
     if found and found[-1].cut:
-        return [*found, *padding][: len(loops)]
-    return [*padding, *found[-len(loops) :]] if loops else []
+        return list(zip(loops, found))
+    count = min(len(loops), len(found))
+    return list(zip(loops[len(loops) - count :], found[len(found) - count :]))
 
 
-def _inside(
-    loop: tuple[int, int], anchored: Sequence[tuple[int, int]], found: Sequence[FrameGroup]
-) -> FrameGroup | None:
-    """The group whose anchor lies in the loop's frame; a search, since stacks can have 25,000 loops."""
-    sp, cfa = loop
-    at = bisect_left(anchored, (sp, 0))
-    return found[anchored[at][1]] if at < len(anchored) and anchored[at][0] < cfa else None
+def _level_of(address: int, spans: Sequence[tuple[int, int, int]]) -> int | None:
+    """The frame whose part of the stack has an address; a search, since stacks can have 25,000 loops."""
+    at = bisect_right(spans, (address, MAX_ADDRESS, 0)) - 1
+    return spans[at][2] if at >= 0 and address < spans[at][1] else None

@@ -45,8 +45,10 @@ class InterpreterFrameReader:
         """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
         if self._form.anchor is LoopAnchor.C_FRAME:
             return self._groups_by_c_frame(state)
+        base_at = self._layout.find("PyThreadState", "base_frame")
+        base = self._memory.u64(state.address + base_at) if base_at is not None else 0
         top = self._memory.u64(state.address + self._layout.offset("PyThreadState", "current_frame"))
-        return self._groups_by_entry_frame(top)
+        return self._groups_by_entry_frame(top, base)
 
     def _groups_by_c_frame(self, state: ThreadState) -> Iterator[FrameGroup]:
         """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
@@ -67,11 +69,11 @@ class InterpreterFrameReader:
                 return
             yield frame
 
-    def _groups_by_entry_frame(self, top: int) -> Iterator[FrameGroup]:
-        """Each loop's own entry frame ends its group."""
+    def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
+        """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
         pending: list[int] = []
         try:
-            for address in linked_frames(self._memory, top, self._previous_at):
+            for address in self._until(top, base):
                 if self._memory.u8(address + self._owner_at) == self._form.entry_owner:
                     yield self._group(pending, address)
                     pending = []
@@ -98,7 +100,7 @@ class InterpreterFrameReader:
         """One _PyInterpreterFrame; None for entry frames, shims and frames that are being set up."""
         raw = self._memory.read(address, self._frame_size)
         owner = raw[self._owner_at]
-        if owner == self._form.entry_owner:
+        if owner in self._form.codeless_owners:
             return None
         code = self._codes.get(_word(raw, self._code_at) & self._address_mask)
         at = _word(raw, self._instruction_at) - code.bytecode

@@ -6,7 +6,7 @@ the value stack of at most co_stacksize slots.
 
 from __future__ import annotations
 
-from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
@@ -21,17 +21,28 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     Globals and the variables of class bodies and exec() are not fast locals.
     """
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
-    values = runtime.memory.words(_slots_of(runtime, frame), len(names)) if names else ()
+    values = objects_at(runtime, _slots_of(runtime, frame), len(names))
     found = ((name, _open_cell(runtime, value)) for name, value in zip(names, values) if value)
     return {name: value for name, value in found if value}
 
 
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
-    """All non-zero words of the value stack, also above its top: what is used and what is left over cannot be told
+    """All objects on the value stack, also above its top: what is used and what is left over cannot be told
     apart while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
     size = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_stacksize"))
-    words = runtime.memory.words(value_stack(runtime, frame), min(size, _STACK_LIMIT))
+    words = objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))
     return tuple(word for word in words if word)
+
+
+def objects_at(runtime: PythonRuntime, address: int, count: int) -> tuple[int, ...]:
+    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that stands in the
+    slot itself. Raises MemoryFault."""
+    words = runtime.memory.words(address, count) if count else ()
+    form = runtime.layout.abi.frames
+    tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
+    if not tag_bits:
+        return words
+    return tuple(0 if word & tag_bits == tag_bits else word & ~tag_bits for word in words)
 
 
 def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:

@@ -1,4 +1,4 @@
-"""What is wanted from CPython's headers, 3.8 to 3.13, the internal ones included (-DPy_BUILD_CORE).
+"""What is wanted from CPython's headers, 3.8 to 3.15, the internal ones included (-DPy_BUILD_CORE).
 
 A type that a version lacks does not compile there and is recorded as absent: that is how versions differ here.
 Some structures are private to a .c file; they are declared below as that file has them (source named at each),
@@ -36,7 +36,8 @@ typedef struct {
 } PyModuleObject;
 #endif
 #endif
-/* Modules/_threadmodule.c */
+/* Modules/_threadmodule.c, up to 3.13 */
+#if PY_VERSION_HEX < 0x030E0000
 typedef struct {
   PyObject_HEAD
   PyThread_type_lock lock_lock; PyObject *in_weakreflist; char locked;
@@ -45,6 +46,7 @@ typedef struct {
   PyObject_HEAD
   PyThread_type_lock rlock_lock; unsigned long rlock_owner; unsigned long rlock_count; PyObject *in_weakreflist;
 } gdbext_rlock;
+#endif
 /* Python/thread_pthread.h, without POSIX semaphores; with them a lock is a sem_t */
 typedef struct { char locked; pthread_cond_t lock_released; pthread_mutex_t mut; } gdbext_pthread_lock;
 """

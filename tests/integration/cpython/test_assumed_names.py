@@ -18,7 +18,8 @@ from gdbext.formats.symbol_index import SymbolIndex
 
 SINCE = {"eval_frame_handle_pending": None, "_PyEval_AcquireLock": (3, 12), "Py_NewInterpreterFromConfig": (3, 12),
          "_Py_HandlePending": (3, 12), "_PyMutex_LockTimed": (3, 13), "_PyParkingLot_Park": (3, 13),
-         "PyThread_join_thread": (3, 13), "ThreadHandle_join": (3, 13), "_PyRun_InteractiveLoopObject": (3, 10),
+         "_PySemaphore_Wait": (3, 13), "PyThread_join_thread": (3, 13), "ThreadHandle_join": (3, 13),
+         "_PyRun_InteractiveLoopObject": (3, 10),
          "_Py_FatalErrorFunc": (3, 9), "_Py_FatalErrorFormat": (3, 9)}  # fmt: skip
 """Names that not every version has, and the first that does; None for one that the compiler usually inlines."""
 
@@ -31,7 +32,7 @@ def library(abi: PythonAbi) -> Path:
     """Lib/ of an installed Python of that version."""
     found = [each / "lib" / f"python{abi.text}" for each in pythons.prefixes(abi.text)]
     if not found:
-        pythons.lacking(f"no Python {abi.text} on this machine (pyenv install {abi.text})")
+        pythons.lacking(abi.text, f"no Python {abi.text} on this machine (pyenv install {abi.text})")
     return found[-1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from python_targets import PYTHONS, PythonInferior, View
 
 from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.threads.frame_reader import FrameReader, match
+from gdbext.cpython.threads.frame_reader import FrameReader
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import read_thread_names
 
@@ -62,36 +62,26 @@ def test_each_evaluation_loop_has_its_frames(view: View) -> None:
         if view.minor == (3, 9) and throws(thread):
             continue  # test_generator_that_passes_throw_on
         groups = view.groups(thread["tid"])
-        loops = view.loops(thread["tid"])
-        assert len(groups) == len(loops), thread["name"]
+        placed = view.placed(thread["tid"])
         assert all(groups), thread["name"]
-        assert match(groups, loops) == groups, thread["name"]
-        if view.minor >= (3, 10):
-            for group, (low, high) in zip(groups, loops):
-                assert group.anchor is not None
-                assert low <= group.anchor < high
+        assert [group for _, group in placed] == groups, thread["name"]
+        if view.has_loop_names:
+            assert [level for level, _ in placed] == view.loops(thread["tid"]), thread["name"]
+        assert all(group.anchor is not None for group in groups) == (view.minor >= (3, 10))
 
 
 def test_generator_that_passes_throw_on(view: View) -> None:
     """The frame that throw() goes through has no loop of its own: it stands next to the one that it calls."""
     thread = next(filter(throws, view.truth["threads"]))
-    loops = view.loops(thread["tid"])
-    matched = match(view.groups(thread["tid"]), loops)
-    assert len(matched) == len(loops)
-    names = [[frame.function for frame in group] if group else None for group in matched]
-    assert names[0][0] == "block"  # type: ignore[index]
-    inner = next(index for index, group in enumerate(names) if group and "cancelled_inner" in group)
+    names = [[frame.function for frame in group] for _, group in view.placed(thread["tid"])]
+    assert names[0][0] == "block"
+    inner = next(index for index, group in enumerate(names) if "cancelled_inner" in group)
     if view.minor == (3, 9):
-        assert names[inner] == ["cancelled_inner", "cancelled_middle"]
-        assert names[inner + 1 :] == [None] * (len(loops) - inner - 1)
+        assert names[inner:] == [["cancelled_inner", "cancelled_middle"]]
         assert view.runtime.frames.stack(view.state(thread["tid"])).problem is not None
     elif view.minor >= (3, 10):
-        group = names[inner]
-        assert group is not None
-        assert group[-1] == "cancelled_inner"
-        following = names[inner + 1]
-        assert following is not None
-        assert following[0] == "cancelled_middle"
+        assert names[inner][-1] == "cancelled_inner"
+        assert names[inner + 1][0] == "cancelled_middle"
     else:
         assert names[inner] == ["cancelled_inner"]
         assert names[inner + 1] == ["_run"]  # 3.8 leaves cancelled_middle out of its own stack, too
@@ -100,11 +90,11 @@ def test_generator_that_passes_throw_on(view: View) -> None:
 def test_native_stack_between_the_frames(view: View) -> None:
     """What is called through C is between the right loops: the callback that ctypes calls."""
     thread = next(each for each in view.truth["threads"] if each["name"].startswith("through_ctypes"))
-    matched = iter(match(view.groups(thread["tid"]), view.loops(thread["tid"])))
+    placed = dict(view.placed(thread["tid"]))
     merged: list[str] = []
-    for frame in view.native(thread["tid"]):
-        if view.is_loop(frame):
-            merged += [each.function.rpartition(".")[2] for each in next(matched) or []]
+    for level, frame in enumerate(view.native(thread["tid"])):
+        if level in placed:
+            merged += [each.function.rpartition(".")[2] for each in placed[level]]
         elif frame.module is not None and "_ctypes" in frame.module.name:
             merged.append("ctypes")
     unique = [name for index, name in enumerate(merged) if not index or name != merged[index - 1]]

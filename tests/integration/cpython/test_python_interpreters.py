@@ -14,7 +14,6 @@ import pythons
 from python_targets import PYTHONS, PythonInferior, view_of
 
 from gdbext.cpython.sync.gil import read_gils
-from gdbext.cpython.threads.frame_reader import match
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import read_thread_names
 from gdbext.errors import PythonUnsupported
@@ -42,9 +41,10 @@ def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
         states = view.states[tid]
         assert sorted(state.interpreter.id for state in states) == [0, view.truth["number"]]
         groups = view.groups(tid)
-        loops = view.loops(tid)
-        assert len(groups) == len(loops)
-        assert match(groups, loops) == groups
+        placed = view.placed(tid)
+        assert [group for _, group in placed] == groups
+        if view.has_loop_names:
+            assert [level for level, _ in placed] == view.loops(tid)
         names = [frame.function.rpartition(".")[2] for group in groups for frame in group]
         assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
 
@@ -68,7 +68,7 @@ def test_forked_child(inferior: PythonInferior) -> None:
         groups = view.groups(child)
         assert groups[0][0].function == "fork_here"
         assert read_thread_names(view.runtime)[view.state(child).ident] == "forker"
-        assert match(groups, view.loops(child)) == groups
+        assert [group for _, group in view.placed(child)] == groups
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7"])

@@ -160,11 +160,11 @@ def test_free_threaded_build_is_refused() -> None:
 
 
 def test_later_version_is_refused() -> None:
-    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030E00A3, 0))
-    with pytest.raises(PythonUnsupported, match=r"3\.14\.0a3"):
+    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x031000A3, 0))
+    with pytest.raises(PythonUnsupported, match=r"3\.16\.0a3"):
         evidence(memory, location(), symbols())
-    without = memory_with(struct.pack("<Q", 0) + struct.pack("<I", 0x030E00F0))
-    with pytest.raises(PythonUnsupported, match=r"3\.14\.0 is not supported"):
+    without = memory_with(struct.pack("<Q", 0) + struct.pack("<I", 0x031000F0))
+    with pytest.raises(PythonUnsupported, match=r"3\.16\.0 is not supported"):
         evidence(without, location(), symbols(Py_Version=BASE + 8))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi.python_abi import InterpreterFrames, PythonAbi
+from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
 from gdbext.errors import PythonUnsupported
@@ -125,4 +125,7 @@ def test_owners_of_frames_are_those_of_the_headers(abi: PythonAbi) -> None:
         return
     owners = table.enum("_frameowner")
     assert abi.frames.generator_owner == owners["FRAME_OWNED_BY_GENERATOR"]
-    assert abi.frames.entry_owner == owners.get("FRAME_OWNED_BY_CSTACK")
+    codeless = {value for name, value in owners.items() if name.endswith(("_CSTACK", "_INTERPRETER"))}
+    assert set(abi.frames.codeless_owners) == codeless
+    by_entry = abi.frames.anchor is LoopAnchor.ENTRY_FRAME
+    assert abi.frames.entry_owner == (min(codeless) if by_entry else None)
