@@ -48,12 +48,12 @@ def sample(session: Session, host: Host, count: int, interval: float) -> tuple[S
         session.target.close()
         session = Session(pause(interval))
         looks.append(inspect_threads(session))
-    return session, _sampled(looks, time.monotonic() - started)
+    return session, _sampled(looks, interval * (count - 1), time.monotonic() - started)
 
 
-def _sampled(looks: Sequence[Inspection], elapsed: float) -> Sampled:
+def _sampled(looks: Sequence[Inspection], ran: float, elapsed: float) -> Sampled:
     last = looks[-1]
-    found = progress.compare([look.places for look in looks], elapsed)
+    found = progress.compare([look.places for look in looks], ran)
     judgement = last.judgement
     note = progress.summary(found, last.threads, len(looks), elapsed)
     revised = progress.revised(judgement.verdict, found, last.threads)

@@ -15,7 +15,7 @@ from gdbext.verdict import phrasing
 INNER = 7
 """Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
 BUSY_SHARE = 0.2
-"""Share of the time on a processor from which a thread counts as working."""
+"""Share of the time that the process ran from which a thread on a processor counts as working."""
 
 
 _TEXTS = {
@@ -36,13 +36,13 @@ class Place:
     seconds: float | None
 
 
-def compare(samples: Sequence[Mapping[int, Place]], elapsed: float) -> list[ThreadProgress]:
-    """The progress of every thread that was seen; ``elapsed`` seconds lie between the first and the last sample."""
+def compare(samples: Sequence[Mapping[int, Place]], ran: float) -> list[ThreadProgress]:
+    """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples."""
     tids = dict.fromkeys(tid for sample in samples for tid in sample)
-    return [ThreadProgress(tid, _progress([sample.get(tid) for sample in samples], elapsed)) for tid in tids]
+    return [ThreadProgress(tid, _progress([sample.get(tid) for sample in samples], ran)) for tid in tids]
 
 
-def _progress(places: Sequence[Place | None], elapsed: float) -> Progress:
+def _progress(places: Sequence[Place | None], ran: float) -> Progress:
     if places[-1] is None:
         return Progress.ENDED
     seen = [place for place in places if place is not None]
@@ -51,7 +51,7 @@ def _progress(places: Sequence[Place | None], elapsed: float) -> Progress:
     if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
         return Progress.MOVED
     first, last = seen[0].seconds, seen[-1].seconds
-    if first is not None and last is not None and last - first > elapsed * BUSY_SHARE:
+    if first is not None and last is not None and last - first > ran * BUSY_SHARE:
         return Progress.SPINNING
     return Progress.STUCK
 

@@ -16,8 +16,8 @@ def place(*addresses, line=1, seconds=0.0):
     return Place(tuple(range(40)) + addresses, (("work", line),), seconds)
 
 
-def kinds(*looks, elapsed=4.0):
-    return {each.tid: each.progress.value for each in compare(looks, elapsed)}
+def kinds(*looks, ran=4.0):
+    return {each.tid: each.progress.value for each in compare(looks, ran)}
 
 
 def test_stuck_even_where_a_wait_wakes_up_and_begins_again():
