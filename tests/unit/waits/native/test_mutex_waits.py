@@ -1,0 +1,62 @@
+"""Mutexes of every kind, the loader's, and the locks of the C library."""
+
+from __future__ import annotations
+
+import pytest
+from wait_processes import DATA, MUTEX_STACK, PRIVATE, Process, mutex, wait_of
+
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner
+
+
+def test_a_mutex_with_its_owner():
+    process = Process({DATA: mutex(owner=2)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)).thread(2, [])
+    process.symbols[DATA] = ("config_lock",)
+    wait = wait_of(process)
+    assert (wait.resource.kind.value, wait.resource.address, wait.resource.name) == ("mutex", DATA, "config_lock")
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.EXACT)
+
+
+def test_an_owner_that_is_no_thread_is_gone():
+    wait = wait_of(Process({DATA: mutex(owner=99)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
+    assert wait.owner == Owner(99, gone=True)
+
+
+@pytest.mark.parametrize("raw", [mutex(owner=0), mutex(owner=-5), mutex(owner=1 << 30)])
+def test_an_owner_that_cannot_be_a_tid_is_unknown(raw):
+    wait = wait_of(Process({DATA: raw}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
+    assert (wait.owner, wait.certainty) == (None, Certainty.UNKNOWN)
+
+
+def test_a_mutex_that_was_just_unlocked():
+    process = Process({DATA: mutex(lock=0, owner=2)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2))
+    wait = wait_of(process.thread(2, []))
+    assert wait.handover
+    assert wait.owner is None
+
+
+def test_a_recursive_mutex_never_blocks_its_owner():
+    wait = wait_of(Process({DATA: mutex(owner=1, kind=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
+    assert wait.owner is None
+    plain = wait_of(Process({DATA: mutex(owner=1)}).thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2)))
+    assert plain.owner == Owner(1)
+
+
+def test_robust_and_priority_inheriting_mutexes_keep_the_owner_in_the_lock_word():
+    robust = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000002))
+    assert wait_of(robust.thread(2, [])).owner == Owner(2)
+    inheriting = Process({DATA: mutex(lock=0x80000002, kind=32)}).thread(1, MUTEX_STACK, args=(DATA, 6 | PRIVATE, 0))
+    assert wait_of(inheriting.thread(2, [])).owner == Owner(2)
+
+
+def test_a_lock_inside_malloc_has_no_owner():
+    frames = [("libc.so.6", "__lll_lock_wait_private"), ("libc.so.6", "malloc"), ("app.so", "work")]
+    wait = wait_of(Process({DATA: b"\x02" + bytes(63)}).thread(1, frames, args=(DATA, PRIVATE, 2)))
+    assert (wait.resource.kind.value, wait.resource.name, wait.owner) == ("libc-lock", "malloc arena", None)
+
+
+def test_the_loader_lock_is_a_mutex_with_an_owner():
+    frames = [("libc.so.6", None), ("libc.so.6", "pthread_mutex_lock"), ("libc.so.6", "dl_iterate_phdr"),
+              ("app.so", "work")]  # fmt: skip
+    process = Process({DATA: mutex(owner=2, kind=1)}).thread(1, frames, args=(DATA, PRIVATE, 2)).thread(2, [])
+    assert (wait_of(process).resource.kind.value, wait_of(process).owner) == ("loader-lock", Owner(2))

@@ -1,0 +1,54 @@
+"""What Python's own objects say of a wait."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wait, wait_of
+
+from gdbext.cpython.abi.waitable import Waitable
+from gdbext.model.certainty import Certainty
+from gdbext.model.wait import Owner
+from gdbext.waits.python import python_waits
+
+
+def waits_for_lock(value=0):
+    return Process({DATA: struct.pack("<IIII", value, 1, 0, 0)}).thread(1, LOCK_STACK, args=(DATA, BITSET, 0))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    ("condition", "condvar"), ("event", "condvar"), ("queue", "queue"), ("simplequeue", "queue"), ("future", "condvar"),
+    ("semaphore", "semaphore"), ("barrier", "barrier"), ("lock", "python-lock"), ("rlock", "python-lock"),
+    ("thread", "join"), ("shutdown", "join"),
+])  # fmt: skip
+def test_python_objects_name_the_wait(kind, expected):
+    assert wait_of(waits_for_lock(), python=Python(wait=python_wait(kind))).resource.kind.value == expected
+
+
+def test_every_waitable_has_a_meaning():
+    assert set(python_waits._MEANINGS) == set(Waitable)
+
+
+def test_an_rlock_records_its_owner():
+    process = waits_for_lock().thread(2, [])
+    wait = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF, owner_tid=2)))
+    assert (wait.owner, wait.certainty) == (Owner(2), Certainty.EXACT)
+    ended = wait_of(process, python=Python(wait=python_wait("rlock", owner_ident=0xBEEF)))
+    assert ended.owner == Owner(0xBEEF, gone=True)
+
+
+def test_a_plain_lock_is_held_by_who_is_inside_its_with():
+    process = waits_for_lock().thread(2, []).thread(3, LOCK_STACK, args=(DATA, BITSET, 0))
+    python = Python(wait=python_wait("lock"), inside=(2, 3))
+    assert (wait_of(process, python=python).owner, wait_of(process, python=python).certainty) == (
+        Owner(2),
+        Certainty.INFERRED,
+    )
+    assert wait_of(process, python=Python(wait=python_wait("lock"))).owner is None
+    alone = Python(wait=python_wait("lock"), inside=(1,))
+    assert wait_of(waits_for_lock(), python=alone).owner == Owner(1)
+
+
+def test_a_lock_that_is_free_again():
+    assert wait_of(waits_for_lock(value=1), python=Python(wait=python_wait("lock"))).handover

@@ -1,0 +1,58 @@
+"""Waits that the system ends, and a futex that nobody knows."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from wait_processes import DATA, Outside, Process, wait_of
+
+from gdbext.model.certainty import Certainty
+from gdbext.model.child_process import ChildProcess, ProcessState
+
+
+@pytest.mark.parametrize(("call", "args", "kind", "name"), [
+    (0, (5,), "io", "read on fd 5"),
+    (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
+    (35, (DATA + 16,), "sleep", "sleeps (2.5 s)"),
+    (61, (1234,), "child-process", "child process 1234"),
+    (61, (0xFFFFFFFF,), "child-process", "any child process"),
+    (34, (), "sleep", "waits for a signal (pause)"),
+    (232, (4, 0, 1, 0xFFFFFFFF), "io", "epoll_wait on fd 4"),
+])  # fmt: skip
+def test_what_the_system_ends(call, args, kind, name):
+    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
+    wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
+    assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
+
+
+def test_an_unknown_futex_is_said_to_be_unknown():
+    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("app.so", "spin_lock")], args=(DATA, 0, 7)))
+    assert (wait.resource.kind.value, wait.certainty) == ("futex", Certainty.UNKNOWN)
+
+
+def waits_in(call, *args, outside=None):
+    process = Process({DATA: bytes(64)}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args)
+    return wait_of(process, outside=outside)
+
+
+STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
+
+
+def test_the_child_that_is_waited_for():
+    wait = waits_in(61, 50, outside=Outside(STOPPED, ChildProcess(51)))
+    assert (wait.resource.name, wait.children) == ("child process 50 (worker, stopped)", (STOPPED,))
+    assert waits_in(61, 50).children == (ChildProcess(50),)
+
+
+def test_any_child_is_each_of_them():
+    wait = waits_in(61, 0xFFFFFFFF, outside=Outside(STOPPED, ChildProcess(51)))
+    assert wait.resource.name == "any child process (50 (worker, stopped), 51)"
+    assert wait.children == (STOPPED, ChildProcess(51))
+
+
+def test_children_at_the_other_end_of_a_pipe():
+    wait = waits_in(0, 5, outside=Outside(other_ends={5: [STOPPED]}))
+    assert wait.resource.name == "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
+    assert wait.children == (STOPPED,)
+    assert waits_in(0, 6, outside=Outside(other_ends={5: [STOPPED]})).children == ()

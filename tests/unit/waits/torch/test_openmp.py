@@ -1,0 +1,75 @@
+"""OpenMP: idle workers, teams whose workers are late, and those that do not exist."""
+
+from __future__ import annotations
+
+import struct
+
+from wait_processes import DATA, LOOP, PRIVATE, Process, wait_of
+
+from gdbext.model.certainty import Certainty
+from gdbext.model.pool import MissingWorkers, Pool
+from gdbext.model.thread import RunState
+from gdbext.model.wait import Owner
+from gdbext.waits.recognise import state_of
+
+WORKER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
+MASTER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libtorch_cpu.so", "kernel"), LOOP]
+ATWORK = [("libtorch_cpu.so", "kernel"), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]
+
+
+def gomp_barrier(total, awaited=1):
+    return struct.pack("<II", total, 0) + bytes(56) + struct.pack("<I", awaited) + bytes(60)
+
+
+def team(*workers, total=2):
+    process = Process({DATA: gomp_barrier(total)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0))
+    for number, frames in enumerate(workers):
+        process.thread(2 + number, frames, args=(DATA + 4, PRIVATE, 0))
+    return process
+
+
+def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
+    process = team(WORKER)
+    assert state_of(process.snapshot(2)).pool is Pool.OPENMP
+    process.thread(3, WORKER, call=(1 << 64) - 1, rax=0)
+    assert state_of(process.snapshot(3)).state is RunState.IDLE
+
+
+def test_a_team_without_workers_after_fork():
+    assert wait_of(team()).missing == MissingWorkers(Pool.OPENMP)
+    assert wait_of(team(WORKER, total=4)).missing == MissingWorkers(Pool.OPENMP, present=1)
+
+
+def test_the_master_waits_for_workers_that_are_at_work():
+    process = team(total=3).thread(2, ATWORK, call=(1 << 64) - 1, rax=0).thread(3, WORKER, args=(DATA + 4, PRIVATE, 0))
+    wait = wait_of(process)
+    assert (wait.owners, wait.certainty, wait.missing) == ((Owner(2),), Certainty.INFERRED, None)
+
+
+def test_nobody_is_late():
+    assert wait_of(team(WORKER)).handover
+
+
+def test_an_openmp_lock_is_told_by_its_word():
+    wait = wait_of(Process({DATA: b"\xff" * 4}).thread(1, MASTER, args=(DATA, PRIVATE, 0xFFFFFFFF)))
+    assert (wait.resource.kind.value, wait.missing) == ("mutex", None)
+
+
+def test_no_workers_are_missed_where_no_barrier_is():
+    wait = wait_of(Process({DATA: gomp_barrier(0, awaited=0)}).thread(1, MASTER, args=(DATA + 4, PRIVATE, 0)))
+    assert wait.missing is None
+
+
+def test_a_worker_in_an_openmp_lock_is_late():
+    inside = [("libgomp.so.1", None), *ATWORK]
+    process = team(total=3).thread(2, inside, args=(DATA + 0x800, PRIVATE, 0xFFFFFFFF)).thread(3, WORKER)
+    assert wait_of(process).owners == (Owner(2),)
+
+
+def test_more_threads_than_a_barrier_waits_for():
+    process = team(total=3)
+    for tid in (2, 3):
+        process.thread(tid, ATWORK, call=(1 << 64) - 1, rax=0)
+    wait = wait_of(process)
+    assert not wait.owners
+    assert not wait.handover
