@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gdbext.inspection.stack_merge import merged_frames
 from gdbext.model.thread import RunState, ThreadReport
-from gdbext.waits.recognise import State
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from gdbext.model.frame import Frame
     from gdbext.model.wait import Resource
     from gdbext.targets.base import Thread
+    from gdbext.waits.recognise import State
     from gdbext.waits.snapshot import ThreadSnapshot
 
 _COMPARED = 200
