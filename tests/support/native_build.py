@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -33,14 +34,21 @@ def build(name: str) -> Path:
     target = cache_folder() / f"{name}-{_fingerprint(source)}" / f"lib{name}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(f".{os.getpid()}")
-        command = _command(source, partial)
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise AssertionError(f"{name}.cpp does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
-        partial.replace(target)
+        with (target.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be building it
+            if not target.exists():
+                _build(source, target)
         _prune(name, target.parent)
     return target
+
+
+def _build(source: Path, target: Path) -> None:
+    partial = target.with_suffix(f".{os.getpid()}")
+    command = _command(source, partial)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise AssertionError(f"{source.name} does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
+    partial.replace(target)
 
 
 def _command(source: Path, target: Path) -> list[str]:

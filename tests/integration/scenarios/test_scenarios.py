@@ -65,13 +65,21 @@ SCENARIOS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def reports():
+    """What was told of an inferior (by its process id) in one way: one report serves all that is asserted of it."""
+    return {}
+
+
 @pytest.fixture
-def document(scenario, look, inferior):
+def document(scenario, look, inferior, reports):
     """The report of dispatch-diagnose, with the truth."""
     if scenario.only and scenario.only != look.kind:
         pytest.skip(f"only as {scenario.only}")
     target = inferior(scenario.name, *scenario.args, python=scenario.python)
-    return look(target, "dispatch-diagnose"), target.truth
+    if (target.pid, look) not in reports:
+        reports[target.pid, look] = look(target, "dispatch-diagnose")
+    return reports[target.pid, look], target.truth
 
 
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

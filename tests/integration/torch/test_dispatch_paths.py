@@ -11,6 +11,7 @@ from ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
+Everything = tuple[Inferior, dict[str, Any]]
 UNPROVEN = {"zero-tensor", "python-dispatcher"}
 """A tail call took the keyset's place, or it was computed on the spot: then it is unknown, never wrong."""
 KEYS = {
@@ -40,9 +41,23 @@ def proven(step: dict[str, Any]) -> bool:
     return step["confidence"] in ("exact", "verified") and step["keyset"] is not None
 
 
-def test_the_innermost_kernel_and_its_keyset(inferior: Callable[..., Inferior], look: Look) -> None:
+@pytest.fixture(scope="module")
+def documents() -> dict[Look, dict[str, Any]]:
+    """What was told in each way: one report serves all that is asserted of it."""
+    return {}
+
+
+@pytest.fixture
+def everything(inferior: Callable[..., Inferior], look: Look, documents: dict[Look, dict[str, Any]]) -> Everything:
+    """The process and all its threads."""
     hang = inferior("dispatch-paths")
-    document = look(hang, "dispatch-bt", "--all")
+    if look not in documents:
+        documents[look] = look(hang, "dispatch-bt", "--all")
+    return hang, documents[look]
+
+
+def test_the_innermost_kernel_and_its_keyset(everything: Everything) -> None:
+    hang, document = everything
     for role, facts in hang.truth["threads"].items():
         steps = steps_of(document, facts["tid"])
         assert steps[0]["op"] in ("aten::sin", "aten::sin_"), (role, steps[0])
@@ -55,9 +70,8 @@ def test_the_innermost_kernel_and_its_keyset(inferior: Callable[..., Inferior], 
             assert int(steps[0]["keyset"]["bits"], 16) == int(facts["kernel_keyset"], 16), (role, steps[0])
 
 
-def test_the_keyset_of_the_call_is_what_pytorch_computes(inferior: Callable[..., Inferior], look: Look) -> None:
-    hang = inferior("dispatch-paths")
-    document = look(hang, "dispatch-bt", "--all")
+def test_the_keyset_of_the_call_is_what_pytorch_computes(everything: Everything) -> None:
+    hang, document = everything
     compared = 0
     for role, facts in hang.truth["threads"].items():
         if not facts["call"]:
@@ -69,10 +83,18 @@ def test_the_keyset_of_the_call_is_what_pytorch_computes(inferior: Callable[...,
     assert compared >= 8
 
 
-@pytest.mark.parametrize("role", KEYS)
-def test_the_chain_of_keys(inferior: Callable[..., Inferior], role: str) -> None:
+def test_the_chain_of_keys(everything: Everything) -> None:
+    hang, document = everything
+    for role, keys in KEYS.items():
+        steps = [step for step in steps_of(document, hang.tid(role)) if step["op"] in ("aten::sin", "aten::sin_")]
+        assert [step["key"] for step in steps] == keys, (role, steps)
+
+
+@pytest.mark.parametrize("role", ["function-backward", "conj"])
+def test_one_thread_alone(inferior: Callable[..., Inferior], role: str) -> None:
     hang = inferior("dispatch-paths")
     document = hang.dispatch("dispatch-bt", "--thread", str(hang.tid(role)), debugger="none").document
+    assert [thread["tid"] for thread in document["threads"]] == [hang.tid(role)]
     steps = [step for step in steps_of(document, hang.tid(role)) if step["op"] in ("aten::sin", "aten::sin_")]
     assert [step["key"] for step in steps] == KEYS[role], steps
 
