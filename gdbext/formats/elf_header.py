@@ -26,6 +26,8 @@ PHDR = struct.Struct("<IIQQQQQQ")
 """Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
 _NHDR = struct.Struct("<III")
 _IDENTITY_SIZE = 20
+_AT_ONCE = 1024
+"""Program headers that are read together."""
 _MAX_SEGMENTS = 256
 """Of a program or library; a core has one for each mapping."""
 
@@ -128,10 +130,12 @@ def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
 
 def segments(data: Data, header: Header, count: int) -> Iterator[Segment]:
     """The first ``count`` program headers, which must lie inside ``data``."""
-    size = _entry_size(header)
-    for start in range(header.phoff, header.phoff + count * size, size):
-        kind, flags, offset, vaddr, _, filesz, memsz, _ = PHDR.unpack(data[start : start + PHDR.size])
-        yield Segment(kind, flags, offset, vaddr, filesz, memsz)
+    size, end = _entry_size(header), header.phoff + count * _entry_size(header)
+    entry = PHDR if size == PHDR.size else struct.Struct(f"{PHDR.format}{size - PHDR.size}x")
+    for start in range(header.phoff, end, size * _AT_ONCE):
+        piece = data[start : min(start + size * _AT_ONCE, end)]
+        for kind, flags, offset, vaddr, _, filesz, memsz, _ in entry.iter_unpack(piece):
+            yield Segment(kind, flags, offset, vaddr, filesz, memsz)
 
 
 def _entry_size(header: Header) -> int:

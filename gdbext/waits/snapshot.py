@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.glibc.thread import thread_id
 from gdbext.model.absent import Absent
 from gdbext.model.child_process import ChildProcess
 from gdbext.model.dispatch_frame import DispatchFrame
@@ -197,6 +196,8 @@ class ThreadSnapshot:
     @cached_property
     def own_tid(self) -> int | None:
         """The thread's id as glibc keeps it, None where it cannot be read."""
+        from gdbext.glibc.thread import thread_id
+
         return thread_id(self.process.memory, self.thread_pointer)
 
     @property
