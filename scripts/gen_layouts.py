@@ -41,7 +41,9 @@ def main() -> int:
         jobs += [(version, partial(_of_release, version, options.compiler)) for version in versions]
     if not jobs and not options.index:
         _parser().error("nothing to do: give --torch, --cpython, --releases or --index")
-    failed = [name for name, make in jobs if not _do(name, make, options.output)]
+    if options.cache:
+        return 1 if [name for name, make in jobs if not _do(name, make, _keep_in_cache)] else 0
+    failed = [name for name, make in jobs if not _do(name, make, partial(_keep, options.output))]
     write.write(store.make_index(options.output), options.output / store.INDEX)
     return 1 if failed else 0
 
@@ -59,15 +61,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, default=store.DATA, metavar="DIR",
                         help="folder for the files (default: %(default)s)")  # fmt: skip
     parser.add_argument("--compiler", metavar="CXX", help="compiler (default: g++, c++, clang++; gcc, cc, clang for C)")
+    parser.add_argument("--cache", action="store_true",
+                        help="write into the folder of layouts that were measured on this machine, each under the "
+                        "build-id of its libtorch_cpu.so; they may be copied into another machine's")  # fmt: skip
     parser.add_argument("--index", action="store_true", help="only make the folder's index.json again")
     return parser
 
 
-def _do(name: str, make: Callable[[], Iterator[Document]], folder: Path) -> bool:
+def _do(name: str, make: Callable[[], Iterator[Document]], keep: Callable[[Document], None]) -> bool:
     started = time.monotonic()
     try:
         for document in make():
-            _keep(document, folder)
+            keep(document)
     except LayoutError as error:
         print(f"error: {name}: {error}\n  {error.why}\n  {error.help}", file=sys.stderr)
         return False
@@ -95,7 +100,7 @@ def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
     yield generate.cpython_document(prefix, compiler)
 
 
-def _keep(document: Document, folder: Path) -> None:
+def _keep(folder: Path, document: Document) -> None:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
     if document["kind"] == "torch":
@@ -106,6 +111,15 @@ def _keep(document: Document, folder: Path) -> None:
     print(path)
     if document["absent"]:
         print(f"{path.name}: not in these headers: {document['absent']}", file=sys.stderr)
+
+
+def _keep_in_cache(document: Document) -> None:
+    """Write one document where a session looks for what was measured on this machine."""
+    build_id = document["build_ids"].get(store.TORCH_LIBRARY)
+    if build_id:
+        path = store.layout_cache() / f"{build_id}.json"
+        write.write(document, path)
+        print(path)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,11 @@ def _refuse(package: Path, build_id: str | None) -> None:
     if os.environ.get(NO_GENERATION) == "0":
         raise LayoutError(f"that is forbidden ({NO_GENERATION}=0)")
     if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
-        raise LayoutError("the process lives in another root (a container): do it in there")
+        inside = "/" + "/".join(package.parts[4:])
+        raise LayoutError(
+            "the process lives in another root (a container); in there, this makes one to be copied into "
+            f"{store.layout_cache()} here: scripts/gen_layouts.py --torch {inside} --cache"
+        )
     failed, _, why = os.environ.get(FAILED, "").partition(" ")
     if build_id and failed == build_id:
         raise LayoutError(why)
