@@ -26,7 +26,6 @@ from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.threads.frame_reader import FrameReader
 from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
-from gdbext.glibc.thread import pthread_self
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -199,6 +198,8 @@ class PythonRuntime:
 
 def _tids_by_pthread(memory: Memory, threads: Sequence[Thread]) -> dict[int, int]:
     """pthread_t to tid."""
+    from gdbext.glibc.thread import pthread_self
+
     table: dict[int, int] = {}
     for thread in threads:
         try:

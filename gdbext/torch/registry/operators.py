@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
-from gdbext.glibc.mutex import recorded_owner
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
@@ -339,6 +338,8 @@ class Dispatcher:
 
         ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1).
         """
+        from gdbext.glibc.mutex import recorded_owner
+
         shape = self.layout.struct("c10::Dispatcher")
         try:
             if "guard_" in shape.fields:
