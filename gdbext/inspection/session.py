@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.operators import Dispatcher
     from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
-    from gdbext.torch.state.dispatch_state import DispatchStateReader
+    from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
     from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
     from gdbext.waits.snapshot import ProcessSnapshot
@@ -198,7 +198,7 @@ class Session:
     @cached_property
     def dispatch_states(self) -> DispatchStateReader:
         """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
-        from gdbext.torch.state.dispatch_state import DispatchStateReader
+        from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
 
         return DispatchStateReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type)
 

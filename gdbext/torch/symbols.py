@@ -17,6 +17,7 @@ _KERNELS = "what kind of kernel a table entry is"
 _STACK = "dispatch calls on stacks"
 _BREAKS = "dispatch-break and dispatch-trace"
 _WAITS = "what a thread of such a pool waits for"
+_IDLE = "idle workers distinguished from busy ones"
 
 # --- the dispatcher: aten/src/ATen/core/dispatch/Dispatcher.h, Dispatcher.cpp ---
 
@@ -167,7 +168,7 @@ REAL_SINGLETON = TorchSymbol(
 STEP_CALLBACKS = TorchSymbol(
     ("_ZN2at27getStepCallbacksUnlessEmptyENS_11RecordScopeE",),
     "asked once by every call and callBoxed (ATen/record_function.cpp)",
-    "call and redispatch told apart in inlined code, " + _BREAKS + " of all operators", CPU)  # fmt: skip
+    "calls distinguished from redispatches in inlined code, " + _BREAKS + " of all operators", CPU)  # fmt: skip
 STEP_CALLBACKS_FUNCTION = "at::getStepCallbacksUnlessEmpty"
 """The same as debuggers take it: without its arguments."""
 STEP_CALLBACKS_NAME = "getStepCallbacksUnlessEmpty"
@@ -290,7 +291,7 @@ AUTOGRAD_THREAD = TorchSymbol(
     "workers of the autograd engine, and that they are missing after fork", CPU, _FUNCTION,
     examples=("_ZN5torch8autograd6Engine11thread_initEiRKSt10shared_ptrINS0_10ReadyQueueEEb",))  # fmt: skip
 AUTOGRAD_MAIN = TorchSymbol(
-    ("torch::autograd::Engine::thread_main",), "loop of the engine's workers", "idle workers told from busy ones", CPU,
+    ("torch::autograd::Engine::thread_main",), "loop of the engine's workers", _IDLE, CPU,
     _FUNCTION, examples=("_ZN5torch8autograd6Engine11thread_mainERKSt10shared_ptrINS0_9GraphTaskEE",))  # fmt: skip
 AUTOGRAD_EXECUTE = TorchSymbol(
     ("torch::autograd::Engine::execute", "torch::autograd::Engine::execute_with_graph_task",
@@ -299,7 +300,7 @@ AUTOGRAD_EXECUTE = TorchSymbol(
     examples=("_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",)
     )  # fmt: skip
 AUTOGRAD_EVALUATE = TorchSymbol(
-    ("torch::autograd::Engine::evaluate_function",), "runs a node of the graph", "idle workers told from busy ones",
+    ("torch::autograd::Engine::evaluate_function",), "runs a node of the graph", _IDLE,
     CPU, _FUNCTION,
     examples=("_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBuffe"
               "rERKS2_INS0_10ReadyQueueEE",))  # fmt: skip

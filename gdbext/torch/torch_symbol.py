@@ -27,7 +27,7 @@ class TorchSymbol:
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is
     the file that defines them, ANY_LIBRARY where every library may. ``lost`` says what cannot be done without it.
     ``first`` and ``last`` are the first and the last version in which it was found (the wheels of 2.0.1, 2.4.1, 2.6.0,
-    2.10.0, 2.13.0 and 2.15.0 were looked at). ``examples`` are whole mangled names of the family: a look-up finds them
+    2.10.0, 2.13.0 and 2.15.0 were searched). ``examples`` are whole mangled names of the family: a look-up finds them
     at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it
     inlined; it was found in programs built without optimisation against the headers of those versions.
     """

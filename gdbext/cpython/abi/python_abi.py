@@ -117,7 +117,7 @@ class ExitForm(Enum):
 
 
 class LoopAnchor(Enum):
-    """What each native evaluation loop keeps in its stack frame, so that its Python frames can be told apart."""
+    """What each native evaluation loop keeps in its stack frame; it divides the Python frames by loops."""
 
     C_FRAME = "a _PyCFrame, which points to the innermost frame of the loop (cpython/pystate.h of 3.11)"
     ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"

@@ -1,1 +1,1 @@
-"""The GIL, locks, and what Python code waits for in its own words."""
+"""The GIL, Python's lock objects, and what a thread waits for according to its Python frames."""

@@ -21,9 +21,9 @@ from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _FRAMES = 3
-"""Innermost Python frames whose objects are looked at."""
+"""Innermost Python frames whose objects are searched for the lock."""
 _ATTRIBUTES = 64
-"""Most attributes of one object that are looked at."""
+"""Most attributes of one object that are searched."""
 _LOCKED, _HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
@@ -32,7 +32,7 @@ _LOCKED, _HAS_PARKED = 1, 2
 class LockState:
     """One lock object.
 
-    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` tells the lock apart: it is the address of its sem_t, or of the
+    ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
     byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
     locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
     that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``count`` how

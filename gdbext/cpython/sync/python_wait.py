@@ -1,4 +1,4 @@
-"""What a thread waits for in Python's own words, from its innermost Python frames.
+"""What a thread waits for according to its innermost Python frames.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
 object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.py).
@@ -18,7 +18,7 @@ from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _DEPTH = 8
-"""Innermost Python frames that are looked at: Barrier.wait goes through three others."""
+"""Innermost Python frames that are read: Barrier.wait goes through three others."""
 
 _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""

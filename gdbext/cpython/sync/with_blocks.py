@@ -22,7 +22,7 @@ from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 
 _FRAMES = 200
-"""Innermost Python frames that are looked at."""
+"""Innermost Python frames that are read."""
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
 _BLOCKS = 20

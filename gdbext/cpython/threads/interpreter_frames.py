@@ -1,7 +1,7 @@
 """Frames of the versions that have a _PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in the
 same native evaluation loop, so a loop runs a group of frames.
 
-What lies on the native stack tells the groups apart exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
+What lies on the native stack divides the groups exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
 its entry frame, which has an owner of its own (enum _frameowner).
 """
 

@@ -106,7 +106,7 @@ class PythonRuntime:
         hexversion = found.hexversion or runtime.sys_hexversion()
         if hexversion is None:
             if states and not found.source:
-                raise BadData("nothing tells its version")
+                raise BadData("its version is not known")
             return runtime
         if not abi.is_of(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")

@@ -27,8 +27,8 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
 
 
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
-    """All objects on the value stack, also above its top: what is used and what is left over cannot be told
-    apart while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
+    """All objects on the value stack, also above its top: what is used and what is left over cannot be
+    distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
     size = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_stacksize"))
     words = objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))
     return tuple(word for word in words if word)

@@ -151,7 +151,7 @@ class OperatorReporter:
         return registered_kernel(self._kernels, kernel, self._kernels.name(kernel, key, operator.name))
 
     def _bare_table(self, operator: Operator) -> tuple[TableEntry, ...]:
-        """The table as it stands in memory: nothing tells how its entries were chosen. Raises MemoryFault."""
+        """The table as it stands in memory: how its entries were chosen is not known. Raises MemoryFault."""
         entries = []
         for slot, key in enumerate(each.name for each in self._keys.slots):
             if self._key in (None, key):

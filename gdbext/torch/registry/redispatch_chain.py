@@ -1,7 +1,7 @@
 """What a kernel does next: the redispatches that are expected from a keyset down to the backend.
 
 Nothing here is read from running code. Generated kernels and the fallbacks of libtorch pass the keyset on in known
-ways, and those are recognised by the kernel's own function; a kernel that nobody knows ends the chain.
+ways, and those are recognised by the kernel's own function; an unknown kernel ends the chain.
 Sources, 2.13.0: tools/autograd/gen_variable_type.py, gen_inplace_or_view_type.py, gen_trace_type.py,
 aten/src/ATen/core/VariableFallbackKernel.cpp, PythonFallbackKernel.cpp, native/MathBitsFallback.h,
 autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.

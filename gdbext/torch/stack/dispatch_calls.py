@@ -37,7 +37,7 @@ class DispatchCall:
     kernel: int | None = None
     detail: Role = Role.PLAIN
     helpers: list[int] = field(default_factory=list)
-    """Frames below the header that are no kernel: memory, locks, callbacks."""
+    """Frames below the header that are not the kernel: memory, locks, callbacks."""
 
     @property
     def level(self) -> int:
@@ -52,7 +52,7 @@ class DispatchCall:
 
 
 CallKind = Callable[[int], Optional[bool]]
-"""Level of a frame → whether it calls its inner frame through a pointer (None: cannot be told)."""
+"""Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
 
 
 def group(

@@ -216,7 +216,7 @@ class DispatchStackReader:
     # --- event and stage -------------------------------------------------------------------------
 
     def _hosted_event(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> str:
-        """The event where the dispatcher is inlined into other code, told by what that code calls."""
+        """The event where the dispatcher is inlined into other code, by what that code calls."""
         boxed = call.kernel is not None and self._enters_boxed(stack, call, recovered)
         if self._has_step_callbacks(stack, call.header[0]):
             return "callBoxed" if boxed else "call"

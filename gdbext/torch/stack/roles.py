@@ -1,4 +1,4 @@
-"""What part a frame plays in the dispatcher, told by the names of its function.
+"""What part a frame plays in the dispatcher, by the names of its function.
 
 The names are the mangled ones: a prefix of a mangled name is unambiguous, while in the demangled text
 ``at::_ops::mm::call`` may as well be a template argument of something else. The functions are those of
