@@ -178,8 +178,9 @@ def test_what_names_alone_tell(inferior: Start, without_layouts: Path, debugger:
     assert {(step["confidence"], step["keyset"], step["key"]) for step in steps} == {("unknown", None, None)}
     assert document["target"]["torch"]["layout"] == {"id": None, "match": "none"}
     told = report_errors(document)
-    for needed in ("no layout for PyTorch", "no compiler found", "scripts/gen_layouts.py"):
+    for needed in ("no layout for PyTorch", "scripts/gen_layouts.py"):
         assert needed in told
+    assert "no compiler found" in told or "pyelftools" in told  # measuring needs both; what is missed first is named
     verdict = run([*words, "dispatch-diagnose"], env=without).document["verdict"]
     assert (verdict["kind"], verdict["op"], verdict["key"]) == ("blocked", "aten::mm", None)
     for command in NEEDS_TORCH:
@@ -203,7 +204,7 @@ def test_a_compiler_that_must_not_run(inferior: Start, without_layouts: Path) ->
         (Core([Load(0x1000, bytes(4096))], machine=183), "AArch64"),
         (Core([Load(0x1000, bytes(4096))], machine=21), "machine 21"),
         (Core([Load(0x1000, bytes(4096))], elf_class=1, machine=3), "32"),
-        (Core([Load(0x1000, bytes(4096))], kind=2), "no core"),
+        (Core([Load(0x1000, bytes(4096))], kind=2), "not a core dump"),
     ],
     ids=["aarch64", "ppc64", "32-bit", "program"],
 )
