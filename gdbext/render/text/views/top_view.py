@@ -8,6 +8,9 @@ from gdbext.model.report import Report
 from gdbext.model.top_section import TopRow, TopSection
 from gdbext.render.text.style import Style, escape
 
+_NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "")
+"""Headings; the last column marks what is odd."""
+
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the rows."""
@@ -20,7 +23,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield "Nothing was dispatched: is it hung? dispatch-diagnose"
         return
     yield ""
-    table = [_header(top.rows), *(_cells(row) for row in top.rows)]
+    shown = _columns(top.rows)
+    table = [_only(_NAMES, shown), *(_only(_cells(row), shown) for row in top.rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for number, line in enumerate(table):
         text = "  ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths)))
@@ -29,17 +33,17 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"… and {top.more} more rows: --limit"
 
 
-def _header(rows: tuple[TopRow, ...]) -> tuple[str, ...]:
-    row = rows[0]
-    names = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "")
-    return tuple(name for name, shown in zip(names, _shown(row)) if shown)
+def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
+    """Which columns this grouping has; one set for all rows, though some rows know less."""
+    by_thread = any(row.tid is not None for row in rows)
+    by_event = any(row.event is not None for row in rows)
+    by_operator = any(row.op is not None for row in rows) or by_event
+    by_key = by_operator or not by_thread
+    return True, True, by_event, by_operator, by_key, by_operator, by_thread, by_operator
 
 
-def _shown(row: TopRow) -> tuple[bool, ...]:
-    """Which columns this grouping has; that of a row holds for all."""
-    by_thread, by_key = row.tid is not None, row.op is None and row.event is None and row.tid is None
-    whole = not by_thread and not by_key
-    return True, True, whole and row.event is not None, whole, whole or by_key, whole, by_thread, whole
+def _only(cells: tuple[str, ...], shown: tuple[bool, ...]) -> tuple[str, ...]:
+    return tuple(cell for cell, wanted in zip(cells, shown) if wanted)
 
 
 def _cells(row: TopRow) -> tuple[str, ...]:
@@ -49,7 +53,7 @@ def _cells(row: TopRow) -> tuple[str, ...]:
         str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", row.kernel or "?", thread,
         row.mark,
     )  # fmt: skip
-    return tuple(escape(cell) for cell, shown in zip(cells, _shown(row)) if shown)
+    return tuple(escape(cell) for cell in cells)
 
 
 def _aligned(cell: str, width: int, column: int) -> str:
