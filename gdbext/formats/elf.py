@@ -197,15 +197,18 @@ class ElfImage:
                 return vaddr - segment.vaddr + segment.offset
         return None
 
-    def find(self, needle: bytes, vaddr: int, end: int) -> int | None:
-        """The first place of ``needle`` between two addresses of one segment; None where it is not in the file."""
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` at which ``needle`` stands.
+
+        None where the file has it not in the segment of ``vaddr``.
+        """
         for segment in self.loads:
             if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
                 bias = segment.offset - segment.vaddr
-                try:
-                    at = self.data.find(needle, vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias)
-                except SymbolFileError:
-                    return None
+                start, stop = vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias
+                at = self.data.find(needle, start, stop)
+                while at >= 0 and (at - start) % step:
+                    at = self.data.find(needle, at + 1, stop)
                 return at - bias if at >= 0 else None
         return None
 

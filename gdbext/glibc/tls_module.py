@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gdbext.errors import MemoryFault
 from gdbext.formats.auxv import AT_ENTRY
-from gdbext.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB
+from gdbext.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
 from gdbext.glibc.abi import glibc_abi
 from gdbext.process.memory import Memory
 from gdbext.process.memory_image import image_in_memory
@@ -129,23 +129,20 @@ class _Relocations:
             (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
             (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
         ):
-            if not skip < size <= _MAX_TABLE:
-                continue
-            data = self._read(table + skip, size - skip)
-            if data is not None:
-                yield from _of_types(data, self._types)
+            if self._image is not None and skip < size <= _MAX_TABLE:
+                yield from _of_types(self._image, table + skip, table + size, self._types)
 
 
-def _of_types(table: bytes, types: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
+def _of_types(image: ElfImage, start: int, end: int, types: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
     """(slot, type, symbol, addend) of the relocations of these types in a table of Elf64_Rela.
 
     There are 100,000 entries in libtorch and a handful is wanted, so their types are searched for as bytes.
     """
     for kind in types:
         pattern = struct.pack("<I", kind)
-        position = table.find(pattern)
-        while position >= 0:
-            if position % _RELA.size == 8 and position + 16 <= len(table):
-                entry: tuple[int, int, int, int] = _RELA.unpack_from(table, position - 8)
-                yield entry
-            position = table.find(pattern, position + 1)
+        position = image.find(pattern, start + 8, end, _RELA.size)
+        while position is not None:
+            entry = image.read(position - 8, _RELA.size)
+            if entry is not None:
+                yield _RELA.unpack(entry)
+            position = image.find(pattern, position + _RELA.size, end, _RELA.size)

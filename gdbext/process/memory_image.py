@@ -47,9 +47,12 @@ class MemoryImage(ElfImage):
                 return self._memory.try_read(self._base + vaddr, size)
         return None
 
-    def find(self, needle: bytes, vaddr: int, end: int) -> int | None:
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
         """As in a file, in what is loaded of it."""
-        at = (self.read(vaddr, end - vaddr) or b"").find(needle)
+        data = self.read(vaddr, end - vaddr) or b""
+        at = data.find(needle)
+        while at >= 0 and at % step:
+            at = data.find(needle, at + 1)
         return vaddr + at if at >= 0 else None
 
     def contents(self, offset: int, size: int) -> bytes:

@@ -12,7 +12,7 @@ from gdbext.formats.symbol_cache import Arrays, Builder, Numbers, SymbolCache
 from gdbext.formats.symbol_table import SymbolTable
 from gdbext.targets.host_files import AnyFact, Fact, FoundFile, HostFiles
 from gdbext.targets.recording.block_log import BlockLog
-from gdbext.targets.recording.recording import RecordedFile, RecordedModule, RecordedNumbers
+from gdbext.targets.recording.recording import RecordedFile, RecordedModule, RecordedNumbers, Search
 from gdbext.targets.recording.sparse_bytes import SparseBytes
 
 
@@ -40,13 +40,14 @@ class LoggedNumbers:
 
 
 class LoggedFile:
-    """A mapped file (see formats.elf.Data) whose slices and searches are noted."""
+    """A mapped file (see formats.elf.Data) whose slices are noted."""
 
     def __init__(self, path: str, data: Data) -> None:
         self._path = path
         self._data = data
         self._log = BlockLog()
-        self._found: dict[tuple[bytes, int, int], int] = {}
+        self.found: dict[Search, int | None] = {}
+        """Searches in the image with their results."""
         self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
         self._silent = False
 
@@ -60,9 +61,8 @@ class LoggedFile:
         return self._data[start:end]
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """As bytes.find; only the result is noted, not what was searched."""
-        found = self._found[needle, start, end] = self._data.find(needle, start, end)
-        return found
+        """As bytes.find; LoggedImage notes the result."""
+        return self._data.find(needle, start, end)
 
     @contextmanager
     def unnoted(self) -> Iterator[None]:
@@ -83,7 +83,20 @@ class LoggedFile:
         """What was read so far."""
         arrays = {kind: (first.recorded(), second.recorded()) for kind, (first, second) in self._arrays.items()}
         contents = self._log.contents(self._data)
-        return RecordedFile(self._path, len(self._data), contents, dict(self._found), arrays)
+        return RecordedFile(self._path, len(self._data), contents, dict(self.found), arrays)
+
+
+class LoggedImage(ElfImage):
+    """The image of such a file."""
+
+    def __init__(self, file: LoggedFile, path: str, identity: str) -> None:
+        super().__init__(file, path, identity)
+        self._found = file.found
+
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """As of any image; only the result is noted, not what was searched."""
+        found = self._found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
+        return found
 
 
 class LoggedSymbols(SymbolCache):
@@ -120,7 +133,7 @@ class LoggedFiles(HostFiles):
         if found.image is not None:
             file = LoggedFile(found.image.path, found.image.data)
             self._files.append(file)
-            found = found._replace(image=ElfImage(file, found.image.path, found.image.identity))
+            found = found._replace(image=LoggedImage(file, found.image.path, found.image.identity))
         self._modules[start] = found
         return found
 

@@ -18,6 +18,7 @@ from gdbext.targets.recording.recording import (
     RecordedNumbers,
     RecordedThread,
     Recording,
+    Search,
 )
 from gdbext.targets.recording.sparse_bytes import SparseBytes
 
@@ -130,14 +131,14 @@ def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
     )
 
 
-def _searches(file: Fields) -> Iterator[tuple[tuple[bytes, int, int], int]]:
+def _searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
     for row in file.items("found"):
-        if not isinstance(row, list) or len(row) != 4 or not is_text(row[0]):
+        if not isinstance(row, list) or len(row) != 5 or not is_text(row[0]):
             raise BadRecording("a search in a file of the recording is not what it must be")
-        if not all(is_number(value, -1, MAX_FILE) for value in row[1:]):
+        if not all(map(is_number, row[1:4])) or not (row[4] is None or is_number(row[4])):
             raise BadRecording("a search in a file of the recording has numbers out of range")
         try:
-            yield (bytes.fromhex(row[0]), row[1], row[2]), row[3]
+            yield (bytes.fromhex(row[0]), row[1], row[2], row[3]), row[4]
         except ValueError as error:
             raise BadRecording("a search in a file of the recording is not hexadecimal") from error
 

@@ -10,6 +10,9 @@ from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.targets.host_files import Fact
 from gdbext.targets.recording.sparse_bytes import SparseBytes
 
+Search = tuple[bytes, int, int, int]
+"""What was searched, from which address to which, in which steps (ElfImage.find)."""
+
 
 @dataclass(frozen=True)
 class RecordedThread:
@@ -47,13 +50,13 @@ class RecordedNumbers:
 class RecordedFile:
     """What was read of an ELF file of ``size`` bytes.
 
-    ``found`` are searches (needle, start, end) with their results, ``arrays`` those of the symbol index by kind.
+    ``found`` are searches with their results, ``arrays`` those of the symbol index by kind.
     """
 
     path: str
     size: int
     contents: SparseBytes
-    found: Mapping[tuple[bytes, int, int], int]
+    found: Mapping[Search, int | None]
     arrays: Mapping[str, tuple[RecordedNumbers, RecordedNumbers]]
 
 

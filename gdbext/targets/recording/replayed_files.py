@@ -36,11 +36,8 @@ class ReplayedFile:
         return found
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """As bytes.find, for the searches that were made."""
-        found = self.file.found.get((needle, start, end))
-        if found is None:
-            raise self.absent(f"searches in {self._name}", (needle, start, end))
-        return found
+        """Never known here: ReplayedImage has what was found."""
+        raise self.absent(f"searches in {self._name}", (needle, start, end))
 
     def arrays(self, kind: str) -> Arrays:
         """The arrays of the symbol index."""
@@ -54,6 +51,22 @@ class ReplayedFile:
         """The error to raise; the report will say what is missing."""
         self._missing.note(kind, place)
         return SymbolFileError(f"{kind} are not in the recording")
+
+
+class ReplayedImage(ElfImage):
+    """The image of such a file."""
+
+    def __init__(self, file: ReplayedFile) -> None:
+        super().__init__(file, file.file.path)
+        self._file = file
+
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """What was found then."""
+        search = (needle, vaddr, end, step)
+        if search not in self._file.file.found:
+            self._file.absent(f"searches in {self.path.rpartition('/')[2]}", search)
+            return None
+        return self._file.file.found[search]
 
 
 class ReplayedNumbers:
@@ -113,7 +126,7 @@ class ReplayedFiles(HostFiles):
             return FoundFile(module.status, module.problem, None)
         file = self._recording.files[module.file]
         try:
-            return FoundFile(module.status, module.problem, ElfImage(ReplayedFile(file, self._missing), file.path))
+            return FoundFile(module.status, module.problem, ReplayedImage(ReplayedFile(file, self._missing)))
         except SymbolFileError as error:
             return FoundFile("missing", error.what, None)
 

@@ -85,7 +85,7 @@ def _file(file: RecordedFile, blocks: _Blocks) -> dict[str, Any]:
         "path": file.path,
         "size": file.size,
         "contents": blocks.add(file.contents),
-        "found": [[needle.hex(), start, end, at] for (needle, start, end), at in sorted(file.found.items())],
+        "found": [[needle.hex(), *where, at] for (needle, *where), at in file.found.items()],
         "arrays": {
             kind: [_numbers(first, blocks), _numbers(second, blocks)]
             for kind, (first, second) in sorted(file.arrays.items())

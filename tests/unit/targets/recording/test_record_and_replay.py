@@ -228,12 +228,17 @@ def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     found = module.image.find(b"GNU\0", 0, 0x1000)
     assert found == 0x20C
     assert module.image.find(b"no such thing", 0, 0x1000) is None
+    assert module.image.find(b"\1", 0x210, 0x300, 8) == 0x210
+    assert module.image.find(b"\1", 0x211, 0x300, 16) == 0x211
     replay = replayed(target)
     (again,) = ModuleTable(replay, Memory(replay)).modules
     assert again.image is not None
     assert again.image.find(b"GNU\0", 0, 0x1000) == found
     assert again.image.find(b"no such thing", 0, 0x1000) is None
+    assert again.image.find(b"\1", 0x210, 0x300, 8) == 0x210
     assert replay.lacks() == ""
+    assert again.image.find(b"GNU\0", 1, 0x1000) is None
+    assert replay.lacks() == "searches in libmade.so (1)"
 
 
 def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +276,8 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
         (("modules", 0, "status"), "stolen"),
         (("files", 0, "size"), -5),
         (("files", 0, "contents"), 99),
-        (("files", 0, "found"), [["zz", 0, 1, 0]]),
-        (("files", 0, "found"), [["00", 0, 1, "a"]]),
+        (("files", 0, "found"), [["zz", 0, 1, 1, 0]]),
+        (("files", 0, "found"), [["00", 0, 1, 1, "a"]]),
         (("files", 0, "arrays"), {"names": []}),
         (("files", 0, "arrays"), {"names": [{"count": 1, "width": 5, "contents": 0}] * 2}),
         (("memory",), None),
