@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness import Inferior, Pool
 from ways import WAYS, Look
 
+if TYPE_CHECKING:
+    from recordings import Replay
+
 pytest_plugins = ["alone", "dispositions", "groups", "markers"]
+pytest.register_assert_rewrite("scenario_checks")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,6 +66,25 @@ def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
         raise
     for one in used:
         one.pause()
+
+
+@pytest.fixture
+def replay() -> Callable[[str], Replay]:
+    """``replay("gil-mutex").document("dispatch-bt", "--all")``: a recorded program, looked at in milliseconds."""
+    from recordings import Replay
+
+    return Replay
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """The expected texts and documents are to be written anew."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this project."""
+    parser.addoption("--update-golden", action="store_true", help="write expected texts and documents anew")
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: "-".join(way))

@@ -133,11 +133,11 @@ def _asks_for_help(argv: Sequence[str]) -> bool:
 def _run(options: Options) -> registry.Outcome:
     if {"--help", "-h"} & set(options.argv):
         return registry.Outcome(0, registry.help_text(registry.find(options.command)))
+    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
     if options.pid is not None:
         from gdbext.targets.proc_checks import check_process
 
         check_process(options.pid)
-    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
     if options.debugger == "none" or options.recording is not None or registry.find(options.command).running:
         return _run_alone(options, recorded)
     from gdbext.debuggers import table

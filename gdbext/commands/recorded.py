@@ -35,8 +35,9 @@ class RecordedCommand:
         self._path = path
         self._recording: Recording | GdbextError | None = None
         self._seconds = 0.0
-        if registry.find(name).live or "--samples" in argv:
-            raise UsageError(f"--record keeps one moment, and {name} lets the process run in between")
+        entry = registry.find(name)
+        if entry.live or entry.running or any(word.startswith("--samples") for word in argv):
+            raise UsageError(f"--record keeps one moment, and {name} lets the process run")
         check_place(path)
 
     def run(self, open_target: Callable[[], Target], terminal: registry.Terminal) -> registry.Outcome:
@@ -57,7 +58,7 @@ class RecordedCommand:
     def _complete(self, session: Session) -> Recording | GdbextError:
         """The recording, after everything was read that a bug report needs."""
         for reader, *options in READERS:
-            registry.execute(reader, [*options, "--json"], lambda: session)
+            registry.execute(reader, options, lambda: session)  # as text: only that shows lines of source
         assert isinstance(session.target, RecordingTarget)
         try:
             return session.target.recording(" ".join((self._name, *self._argv)))

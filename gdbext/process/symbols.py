@@ -133,12 +133,13 @@ class Symbolizer:
         key = (name, module)
         if key not in self._found:
             try:
-                self._found[key] = self._search(name, module)
+                self._found[key] = self.search(name, module)
             except SymbolFileError:
                 self._found[key] = None
         return self._found[key]
 
-    def _search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
+    def search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
+        """As ``symbol_of``, each time anew. Raises SymbolFileError where the file's symbols cannot be read."""
         if module is not None:
             found = self.modules.named(module)
             return None if found is None else self._search_in(found, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gdbext.errors import SymbolFileError
+from gdbext.formats.symbol_index import SymbolIndex
 from gdbext.model.symbol_check import SymbolCheck, SymbolChecks, SymbolStatus
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.symbols import TORCH_SYMBOLS
@@ -30,10 +32,16 @@ def status(symbol: TorchSymbol, symbolizer: Symbolizer) -> SymbolStatus:
     index = symbolizer.index(module) if module is not None else None
     if library and index is None:
         return SymbolStatus.UNREADABLE
+    try:
+        return SymbolStatus.FOUND if _is_in(symbol, symbolizer, index) else SymbolStatus.MISSING
+    except SymbolFileError:
+        return SymbolStatus.UNREADABLE
+
+
+def _is_in(symbol: TorchSymbol, symbolizer: Symbolizer, index: SymbolIndex | None) -> bool:
+    """Whether there is such a symbol. Raises SymbolFileError where that cannot be known."""
     exact = symbol.names if symbol.kind is NameKind.SYMBOL else symbol.examples
-    if any(symbolizer.symbol_of(name, library) is not None for name in exact):
-        return SymbolStatus.FOUND
+    if any(symbolizer.search(name, symbol.library or None) is not None for name in exact):
+        return True
     families = () if symbol.kind is NameKind.SYMBOL else symbol.beginnings
-    if index is not None and any(index.has_beginning(name) for name in families):
-        return SymbolStatus.FOUND
-    return SymbolStatus.MISSING
+    return index is not None and any(index.has_beginning(name) for name in families)

@@ -89,7 +89,11 @@ def read(path: str) -> bytes:
 
 def unpack(data: bytes) -> tuple[Any, list[SparseBytes]]:
     """The document (any JSON value) and the blocks of a file's bytes. Raises BadRecording."""
-    contents = unwrap(data)
+    return parse(unwrap(data))
+
+
+def parse(contents: bytes) -> tuple[Any, list[SparseBytes]]:
+    """The document and the blocks of the contents. Raises BadRecording."""
     if len(contents) < _START.size:
         raise BadRecording("the recording is empty")
     size, count = _START.unpack_from(contents)

@@ -40,12 +40,13 @@ class LoggedNumbers:
 
 
 class LoggedFile:
-    """A mapped file (see formats.elf.Data) whose slices are noted."""
+    """A mapped file (see formats.elf.Data) whose slices and searches are noted."""
 
     def __init__(self, path: str, data: Data) -> None:
         self._path = path
         self._data = data
         self._log = BlockLog()
+        self._offsets: dict[tuple[bytes, int, int], int] = {}
         self.found: dict[Search, int | None] = {}
         """Searches in the image with their results."""
         self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
@@ -61,8 +62,11 @@ class LoggedFile:
         return self._data[start:end]
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """As bytes.find; LoggedImage notes the result."""
-        return self._data.find(needle, start, end)
+        """As bytes.find; only the result is noted, not what was searched."""
+        found = self._data.find(needle, start, end)
+        if not self._silent:
+            self._offsets[needle, start, end] = found
+        return found
 
     @contextmanager
     def unnoted(self) -> Iterator[None]:
@@ -83,7 +87,7 @@ class LoggedFile:
         """What was read so far."""
         arrays = {kind: (first.recorded(), second.recorded()) for kind, (first, second) in self._arrays.items()}
         contents = self._log.contents(self._data)
-        return RecordedFile(self._path, len(self._data), contents, dict(self.found), arrays)
+        return RecordedFile(self._path, len(self._data), contents, dict(self._offsets), dict(self.found), arrays)
 
 
 class LoggedImage(ElfImage):
@@ -91,11 +95,12 @@ class LoggedImage(ElfImage):
 
     def __init__(self, file: LoggedFile, path: str, identity: str) -> None:
         super().__init__(file, path, identity)
-        self._found = file.found
+        self._file = file
 
     def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
-        """As of any image; only the result is noted, not what was searched."""
-        found = self._found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
+        """As of any image; only the result is noted, not the steps to it."""
+        with self._file.unnoted():
+            found = self._file.found[needle, vaddr, end, step] = super().find(needle, vaddr, end, step)
         return found
 
 

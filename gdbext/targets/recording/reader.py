@@ -126,19 +126,33 @@ def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
         path=file.text("path"),
         size=file.number("size", 0, MAX_FILE),
         contents=_block(file.number("contents"), blocks),
+        offsets=dict(_offsets(file)),
         found=dict(_searches(file)),
         arrays=dict(_arrays(file.object("arrays"), blocks)),
     )
 
 
-def _searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
-    for row in file.items("found"):
-        if not isinstance(row, list) or len(row) != 5 or not is_text(row[0]):
-            raise BadRecording("a search in a file of the recording is not what it must be")
-        if not all(map(is_number, row[1:4])) or not (row[4] is None or is_number(row[4])):
+def _offsets(file: Fields) -> Iterator[tuple[tuple[bytes, int, int], int]]:
+    for needle, start, end, at in _rows(file, "offsets", 4):
+        if not (is_number(start) and is_number(end) and is_number(at, -1)):
             raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, start, end), at
+
+
+def _searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
+    for needle, start, end, step, at in _rows(file, "found", 5):
+        if not all(map(is_number, (start, end, step))) or not (at is None or is_number(at)):
+            raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, start, end, step), at
+
+
+def _rows(file: Fields, name: str, size: int) -> Iterator[tuple[Any, ...]]:
+    """Arrays of that many items, the first of them bytes in hexadecimal."""
+    for row in file.items(name):
+        if not isinstance(row, list) or len(row) != size or not is_text(row[0]):
+            raise BadRecording("a search in a file of the recording is not what it must be")
         try:
-            yield (bytes.fromhex(row[0]), row[1], row[2], row[3]), row[4]
+            yield (bytes.fromhex(row[0]), *row[1:])
         except ValueError as error:
             raise BadRecording("a search in a file of the recording is not hexadecimal") from error
 

@@ -96,8 +96,13 @@ class RecordingTarget(Target):
         self.target.close()
 
     def recording(self, command: str) -> Recording:
-        """What was read so far, and all registers; while the target is stopped. Raises TargetError."""
+        """What was read so far, all registers, the code and the stack that they point to; while the target is stopped.
+
+        Raises TargetError.
+        """
         selected = self.selected_thread()
+        threads = tuple(_recorded(thread) for thread in self.threads())
+        self._read_at(threads)
         return Recording(
             kind=self.kind,
             debugger=self.debugger,
@@ -105,7 +110,7 @@ class RecordingTarget(Target):
             architecture=self.architecture.name,
             run=RecordedRun(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), __version__, command),
             selected=None if selected is None else selected.tid,
-            threads=tuple(_recorded(thread) for thread in self.threads()),
+            threads=threads,
             maps=tuple(self.maps()),
             auxv=dict(self.auxv()),
             environ=environment.shown(self.environ()),
@@ -116,6 +121,16 @@ class RecordingTarget(Target):
             memory=self._memory(),
             unreadable=frozenset(self._unreadable),
         )
+
+    def _read_at(self, threads: Sequence[RecordedThread]) -> None:
+        """Read the pages that program counters and stack pointers point to: a later version may want them, too."""
+        for thread in threads:
+            for name in (self.architecture.program_counter, self.architecture.stack_pointer):
+                address = thread.registers.get(name, 0)
+                try:
+                    self.read(address - address % PAGE_SIZE, PAGE_SIZE)
+                except MemoryFault:
+                    continue
 
     def _memory(self) -> SparseBytes:
         """What was read, with the strings of the arguments and of the environment blanked."""

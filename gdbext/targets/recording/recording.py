@@ -50,12 +50,14 @@ class RecordedNumbers:
 class RecordedFile:
     """What was read of an ELF file of ``size`` bytes.
 
-    ``found`` are searches with their results, ``arrays`` those of the symbol index by kind.
+    ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
+    ``arrays`` those of the symbol index by kind.
     """
 
     path: str
     size: int
     contents: SparseBytes
+    offsets: Mapping[tuple[bytes, int, int], int]
     found: Mapping[Search, int | None]
     arrays: Mapping[str, tuple[RecordedNumbers, RecordedNumbers]]
 

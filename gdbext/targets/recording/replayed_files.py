@@ -36,8 +36,11 @@ class ReplayedFile:
         return found
 
     def find(self, needle: bytes, start: int, end: int) -> int:
-        """Never known here: ReplayedImage has what was found."""
-        raise self.absent(f"searches in {self._name}", (needle, start, end))
+        """As bytes.find, for the searches that were made."""
+        found = self.file.offsets.get((needle, start, end))
+        if found is None:
+            raise self.absent(f"searches in {self._name}", (needle, start, end))
+        return found
 
     def arrays(self, kind: str) -> Arrays:
         """The arrays of the symbol index."""

@@ -85,6 +85,7 @@ def _file(file: RecordedFile, blocks: _Blocks) -> dict[str, Any]:
         "path": file.path,
         "size": file.size,
         "contents": blocks.add(file.contents),
+        "offsets": [[needle.hex(), *where, at] for (needle, *where), at in file.offsets.items()],
         "found": [[needle.hex(), *where, at] for (needle, *where), at in file.found.items()],
         "arrays": {
             kind: [_numbers(first, blocks), _numbers(second, blocks)]

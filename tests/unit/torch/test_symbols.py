@@ -99,7 +99,7 @@ class Libraries:
         self.searched: list[str] = []
         self.modules = SimpleNamespace(named=lambda name: name if name in self._libraries else None)
 
-    def symbol_of(self, name: str, library: str | None) -> Any:
+    def search(self, name: str, library: str | None) -> Any:
         places = [library] if library is not None else list(self._libraries)
         return next((place for place in places if name in self._libraries.get(place, ())), None)
 

@@ -172,6 +172,14 @@ def test_memory_that_could_not_be_read_is_not_missing(process: Process) -> None:
     assert replay.lacks() == ""
 
 
+def test_the_code_and_the_stack_of_each_thread_are_kept(process: Process) -> None:
+    architecture = process.architecture
+    registers = {architecture.program_counter: BASE + 0x1010, architecture.stack_pointer: STACK + PAGE + 8}
+    process._all.append(FakeThread(9, registers))
+    kept = recorded(RecordingTarget(process))
+    assert [start for start, _ in kept.memory] == [BASE + 0x1000, STACK + PAGE]
+
+
 def test_threads(process: Process) -> None:
     first, second = replayed(RecordingTarget(process)).threads()
     assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
@@ -230,15 +238,19 @@ def test_searches_are_kept_with_what_they_found(process: Process) -> None:
     assert module.image.find(b"no such thing", 0, 0x1000) is None
     assert module.image.find(b"\1", 0x210, 0x300, 8) == 0x210
     assert module.image.find(b"\1", 0x211, 0x300, 16) == 0x211
+    assert module.image.data.find(b"ELF", 0, 16) == 1
     replay = replayed(target)
     (again,) = ModuleTable(replay, Memory(replay)).modules
     assert again.image is not None
     assert again.image.find(b"GNU\0", 0, 0x1000) == found
     assert again.image.find(b"no such thing", 0, 0x1000) is None
     assert again.image.find(b"\1", 0x210, 0x300, 8) == 0x210
+    assert again.image.data.find(b"ELF", 0, 16) == 1
     assert replay.lacks() == ""
     assert again.image.find(b"GNU\0", 1, 0x1000) is None
-    assert replay.lacks() == "searches in libmade.so (1)"
+    with pytest.raises(SymbolFileError):
+        again.image.data.find(b"ELF", 0, 17)
+    assert replay.lacks() == "searches in libmade.so (2)"
 
 
 def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +290,8 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
         (("files", 0, "contents"), 99),
         (("files", 0, "found"), [["zz", 0, 1, 1, 0]]),
         (("files", 0, "found"), [["00", 0, 1, 1, "a"]]),
+        (("files", 0, "offsets"), [["00", 0, 1]]),
+        (("files", 0, "offsets"), [["00", 0, 1, None]]),
         (("files", 0, "arrays"), {"names": []}),
         (("files", 0, "arrays"), {"names": [{"count": 1, "width": 5, "contents": 0}] * 2}),
         (("memory",), None),

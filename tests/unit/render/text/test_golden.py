@@ -1,0 +1,129 @@
+"""The text of every view, word for word: tests/golden/*.txt, of recorded processes and of reports made here.
+
+When a text is meant to change: pytest tests/unit --update-golden, then read what git shows to have changed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recordings import Replay
+
+from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.dispatch_event import DispatchEvent
+from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.ending import Ending, EndingKind
+from gdbext.model.error_report import ErrorReport
+from gdbext.model.report import Report
+from gdbext.model.top_section import TopRow, TopSection
+from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.render.text import text_report
+
+GOLDEN = Path(__file__).resolve().parents[3] / "golden"
+VIEWS = Path(text_report.__file__).parent / "views"
+
+RECORDED = {
+    "diagnose-meta-mm": ("meta-mm", "dispatch-diagnose"),
+    "diagnose-why-gil-mutex": ("gil-mutex", "dispatch-diagnose", "--why"),
+    "diagnose-boxed-recursion": ("boxed-recursion", "dispatch-diagnose"),
+    "diagnose-kernel-crash": ("kernel-crash", "dispatch-diagnose"),
+    "diagnose-dataloader": ("dataloader", "dispatch-diagnose"),
+    "diagnose-missing-kernel": ("missing-kernel", "dispatch-diagnose"),
+    "diagnose-fork-mutex": ("fork-mutex", "dispatch-diagnose"),
+    "diagnose-gloo-mismatch": ("gloo-mismatch", "dispatch-diagnose"),
+    "diagnose-python-lock-abba": ("python-lock-abba", "dispatch-diagnose"),
+    "diagnose-idle": ("idle", "dispatch-diagnose"),
+    "bt-meta-mm": ("meta-mm", "dispatch-bt"),
+    "bt-why-meta-mm": ("meta-mm", "dispatch-bt", "--all", "--why"),
+    "bt-native-nested-normal": ("nested-normal", "dispatch-bt", "--all", "--native"),
+    "threads-waits": ("waits", "all-threads"),
+    "threads-stacks-gil-mutex": ("gil-mutex", "all-threads", "--stacks"),
+    "tls-meta-mm": ("meta-mm", "dispatch-tls"),
+    "info-meta-mm": ("meta-mm", "dispatch-info"),
+    "op-meta-mm": ("meta-mm", "dispatch-op", "aten::mm"),
+    "lookup-meta-mm": ("meta-mm", "dispatch-lookup", "aten::mm", "Meta,AutogradMeta"),
+    "keyset-meta-mm": ("meta-mm", "dispatch-keyset", "Meta,AutogradMeta"),
+}
+"""Name of the text → recording, command and its words."""
+
+LACKS = re.compile(
+    r"(\n\nCould not be read:(?=\n  recording: [^\n]*\n[^\n]*\n$))?"
+    r"\n  recording: not in the recording: [^\n]*\n[^\n]*(?=\n$)"
+)
+"""What a report says of a recording that was made before the code read as much as now."""
+ENDING = Ending(EndingKind.EXITED, "the process exited with status 0")
+OPEN = OpenThread(
+    7,
+    (OpenDispatch("call", "aten::mm", "Meta", "entered"),),
+    InnermostStep(DispatchEvent.CALL, "aten::mm", None, DispatchStage.IN_KERNEL, "meta_mm"),
+    "the kernel has not returned",
+)
+TRACE_OPEN = TraceSection(
+    3, ("aten::mm",), 9, ENDING, (OPEN,), notes=("2 stops were not understood",), output="trace.json"
+)
+REQUESTED = RequestedBreakpoints(
+    BreakRequest("kernel", ("mm", "bm\x1bm"), key="CPU", go_on=True),
+    (
+        PlacedBreakpoint(1, "", 0, waits_for="an operator is registered"),
+        PlacedBreakpoint(2, "aten::mm call", 0),
+        PlacedBreakpoint(3, "at::native::mm", 4, 0x1000, "aten::mm", "kernel", "key == 1"),
+    ),
+)
+TOP = (
+    TopRow("aten::add", "Tensor", "call", None, "CPU", "at::native::add", None, None, 2400, 1200.0),
+    TopRow("mine::o\x1bdd", "", "redispatch", None, None, None, None, None, 66, 33.04, "no kernel"),
+)
+TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
+GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
+MADE = {
+    "trace-open": Report("dispatch-trace", None, "trace", sections=(TRACE_OPEN,)),
+    "trace-one": Report(
+        "dispatch-trace", None, "trace", sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)
+    ),
+    "top-operators": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5),)),
+    "top-threads": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 3, 0, 3, TOP_THREADS),)),
+    "top-nothing": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 0, 0, 3, ()),)),
+    "breaks-all": Report(
+        "dispatch-break", None, "breaks",
+        sections=(BreaksSection((REQUESTED,), ("aten::mm_ is not registered yet",)),),
+    ),
+    "breaks-deleted": Report(
+        "dispatch-break", None, "breaks", errors=(GONE,), sections=(BreaksSection((), deleted=2, ending=ENDING),)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_text_of_a_recorded_process(name: str, update_golden: bool) -> None:
+    recording, command, *words = RECORDED[name]
+    compare(name, LACKS.sub("", Replay(recording).text(command, *words)), update_golden)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_text_of_a_report_made_here(name: str, update_golden: bool) -> None:
+    compare(name, text_report.render(MADE[name]), update_golden)
+
+
+def compare(name: str, text: str, update: bool) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"there is no {path.name}: pytest --update-golden makes it"
+    assert text == path.read_text()
+
+
+def test_every_view_has_a_text_and_every_text_a_test() -> None:
+    views = {path.stem.removesuffix("_view") for path in VIEWS.glob("*_view.py")}
+    names = {*RECORDED, *MADE}
+    assert views <= {name.split("-")[0] for name in names}
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == names
+
+
+def test_nothing_in_a_text_is_a_place_of_this_machine() -> None:
+    for path in GOLDEN.glob("*.txt"):
+        text: Any = path.read_text()
+        assert str(Path(__file__).resolve().parents[4]) not in text, path.name

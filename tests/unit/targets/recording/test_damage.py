@@ -1,0 +1,154 @@
+"""Damaged and hostile recordings: every command gives a report or a clear error, and never an internal one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from recordings import recording
+
+from gdbext.commands import registry
+from gdbext.errors import BadRecording
+from gdbext.inspection.session import Session
+from gdbext.targets.recording import container, reader, writer
+from gdbext.targets.recording.recording import RecordedFile, RecordedNumbers, RecordedThread, Recording
+from gdbext.targets.recording.replay_target import ReplayTarget
+from gdbext.targets.recording.sparse_bytes import SparseBytes
+
+COMMANDS = (
+    ("dispatch-diagnose", "--why"),
+    ("dispatch-bt", "--all", "--native"),
+    ("all-threads", "--stacks"),
+    ("dispatch-tls",),
+    ("dispatch-info",),
+)
+SCENARIOS = ("python-lock-abba", "gil-mutex")
+ROUNDS = 4
+
+Damage = Callable[[Recording, random.Random], Recording]
+
+
+def flipped(block: SparseBytes, source: random.Random, each: int) -> SparseBytes:
+    """One bit in about ``each`` bytes is another."""
+    pieces = []
+    for piece in block.pieces:
+        changed = bytearray(piece)
+        for _ in range(source.randrange(2 * len(piece) // each + 1)):
+            changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        pieces.append(bytes(changed))
+    return SparseBytes(block.starts, pieces)
+
+
+def thinned(block: SparseBytes, source: random.Random) -> SparseBytes:
+    """One piece in ten is missing."""
+    kept = [(start, piece) for start, piece in block if source.random() > 0.1]
+    return SparseBytes([start for start, _ in kept], [piece for _, piece in kept])
+
+
+def memory_flipped(found: Recording, source: random.Random) -> Recording:
+    return replace(found, memory=flipped(found.memory, source, 200))
+
+
+def memory_filled(found: Recording, source: random.Random) -> Recording:
+    """Some pages hold nothing but one byte: pointers to nowhere, endless strings, lists without an end."""
+    fill = source.choice((0, 1, 0x41, 0xFF))
+    pieces = [bytes([fill]) * len(piece) if source.random() < 0.1 else piece for piece in found.memory.pieces]
+    return replace(found, memory=SparseBytes(found.memory.starts, pieces))
+
+
+def memory_thinned(found: Recording, source: random.Random) -> Recording:
+    return replace(found, memory=thinned(found.memory, source))
+
+
+def registers_random(found: Recording, source: random.Random) -> Recording:
+    def changed(thread: RecordedThread) -> RecordedThread:
+        values = {
+            name: source.choice((value, source.getrandbits(64), source.randrange(1 << 47), 0, (1 << 64) - 1))
+            for name, value in thread.registers.items()
+        }
+        return replace(thread, registers=values)
+
+    return replace(found, threads=tuple(map(changed, found.threads)))
+
+
+def maps_changed(found: Recording, source: random.Random) -> Recording:
+    kept = [mapping for mapping in found.maps if source.random() > 0.1]
+    moved = [
+        replace(mapping, end=mapping.start + source.choice((1, 4096, mapping.end - mapping.start, 1 << 46)))
+        for mapping in kept
+    ]
+    return replace(found, maps=tuple(sorted(moved, key=lambda mapping: mapping.start)))
+
+
+def files_flipped(found: Recording, source: random.Random) -> Recording:
+    def changed(file: RecordedFile) -> RecordedFile:
+        return replace(file, contents=flipped(file.contents, source, 100))
+
+    return replace(found, files=tuple(map(changed, found.files)))
+
+
+def files_thinned(found: Recording, source: random.Random) -> Recording:
+    def changed(file: RecordedFile) -> RecordedFile:
+        return replace(file, contents=thinned(file.contents, source))
+
+    return replace(found, files=tuple(map(changed, found.files)))
+
+
+def indexes_flipped(found: Recording, source: random.Random) -> Recording:
+    def numbers(old: RecordedNumbers) -> RecordedNumbers:
+        return replace(old, contents=flipped(old.contents, source, 20))
+
+    def changed(file: RecordedFile) -> RecordedFile:
+        arrays = {kind: (numbers(first), numbers(second)) for kind, (first, second) in file.arrays.items()}
+        return replace(file, arrays=arrays)
+
+    return replace(found, files=tuple(map(changed, found.files)))
+
+
+def facts_changed(found: Recording, source: random.Random) -> Recording:
+    garbage = ("", "\0", "7 (x) S " * 20, ["x"], [], None, -1.5, "0x")
+    facts = {name: source.choice((value, *garbage)) for name, value in found.facts.items()}
+    return replace(found, facts=facts, auxv={key: source.getrandbits(64) for key in found.auxv})
+
+
+DAMAGES = (
+    memory_flipped, memory_filled, memory_thinned, registers_random, maps_changed, files_flipped, files_thinned,
+    indexes_flipped, facts_changed,
+)  # fmt: skip
+
+
+def assert_no_internal_error(recording: Recording) -> None:
+    session = Session(ReplayTarget(recording))
+    for command, *words in COMMANDS:
+        for more in ([], ["--json"]):
+            outcome = registry.execute(command, [*words, *more], lambda: session)
+            assert "internal error" not in outcome.error + outcome.output, outcome.error + outcome.output[-2000:]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_damaged_process_costs_fields(name: str, damage: Damage) -> None:
+    for seed in range(ROUNDS):
+        assert_no_internal_error(damage(recording(name), random.Random(seed)))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_damaged_contents_of_the_file(name: str) -> None:
+    """Behind a header that is right: whatever the reader lets through is a target like any other."""
+    contents = container.unwrap(writer.encode(recording(name), preset=0))
+    readable = 0
+    for seed in range(30):
+        source = random.Random(seed)
+        damaged = bytearray(contents)
+        for _ in range(source.choice((1, 10, 1000))):
+            damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
+        try:
+            found = reader.from_parts(*container.parse(bytes(damaged)))
+        except BadRecording:
+            continue
+        readable += 1
+        if readable <= ROUNDS:
+            assert_no_internal_error(found)
+    assert readable
