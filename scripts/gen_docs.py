@@ -35,7 +35,7 @@ LAYERS = (
 def commands_page() -> str:
     """The help of all commands, in the order in which `scripts/dispatch --help` lists them."""
     parts = [COMMANDS]
-    for entry in registry.available():
+    for entry in registry.TABLE:
         parts.append(f"## {entry.name}\n\n```\n{registry.help_text(entry).rstrip()}\n```\n")
     return "\n".join(parts)
 

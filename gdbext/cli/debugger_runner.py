@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 
-def run(options: Options, terminal: registry.Terminal) -> registry.Outcome:
+def run(options: Options, color: bool) -> registry.Outcome:
     """The command's outcome. Raises TargetError (no debugger, no result, time is up), KeyboardInterrupt."""
     launch = table.launch(options.debugger)
-    process = _start(launch, options, terminal)
+    process = _start(launch, options, color)
     try:
         _end_by_exception()
         data = process.result(options.timeout)
@@ -38,7 +38,7 @@ def run(options: Options, terminal: registry.Terminal) -> registry.Outcome:
     return outcome
 
 
-def _start(launch: Launch, options: Options, terminal: registry.Terminal) -> DebuggerProcess:
+def _start(launch: Launch, options: Options, color: bool) -> DebuggerProcess:
     executable = launch.find()
     live = registry.find(options.command).live
     result, theirs = os.pipe()
@@ -48,7 +48,7 @@ def _start(launch: Launch, options: Options, terminal: registry.Terminal) -> Deb
     job = batch_job.Job(
         options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
-        sysroot=options.sysroot, record=options.record, color=terminal.color, width=terminal.width,
+        sysroot=options.sysroot, record=options.record, color=color,
     )  # fmt: skip
     code = batch_job.code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, options.program, live)]

@@ -110,7 +110,7 @@ def _write(descriptor: int, text: str) -> None:
 
 def usage() -> str:
     """The text of --help."""
-    lines = "\n".join(f"  {entry.name:20} {entry.summary}" for entry in registry.available())
+    lines = "\n".join(f"  {entry.name:20} {entry.summary}" for entry in registry.TABLE)
     return USAGE.format(default=registry.DEFAULT, commands=lines)
 
 
@@ -150,7 +150,7 @@ def _run(options: Options) -> registry.Outcome:
         )
     from gdbext.cli import debugger_runner
 
-    return debugger_runner.run(options, terminal())
+    return debugger_runner.run(options, wants_color())
 
 
 def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.Outcome:
@@ -172,9 +172,9 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.O
     try:
         with limit:
             if recorded is not None:
-                outcome = recorded.run(open_target, terminal())
+                outcome = recorded.run(open_target, wants_color())
             else:
-                outcome = registry.execute(options.command, options.argv, open_session, terminal())
+                outcome = registry.execute(options.command, options.argv, open_session, wants_color())
     except _TimeIsUp:
         return registry.failure(options.command, options.argv, timeout_error(options.timeout or 0))
     finally:
@@ -239,8 +239,6 @@ class _TimeLimit:
         raise _TimeIsUp
 
 
-def terminal() -> registry.Terminal:
-    """How standard output wants its text."""
-    if not os.isatty(1) or os.environ.get("NO_COLOR"):
-        return registry.Terminal()
-    return registry.Terminal(os.environ.get("TERM", "dumb") != "dumb", os.get_terminal_size(1).columns or 120)
+def wants_color() -> bool:
+    """Standard output is a terminal that shows colours."""
+    return os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -40,7 +40,7 @@ class RecordedCommand:
             raise UsageError(f"--record keeps one moment, and {name} lets the process run")
         check_place(path)
 
-    def run(self, open_target: Callable[[], Target], terminal: registry.Terminal) -> registry.Outcome:
+    def run(self, open_target: Callable[[], Target], color: bool) -> registry.Outcome:
         """The command's outcome."""
         opened: list[Session] = []
 
@@ -48,7 +48,7 @@ class RecordedCommand:
             opened.append(Session(RecordingTarget(open_target())))
             return opened[0]
 
-        outcome = registry.execute(self._name, self._argv, open_session, terminal)
+        outcome = registry.execute(self._name, self._argv, open_session, color)
         if opened:
             started = perf_counter()
             self._recording = self._complete(opened[0])

@@ -7,7 +7,6 @@ are added here. Imports little: the launcher starts with it.
 
 from __future__ import annotations
 
-import os
 import sys
 
 from gdbext import log
@@ -28,7 +27,6 @@ DEFAULT = "dispatch-diagnose"
 """What scripts/dispatch runs when no command is named."""
 
 _log = log.logger(__name__)
-_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes 10 ms to import
 
 
 class Entry:
@@ -68,10 +66,6 @@ TABLE = (
     Entry("dispatch-top", "top", "Count what a running process dispatches, stopping nothing.", running=True),
     Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
     Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested. Resumes the process.", live=True),
-    Entry(
-        "dispatch-values", "values", "Print or save tensors at kernel entry and exit. Resumes the process.", live=True
-    ),
-    Entry("dispatch-tensor", "tensor", "Show one tensor: sizes, dtype, keyset, statistics, values when small."),
 )
 
 
@@ -103,30 +97,12 @@ class Outcome:
         return cls(status, body[:length].decode(), body[length:].decode())
 
 
-class Terminal:
-    """How text is to look."""
-
-    __slots__ = ("color", "width")
-
-    def __init__(self, color: bool = False, width: int = 120) -> None:
-        self.color = color
-        self.width = width
-
-
-def available() -> list[Entry]:
-    """The commands of this version, in the table's order."""
-    return [entry for entry in TABLE if os.path.exists(os.path.join(_HERE, entry.module + ".py"))]  # noqa: PTH110, PTH118
-
-
 def find(name: str) -> Entry:
     """The command of that name. Raises UsageError naming the nearest ones."""
-    entries = available()
-    for entry in entries:
+    for entry in TABLE:
         if entry.name == name:
             return entry
-    names = [entry.name for entry in entries]
-    if any(entry.name == name for entry in TABLE):
-        raise UsageError(f"{name} is not part of this version", help="there are: " + ", ".join(names))
+    names = [entry.name for entry in TABLE]
     import difflib
 
     near = difflib.get_close_matches(name, [*names, *(part for n in names for part in [n.partition("-")[2]])], 3, 0.5)
@@ -163,15 +139,16 @@ def execute(
     name: str,
     argv: Sequence[str],
     open_session: Callable[[], Session],
-    terminal: Terminal | None = None,
+    color: bool = False,
     host: Host | None = None,
 ) -> Outcome:
     """Run a command. The arguments are checked before ``open_session`` is called. No ``host`` means no debugger.
+    ``color``: for a terminal that shows colours.
 
     This is the boundary: whatever goes wrong comes back as an Outcome. Only SystemExit passes.
     """
     try:
-        return _execute(name, argv, open_session, terminal or Terminal(), host)
+        return _execute(name, argv, open_session, color, host)
     except GdbextError as error:
         return failure(name, argv, error)
     except KeyboardInterrupt:
@@ -181,7 +158,7 @@ def execute(
 
 
 def _execute(
-    name: str, argv: Sequence[str], open_session: Callable[[], Session], terminal: Terminal, host: Host | None
+    name: str, argv: Sequence[str], open_session: Callable[[], Session], color: bool, host: Host | None
 ) -> Outcome:
     from gdbext.commands.options import HelpRequested
 
@@ -195,10 +172,10 @@ def _execute(
     if args.json:
         from gdbext.render.json import json_report
 
-        return Outcome(0, json_report.render(report, pretty=terminal.color))
+        return Outcome(0, json_report.render(report, pretty=color))
     from gdbext.render.text import text_report
 
-    return Outcome(0, text_report.render(report, terminal.color, terminal.width))
+    return Outcome(0, text_report.render(report, color))
 
 
 def _run(entry: Entry, session: Session, args: Namespace, host: Host | None) -> Report:
@@ -232,19 +209,12 @@ def error_text(error: GdbextError) -> str:
 
 
 def error_document(name: str, error: GdbextError) -> str:
-    """The JSON document of a command that could not report, as render.json_report would write it."""
-    import json
+    """The JSON document of a command that could not report."""
+    from gdbext.model.error_report import ErrorReport
+    from gdbext.model.report import Report
+    from gdbext.render.json import json_report
 
-    document = {
-        "schema": "gdbext/1",
-        "command": name,
-        "target": None,
-        "threads": [],
-        "verdict": None,
-        "findings": [],
-        "errors": [{"what": error.what, "where": name, "help": error.help, "why": error.why}],
-    }
-    return json.dumps(document) + "\n"
+    return json_report.render(Report(name, None, errors=(ErrorReport.of(error, name),)))
 
 
 def _unexpected(error: Exception) -> GdbextError:

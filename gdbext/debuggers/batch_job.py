@@ -32,7 +32,6 @@ def run(name: str, job: Job) -> None:
     debugger = table.debugger(name)
     host = DebuggerHost(debugger, is_batch=True, output=job.output)
     live = registry.find(job.command).live
-    terminal = registry.Terminal(job.color, job.width)
     recorded = _recorded(job)
 
     def open_target() -> Target:
@@ -49,9 +48,9 @@ def run(name: str, job: Job) -> None:
 
     try:
         if recorded is not None:
-            outcome = recorded.run(open_target, terminal)
+            outcome = recorded.run(open_target, job.color)
         else:
-            outcome = registry.execute(job.command, job.argv, open_session, terminal, host)
+            outcome = registry.execute(job.command, job.argv, open_session, job.color, host)
     finally:
         debugger.let_go(job, host.lets_finish)
     if recorded is not None:

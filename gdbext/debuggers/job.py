@@ -17,7 +17,7 @@ class Job:
     """
 
     __slots__ = (
-        "argv", "color", "command", "core", "output", "pid", "record", "result", "sysroot", "terminal", "width",
+        "argv", "color", "command", "core", "output", "pid", "record", "result", "sysroot", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -33,7 +33,6 @@ class Job:
         sysroot: str = "",
         record: str | None = None,
         color: bool = False,
-        width: int = 120,
     ) -> None:
         self.command = command
         self.argv = list(argv)
@@ -45,10 +44,9 @@ class Job:
         self.sysroot = sysroot
         self.record = record
         self.color = color
-        self.width = width
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color", "width")
+        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color")
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"

@@ -22,9 +22,9 @@ class Shell:
         self._host = DebuggerHost(debugger)
         self._sessions: SessionCache | None = None
 
-    def execute(self, entry: registry.Entry, argv: Sequence[str], terminal: registry.Terminal) -> registry.Outcome:
+    def execute(self, entry: registry.Entry, argv: Sequence[str], color: bool) -> registry.Outcome:
         """Run one command on what the user has selected."""
-        return registry.execute(entry.name, argv, lambda: self._session(entry), terminal, self._host)
+        return registry.execute(entry.name, argv, lambda: self._session(entry), color, self._host)
 
     def completions(self, entry: registry.Entry, words: Sequence[str], current: str) -> list[str]:
         """What ``current`` may become behind ``words``: options, and thread numbers after --thread."""

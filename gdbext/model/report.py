@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.finding import Finding
@@ -22,19 +21,18 @@ SectionType = TypeVar("SectionType", bound=Section)
 class Report:
     """The answer to one command.
 
-    ``view`` names the text view (a module of gdbext.render.text.views).
+    ``view`` names the text view (a module of gdbext.render.text.views); "" for a report of nothing but an error.
     """
 
     command: str
     target: TargetReport | None
-    view: str
+    view: str = ""
     threads: tuple[ThreadReport, ...] = ()
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     errors: tuple[ErrorReport, ...] = ()
     sections: tuple[Section, ...] = ()
     """What this command alone reports."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
     why: bool = False
     """The user asked for the evidence."""
     sources: SourceLines = field(default_factory=dict)

@@ -24,7 +24,7 @@ class DispatchCommand(gdb.Command):  # type: ignore[misc]
     def invoke(self, argument: str, from_tty: bool) -> None:
         """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
         self.dont_repeat()
-        outcome = self._shell.execute(self._entry, gdb.string_to_argv(argument), _terminal(from_tty))
+        outcome = self._shell.execute(self._entry, gdb.string_to_argv(argument), _wants_color(from_tty))
         try:
             if outcome.output:
                 _write(outcome.output, gdb.STDOUT)
@@ -53,7 +53,7 @@ class GdbCommands:
         Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
         """
         self._shell = Shell(debugger())
-        for entry in registry.available():
+        for entry in registry.TABLE:
             DispatchCommand(entry, self._shell, f"{entry.summary}\nSee: {entry.name} --help")
         if hasattr(gdb.events, "before_prompt"):
             gdb.events.before_prompt.connect(self._complete_help)
@@ -65,7 +65,7 @@ class GdbCommands:
 
     def _complete_help(self) -> None:
         self._forget_prompt()
-        for entry in registry.available():
+        for entry in registry.TABLE:
             DispatchCommand(entry, self._shell, registry.help_text(entry))
 
     def _forget_prompt(self) -> None:
@@ -75,9 +75,9 @@ class GdbCommands:
             return
 
 
-def _terminal(from_tty: bool) -> registry.Terminal:
-    color = from_tty and sys.__stdout__ is not None and sys.__stdout__.isatty() and bool(gdb.parameter("style enabled"))
-    return registry.Terminal(color, gdb.parameter("width") or 120)
+def _wants_color(from_tty: bool) -> bool:
+    is_terminal = from_tty and sys.__stdout__ is not None and sys.__stdout__.isatty()
+    return is_terminal and bool(gdb.parameter("style enabled"))
 
 
 def _write(text: str, stream: int) -> None:

@@ -45,7 +45,6 @@ def document(report: Report) -> dict[str, Any]:
         ],
         "errors": [{"what": e.what, "where": e.where, "help": e.help, "why": e.why} for e in report.errors],
         **members(report.sections, report.why),
-        **report.extra,
     }
 
 

@@ -12,7 +12,6 @@ class Style:
     """How text is decorated; ``Style()`` is plain."""
 
     color: bool = False
-    width: int = 120
 
     def __call__(self, text: str, *effects: str) -> str:
         if not self.color or not effects:

@@ -9,9 +9,9 @@ from gdbext.model.report import Report
 from gdbext.render.text.style import Style, escape
 
 
-def render(report: Report, color: bool = False, width: int = 120) -> str:
+def render(report: Report, color: bool = False) -> str:
     """The whole text, ending in a newline."""
-    style = Style(color, width)
+    style = Style(color)
     view = import_module(f"gdbext.render.text.views.{report.view}_view")
     lines = [*view.render(report, style), *_errors(report, style)]
     return "\n".join(lines) + "\n"

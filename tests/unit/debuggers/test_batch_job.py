@@ -61,7 +61,7 @@ def test_wrong_usage_does_not_attach(pipe: tuple[int, int], monkeypatch: pytest.
 
 @pytest.mark.parametrize("core", [None, "/tmp/strange name\n'\"\\ü"])
 def test_a_job_survives_a_command_line(core: str | None) -> None:
-    job = Job("dispatch-op", ["*mm*", "a'b\nc"], result=5, output=6, core=core, sysroot="ä", color=True, width=80)
+    job = Job("dispatch-op", ["*mm*", "a'b\nc"], result=5, output=6, core=core, sysroot="ä", color=True)
     text = job.expression()
     assert text.isascii()
     assert "\n" not in text

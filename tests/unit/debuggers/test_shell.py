@@ -17,7 +17,7 @@ BREAK, INFO, BT = (registry.find(name) for name in ("dispatch-break", "dispatch-
 
 
 def run(shell: Shell, entry: registry.Entry, *argv: str) -> dict[str, Any]:
-    outcome = shell.execute(entry, [*argv, "--json"], registry.Terminal())
+    outcome = shell.execute(entry, [*argv, "--json"], False)
     assert outcome.status == 0, outcome.error
     document: dict[str, Any] = json.loads(outcome.output)
     return document
@@ -106,7 +106,7 @@ def test_breakpoints_are_listed_until_they_are_deleted() -> None:
 def test_only_our_breakpoints_are_deleted() -> None:
     shell = Shell(FakeDebugger())
     run(shell, BREAK, "call", "mm")
-    outcome = shell.execute(BREAK, ["--delete", "7"], registry.Terminal())
+    outcome = shell.execute(BREAK, ["--delete", "7"], False)
     assert outcome.status == 2
     assert "breakpoint 7 is not one of dispatch-break's" in outcome.error
 

@@ -56,7 +56,7 @@ def document(name: str, section: Section) -> Any:
 
 def text(name: str, section: Section) -> str:
     report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
-    return text_report.render(report, False, 100)
+    return text_report.render(report)
 
 
 def test_breakpoints_as_json() -> None:
