@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     except GdbextError as error:
         outcome = registry.failure(options.command, ["--json"] if json_wanted else [], error)
     except (KeyboardInterrupt, SystemExit) as end:
-        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "this command was told to end by a signal"
+        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
         interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
         outcome = registry.failure(options.command, ["--json"] if json_wanted else [], interrupted)
     return deliver(outcome)

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
     parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
     parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="tell and go on")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
     parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
     parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
 
@@ -94,7 +94,7 @@ def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
 
 def _set(session: Session, host: Host, request: BreakRequest) -> BreaksSection:
     """Set the breakpoints in the user's own debugger."""
-    notes = host.breakpoints.add(request, session, host.tell).notes
+    notes = host.breakpoints.add(request, session, host.show).notes
     on_calls = host.breakpoints.note_on_calls if request.go_on else ""
     return BreaksSection(host.breakpoints.listed()[-1:], (*notes, on_calls) if on_calls else notes)
 
@@ -106,12 +106,12 @@ def _set_and_run(
     reported on standard error, and notes are left to the document."""
     from gdbext.live.waiting import torch_session
 
-    tell = partial(write, 2) if quiet else host.tell
+    show = partial(write, 2) if quiet else host.show
     with host.running(NAME):
         try:
-            notes = host.breakpoints.add(request, torch_session(control, session), tell).notes
+            notes = host.breakpoints.add(request, torch_session(control, session), show).notes
             for note in () if quiet else notes:  # at once: without a stop the process may run for long
-                tell(f"note: {note}\n")
+                show(f"note: {note}\n")
             ending = control.run()
             left = host.breakpoints.listed()[-1:] if ending.kind.leaves_process else ()
             return BreaksSection(left, notes, ending=ending)

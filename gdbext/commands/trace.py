@@ -1,4 +1,4 @@
-"""``dispatch-trace``: dispatches as they happen, nested, in PyTorch's own words."""
+"""``dispatch-trace``: dispatches as they happen, nested, as PyTorch itself prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from gdbext.errors import TargetError, UsageError
 from gdbext.inspection.thread_choice import find_thread
 from gdbext.live.host import write
-from gdbext.live.trace.tracing import Traced, TraceRequest, Tracing
+from gdbext.live.trace.trace_request import TraceRequest
+from gdbext.live.trace.tracing import Traced, Tracing
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.trace_section import TraceSection

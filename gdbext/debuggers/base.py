@@ -28,7 +28,7 @@ class Launch(ABC):
     name: str
     """As in ``--debugger NAME``."""
     when_silent: str
-    """What it can mean that the debugger ended without a result and without a word."""
+    """What it can mean that the debugger ended without a result and printed nothing."""
 
     @abstractmethod
     def find(self) -> str:
@@ -36,8 +36,8 @@ class Launch(ABC):
 
     @abstractmethod
     def arguments(self, code: str, core: str | None, program: Sequence[str], live: bool) -> list[str]:
-        """The words behind the executable. ``code`` is one line of Python that does the job, attaching included; a
-        ``core`` is loaded and a ``program`` is named by these words, and a ``live`` command needs no symbols of it."""
+        """What stands behind the executable. ``code`` is one line of Python that does the job, attaching included; a
+        ``core`` is loaded and a ``program`` is named here, and a ``live`` command needs no symbols of it."""
 
     def said(self, output: str) -> str:
         """What matters of the debugger's own output, for an error message."""
@@ -67,7 +67,7 @@ class Debugger(ABC):
 
     @abstractmethod
     def identity(self) -> Hashable:
-        """What tells one target from another where no event does: another inferior, a core replaced by another."""
+        """What distinguishes targets where no event does: another inferior, a core replaced by another."""
 
     @abstractmethod
     def thread_numbers(self) -> Sequence[int]:

@@ -44,7 +44,7 @@ class DebuggerHost(Host):
         """As the debugger does it. Raises UsageError."""
         return self._debugger.pause(target)
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """To scripts/dispatch's standard output, or where the debugger shows text."""
         if self.is_batch:
             write(self.output, text)

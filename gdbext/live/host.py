@@ -42,7 +42,7 @@ class Host(ABC):
         if session.target.is_core:
             raise TargetError(
                 "a core dump cannot run: there is nothing to trace",
-                why="this command resumes the process and looks at what it does",
+                why="this command resumes the process and observes what it does",
                 help="see what the core was doing: dispatch-bt; or attach to a live process: scripts/dispatch -p PID",
             )
         return self._run_control()
@@ -61,7 +61,7 @@ class Host(ABC):
         """How this process is let go for a while. Raises UsageError where it cannot be."""
 
     @abstractmethod
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show text at once, while the process runs. Raises OSError."""
 
     @contextmanager
@@ -105,7 +105,7 @@ class NoDebugger(Host):
 
         return pause
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """To standard output."""
         write(self.output, text)
 

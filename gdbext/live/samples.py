@@ -1,4 +1,4 @@
-"""Several looks at a live process that runs on in between: stuck or slow.
+"""Several samples of a live process that runs on in between: stuck or slow.
 
 This resumes the process; how it is let go and stopped again is the host's affair.
 """

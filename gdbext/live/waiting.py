@@ -1,4 +1,4 @@
-"""Waits until torch can be looked at: its library mapped, its operators registered.
+"""Waits until torch can be read: its library mapped, its operators registered.
 
 The dynamic loader calls ``_dl_debug_state`` whenever libraries were mapped (glibc, elf/dl-debug.c), and the first
 dispatch of any operator calls ``at::getStepCallbacksUnlessEmpty``: by then static initialisation, which registers the

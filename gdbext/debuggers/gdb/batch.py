@@ -1,6 +1,6 @@
 """gdb's part of a job of scripts/dispatch: to attach, load or start, and to let go.
 
-The gdb was told to read no symbols at all, so that attaching takes milliseconds (launch.py).
+This gdb reads no symbols at all, so that attaching takes milliseconds (launch.py).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def open_target(job: Job, live: bool) -> Target:
 def _load(core: str, sysroot: str) -> Target:
     from gdbext.targets.core_target import open_core
 
-    open_core(core).close()  # our errors tell more than gdb's
+    open_core(core).close()  # our errors say more than gdb's
     if connection_type(gdb.selected_inferior()) != "core":
         raise TargetError(f"gdb cannot load the core {core}", help="--debugger none reads cores by itself")
     return GdbCoreTarget(core, gdb.selected_inferior(), sysroot)
 
 
 def _attach(pid: int) -> dict[int, str]:
-    """Attach, and tell in what state each thread was just before."""
+    """Attach; the state letter of each thread just before."""
     try:
         states = proc_checks.thread_states(pid)
         gdb.execute(f"attach {pid}", False, True)

@@ -60,7 +60,7 @@ class GdbHook(gdb.Breakpoint):  # type: ignore[misc]
 
 
 def value_expression(spec: HookSpec) -> str:
-    """The wanted value in gdb's words."""
+    """The wanted value as gdb's expression."""
     if not spec.register:
         return ""
     if spec.load is None:
@@ -212,7 +212,7 @@ _REPLACED = Ending(EndingKind.REPLACED, "the process replaced itself by another 
 
 
 def _program() -> str:
-    """What is different in every program that a process executes; "" where that cannot be told (remote)."""
+    """What is different in every program that a process executes; "" where that is unknown (remote)."""
     pid = gdb.selected_inferior().pid
     try:
         with open(f"/proc/{pid}/auxv", "rb") as auxv:  # the addresses of its program headers and entry

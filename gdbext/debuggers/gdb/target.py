@@ -135,7 +135,7 @@ class GdbTarget(Target):
         return _selected(self._all_threads())
 
     def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps of a local process, else what "info proc mappings" tells. Raises TargetError."""
+        """/proc/PID/maps of a local process, else what "info proc mappings" prints. Raises TargetError."""
         if self._maps is None:
             if self.is_native:
                 self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
@@ -144,7 +144,7 @@ class GdbTarget(Target):
         return self._maps
 
     def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv of a local process, else what "info auxv" tells."""
+        """/proc/PID/auxv of a local process, else what "info auxv" prints."""
         if self.is_native:
             return parse_auxv(self._proc_file("auxv"))
         return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(_execute("info auxv")) if key != "0"}
@@ -174,7 +174,7 @@ class GdbTarget(Target):
     def read_thread(self, thread: GdbThread) -> None:
         """Fill in one thread's registers and signal, and those of all others where coming back is dear.
 
-        Selecting another thread drops gdb's frames, and an outer frame that the user looks at has to be unwound
+        Selecting another thread drops gdb's frames, and an outer frame that the user has selected has to be unwound
         anew afterwards. So in that case all threads are read at one go. Raises gdb.error.
         """
         if thread.is_selected():
@@ -330,7 +330,7 @@ def _stop_signal() -> Signal | None:
     try:
         information = gdb.parse_and_eval("$_siginfo")
         number = int(information["si_signo"])
-    except gdb.error:  # the target does not tell (an old gdbserver)
+    except gdb.error:  # the target does not give it (an old gdbserver)
         return None
     if number not in linux.CRASH_SIGNALS:
         return None
@@ -349,11 +349,11 @@ def _core_path(inferior: gdb.Inferior) -> str:
     corefile = getattr(inferior, "corefile", None)  # gdb 17
     if corefile is not None:
         return str(corefile.filename)
-    # gdb translates its messages, so only the files themselves tell which one is the core and which the program.
+    # gdb translates its messages, so only the files themselves show which one is the core and which the program.
     for path in _FILE_LINE.findall(_execute("info files")):
         if is_core(path):
             return str(path)
-    raise TargetError("gdb does not tell the path of its core file", help="use: scripts/dispatch -c CORE")
+    raise TargetError("gdb does not say the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def _architecture(inferior: gdb.Inferior) -> Architecture:

@@ -1,1 +1,1 @@
-"""dispatch-break: where to stop, under which conditions, and what is told."""
+"""dispatch-break: where to stop, under which conditions, and what is reported there."""

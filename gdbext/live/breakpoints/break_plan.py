@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
-from gdbext.live.hooks.all_calls import AllCalls, Host
+from gdbext.live.hooks.all_calls import AllCalls, SharedLookup
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.model.breaks_section import BreakRequest
 from gdbext.torch.symbols import COMPUTE_ENTRY
@@ -60,11 +60,11 @@ class BreakPlan:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._keys = session.dispatcher.keys
-        self._plan = OperatorFunctions(session)
+        self._functions = OperatorFunctions(session)
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
-        """The words that mean no operator yet, each with an error that has the closest names."""
+        """The patterns that mean no operator yet, each with an error that has the closest names."""
         dispatcher = self._session.dispatcher
         return {pattern: dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)}
 
@@ -97,20 +97,20 @@ class BreakPlan:
         where = request.where
         if where in ("call", "redispatch", "lookup"):
             wanted = ("call", "redispatch") if where == "lookup" else (where,)
-            functions = self._plan.functions(operator)
+            functions = self._functions.functions(operator)
             if not functions:
                 return self._shared(operator, wanted)
             return [site for each in functions if each.event in wanted for site in _lookup_sites(each)]
         if where == "return":
             return [
                 BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
-                for each in self._plan.functions(operator)
+                for each in self._functions.functions(operator)
                 for address in each.sites.returns
             ]
         if where in ("meta", "impl"):
             return [
                 BreakSite(each.start, kind, operator.address, operator.qualified, each.demangled[0].partition("(")[0])
-                for kind, each in self._plan.structured(operator)
+                for kind, each in self._functions.structured(operator)
                 if kind == where
             ]
         if where == "register":
@@ -120,11 +120,11 @@ class BreakPlan:
     def _shared(self, operator: Operator, wanted: Sequence[str]) -> list[BreakSite]:
         """The lookups that all operators share (``Dispatcher::callBoxed``), for one without functions of its own."""
         found = []
-        for host in self._hosts:
-            event = host.event.replace("Boxed", "")
+        for shared in self._shared_lookups:
+            event = shared.event.replace("Boxed", "")
             if event in wanted:
-                sites = host.sites
-                what = f"its lookup, in {host.function.demangled[0].partition('(')[0]}"
+                sites = shared.sites
+                what = f"its lookup, in {shared.function.demangled[0].partition('(')[0]}"
                 condition = Equals(Register(sites.entry), operator.address)
                 keyset = Register(sites.keyset)
                 found += [
@@ -134,8 +134,8 @@ class BreakPlan:
         return found
 
     @cached_property
-    def _hosts(self) -> list[Host]:
-        return AllCalls(self._session, self._plan).hosts()
+    def _shared_lookups(self) -> list[SharedLookup]:
+        return AllCalls(self._session, self._functions).shared_lookups()
 
     def _register(self, operator: Operator) -> list[BreakSite]:
         address = COMPUTE_ENTRY.address(self._session.symbolizer)
@@ -214,7 +214,7 @@ def _boxed_site(
 def _kernel_site(arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
     """An unboxed entry: functor and keyset, behind the hidden result pointer if there is one (KernelFunction_impl.h).
 
-    The functor object belongs to one registration, so it tells this operator's kernel from folded code of others.
+    The functor object belongs to one registration, so it separates this operator's kernel from others' folded code.
     """
     address = kernel.unboxed or kernel.sym_unboxed
     if not address:

@@ -45,16 +45,16 @@ class BreakSet:
         setter: BreakpointSetter,
         open_session: Callable[[], Session],
         watch_of: Callable[[Session], RegistrationWatch],
-        tell: Callable[[str], None],
+        show: Callable[[str], None],
     ) -> None:
         """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
-        share; ``tell`` shows text at once."""
+        share; ``show`` shows text at once."""
         self.request = request
         self.notes: tuple[str, ...] = ()
         self._setter = setter
         self._open_session = open_session
         self._watch_of = watch_of
-        self._tell = tell
+        self._show = show
         self._placed: list[Placed] = []
         self._pending: Placed | None = None
         self._waiting: Placed | None = None
@@ -65,9 +65,9 @@ class BreakSet:
         """The request means the operator of that qualified name."""
         return any(matches(name) for matches in self._matchers)
 
-    def tell(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """A line about dispatch-break itself. Raises OSError."""
-        self._tell(f"dispatch-break: {text}\n")
+        self._show(f"dispatch-break: {text}\n")
 
     @property
     def is_pending(self) -> bool:
@@ -126,7 +126,7 @@ class BreakSet:
             try:
                 awaited = self._absent()
             except UsageError as error:
-                self.tell(error.what)
+                self.show_line(error.what)
             else:
                 if self._waiting is not None:
                     self._waiting.awaits = awaited
@@ -153,9 +153,9 @@ class BreakSet:
         def report(thread: StoppedThread) -> None:
             try:
                 if holds(condition, thread):
-                    self._tell("\n".join(stop_lines(self._open_session(), site, thread)) + "\n")
+                    self._show("\n".join(stop_lines(self._open_session(), site, thread)) + "\n")
             except (GdbextError, OSError) as error:
-                self.tell(str(error))
+                self.show_line(str(error))
 
         return report
 
@@ -184,9 +184,9 @@ class BreakSet:
         try:
             self.resolve(self._open_session())
             for note in self.notes:
-                self.tell(note)
+                self.show_line(note)
         except GdbextError as error:
-            self.tell(str(error))
+            self.show_line(str(error))
             return True
         return False
 

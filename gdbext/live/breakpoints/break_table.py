@@ -31,12 +31,12 @@ class BreakTable:
         """What the user must know of breakpoints that report and go on; "" for nothing."""
         return self._setter.note_on_calls
 
-    def add(self, request: BreakRequest, session: Session, tell: Callable[[str], None]) -> BreakSet:
-        """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``tell`` shows its stops.
+    def add(self, request: BreakRequest, session: Session, show: Callable[[str], None]) -> BreakSet:
+        """Set a request's breakpoints, or a pending one where torch cannot be read yet; ``show`` shows its stops.
 
         Raises UsageError, TargetError.
         """
-        found = BreakSet(request, self._setter, self._open_session, self._watch_of, tell)
+        found = BreakSet(request, self._setter, self._open_session, self._watch_of, show)
         try:
             if _readable(session):
                 found.resolve(session)
@@ -107,7 +107,7 @@ class BreakTable:
 
     def _failed(self, error: Exception) -> None:
         for each in self._sets[:1]:
-            each.tell(str(error))
+            each.show_line(str(error))
 
     def _ended(self) -> None:
         """The process has ended."""

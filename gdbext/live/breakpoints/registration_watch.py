@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gdbext.live.breakpoints.setter import BreakpointSetter, Reached, Trap
 
 REGISTRATIONS = (REGISTER_SCHEMA, REGISTER_KERNEL, DEREGISTER_KERNEL, UPDATE_FALLBACK)
-"""Those functions. A kernel that goes uncovers another; a fallback is for all operators, and each is told of it."""
+"""Those functions. A kernel that goes uncovers another; a fallback is for all operators, and is set in each."""
 
 ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
 """Functions (and their module) with which a program begins to end. From there on every registration is taken back:

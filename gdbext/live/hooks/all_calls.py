@@ -30,7 +30,7 @@ _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
 
 
-class Host(NamedTuple):
+class SharedLookup(NamedTuple):
     """A function with an inlined lookup that belongs to no single operator."""
 
     function: Function
@@ -41,9 +41,9 @@ class Host(NamedTuple):
 class AllCalls:
     """Finds the places in one session."""
 
-    def __init__(self, session: Session, plan: OperatorFunctions) -> None:
+    def __init__(self, session: Session, functions: OperatorFunctions) -> None:
         self._session = session
-        self._plan = plan
+        self._functions = functions
 
     def modules(self) -> list[Module]:
         """The libraries that call operators: those that name the step callbacks."""
@@ -51,16 +51,16 @@ class AllCalls:
 
     def lookups(self) -> list[int]:
         """Every copy of ``OperatorEntry::lookup``."""
-        return self._plan.addresses_named(LOOKUP, self.modules())
+        return self._functions.addresses_named(LOOKUP, self.modules())
 
     def lookups_of_extensions(self) -> list[int]:
         """The copies in libraries other than torch's: what was built without optimisation calls them out of line."""
         others = [module for module in self._session.modules.modules if not module.name.startswith("libtorch")]
-        return self._plan.addresses_named(LOOKUP, [module for module in others if _names_callbacks(module)])
+        return self._functions.addresses_named(LOOKUP, [module for module in others if _names_callbacks(module)])
 
-    def hosts(self) -> list[Host]:
+    def shared_lookups(self) -> list[SharedLookup]:
         """The functions that ask for step callbacks and have the lookup inlined."""
-        found: dict[int, Host] = {}
+        found: dict[int, SharedLookup] = {}
         for module in self.modules():
             for address in self._callers(module):
                 function = self._session.symbolizer.function(address)
@@ -68,14 +68,14 @@ class AllCalls:
                     continue
                 if any(OPERATOR_STRUCT.begins(name) for name in function.names):
                     continue
-                host = self._host(function)
-                if host is not None:
-                    found[function.start] = host
+                shared = self._shared_lookup(function)
+                if shared is not None:
+                    found[function.start] = shared
         return list(found.values())
 
-    def _host(self, function: Function) -> Host | None:
+    def _shared_lookup(self, function: Function) -> SharedLookup | None:
         try:
-            sites = self._plan.finder.find(function.start, function.size)
+            sites = self._functions.finder.find(function.start, function.size)
         except MemoryFault:
             return None
         if sites is None or sites.how != "inlined" or not sites.entry:
@@ -83,7 +83,7 @@ class AllCalls:
         role = classify(function)
         boxed = any(one.in_memory and one.displacement == _BOXED_POINTER for one in sites.invocations)
         event = role.event if role.role is Role.DISPATCHER else "callBoxed" if boxed else "call"
-        return Host(function, sites, event)
+        return SharedLookup(function, sites, event)
 
     def _callers(self, module: Module) -> Iterator[int]:
         """Addresses of the direct calls of ``getStepCallbacksUnlessEmpty`` in the module."""
@@ -132,13 +132,13 @@ class LookupStop:
     """What is done at a stop in ``OperatorEntry::lookup``: find out who called it, once per place."""
 
     def __init__(
-        self, session: Session, control: RunControl, tracer: Tracer, plan: OperatorFunctions, redispatches: bool
+        self, session: Session, control: RunControl, tracer: Tracer, functions: OperatorFunctions, redispatches: bool
     ) -> None:
-        """``redispatches``: tell of those, too."""
+        """``redispatches``: those count, too."""
         self._session = session
         self._control = control
         self._tracer = tracer
-        self._plan = plan
+        self._functions = functions
         self._redispatches = redispatches
         self._this = session.memory.architecture.argument_registers[0]
         self._top = session.memory.architecture.stack_pointer
@@ -168,13 +168,13 @@ class LookupStop:
         event = role.event if role.role.opens else ("call" if self._asks_for_callbacks(function) else "redispatch")
         if event not in ("call", "callBoxed") and not self._redispatches:
             return _Caller("", None, nowhere)
-        frame = frame_at(self._session.memory.architecture, self._plan.finder.tables, returns_to, 8)
+        frame = frame_at(self._session.memory.architecture, self._functions.finder.tables, returns_to, 8)
         place = Place(returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size)
         return _Caller(event, frame, place)
 
     def _asks_for_callbacks(self, function: Function) -> bool:
         wanted = STEP_CALLBACKS.address(self._session.symbolizer)
         try:
-            return wanted in self._plan.calls_of(function)
+            return wanted in self._functions.calls_of(function)
         except BadData:
             return False

@@ -2,7 +2,7 @@
 
 Integer arguments and references come in the architecture's argument registers. At a lookup in the middle of a function
 they have been moved to callee-saved registers or stack slots; those moves are followed. Only arguments in
-registers are told, up to the first one whose class is not certain from its schema type.
+registers are reported, up to the first one whose class is not certain from its schema type.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def argument_texts(session: Session, operator: Operator, values: Sequence[int | 
     """``self=f32[4, 4] Meta`` for each argument that the register values give.
 
     ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
-    hidden result pointer and the arguments (functor, keyset). [] where the schema does not tell the calling convention,
-    or where a tensor of the schema is none.
+    hidden result pointer and the arguments (functor, keyset). [] where the schema does not determine the calling
+    convention, or where there is no tensor in the place of one.
     """
     schema = operator.schema
     hidden = hidden_result(schema.text) if schema is not None else None

@@ -1,4 +1,4 @@
-"""Where the hooks of a trace go, and what each tells the tracer."""
+"""Where the hooks of a trace go, and what each reports to the tracer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.live.hooks.all_calls import AllCalls, Host, LookupStop
+from gdbext.live.hooks.all_calls import AllCalls, LookupStop, SharedLookup
 from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import (
     BoxedEntry,
@@ -29,7 +29,7 @@ class HookInstaller:
     """Places hooks of one trace. ``count`` is how many there are."""
 
     def __init__(
-        self, session: Session, control: RunControl, plan: OperatorFunctions, tracer: Tracer, returns: bool
+        self, session: Session, control: RunControl, functions: OperatorFunctions, tracer: Tracer, returns: bool
     ) -> None:
         self.count = 0
         self._session = session
@@ -37,7 +37,7 @@ class HookInstaller:
         self._at_entry = at_entry(self._architecture)
         self._arguments = self._architecture.argument_registers
         self._control = control
-        self._plan = plan
+        self._functions = functions
         self._tracer = tracer
         self._with_returns = returns
         self._boxed_callers: dict[int, str] = {}
@@ -57,7 +57,7 @@ class HookInstaller:
             return False
 
         torch = self._session.modules.named(REGISTER_SCHEMA.library)
-        for address in self._plan.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
+        for address in self._functions.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
             self.hook(HookSpec(address, self._at_entry, registered, self._arguments[0]))
 
     # --- an operator's own functions -------------------------------------------------------------
@@ -108,13 +108,13 @@ class HookInstaller:
             self.hook(HookSpec(one.after, after, lambda tid, cfa, _: tracer.invoked(tid, cfa)))
 
     def _frame(self, address: int) -> CfaRule | None:
-        return frame_at(self._architecture, self._plan.finder.tables, address, self._at_entry.size)
+        return frame_at(self._architecture, self._functions.finder.tables, address, self._at_entry.size)
 
     # --- structured kernels ----------------------------------------------------------------------
 
     def structured(self, operators: Sequence[Operator]) -> None:
         """The meta and impl functions, each once."""
-        functions = {each.start: (kind, each) for op in operators for kind, each in self._plan.structured(op)}
+        functions = {each.start: (kind, each) for op in operators for kind, each in self._functions.structured(op)}
         for start, (kind, function) in functions.items():
             handler = self._structured(start, kind, function.demangled[0].partition("(")[0])
             self.hook(HookSpec(start, self._at_entry, handler))
@@ -125,7 +125,7 @@ class HookInstaller:
     # --- boxed calls -----------------------------------------------------------------------------
 
     def boxed_entry(self, entry: BoxedEntry, calls: bool) -> None:
-        """The boxed entry of a kernel; ``calls``: tell of callBoxed, too, not only of redispatchBoxed."""
+        """The boxed entry of a kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
         function = self._session.symbolizer.function(entry.address)
         if function is None or function.start != entry.address:
             return
@@ -145,16 +145,16 @@ class HookInstaller:
 
         self.hook(HookSpec(entry.address, self._at_entry, entered, self._arguments[2]))
         if self._with_returns:
-            self._returns(self._plan.returns(function))
+            self._returns(self._functions.returns(function))
 
-    def host(self, host: Host) -> None:
+    def shared_lookup(self, shared: SharedLookup) -> None:
         """A function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
-        tracer, control, sites = self._tracer, self._control, host.sites
-        place = place_of(host.function, sites)
+        tracer, control, sites = self._tracer, self._control, shared.sites
+        place = place_of(shared.function, sites)
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             operator = tracer.operator(control.register(sites.entry))
-            return operator is not None and tracer.lookup(operator, host.event, tid, cfa, place, bits)
+            return operator is not None and tracer.lookup(operator, shared.event, tid, cfa, place, bits)
 
         self.hook(HookSpec(sites.lookup, sites.frame, looked_up, sites.keyset))
         if self._with_returns:
@@ -163,20 +163,20 @@ class HookInstaller:
     def everything(self, everything: AllCalls) -> None:
         """Every call of every operator."""
         self._lookups(everything.lookups(), redispatches=False)
-        for host in everything.hosts():
-            self.host(host)
+        for shared in everything.shared_lookups():
+            self.shared_lookup(shared)
 
     def extensions(self, everything: AllCalls) -> None:
         """Dispatches by libraries that have the dispatcher's functions out of line: builds without optimisation."""
         self._lookups(everything.lookups_of_extensions(), redispatches=True)
 
     def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
-        stop = LookupStop(self._session, self._control, self._tracer, self._plan, redispatches)
+        stop = LookupStop(self._session, self._control, self._tracer, self._functions, redispatches)
         for address in addresses:
             self.hook(HookSpec(address, self._at_entry, stop, self._arguments[1]))
 
     def _boxed_event(self, returns_to: int) -> str:
-        """Which event a boxed entry that returns there is part of; "" inside an unboxed call that was told already."""
+        """Which event a boxed entry that returns there is part of; "" inside an unboxed call, which was reported."""
         event = self._boxed_callers.get(returns_to)
         if event is None:
             event = self._boxed_callers[returns_to] = self._classify(returns_to)
@@ -193,7 +193,7 @@ class HookInstaller:
         if role.role.opens:
             return role.event
         wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-        return "callBoxed" if wanted in self._plan.calls_of(function) else "redispatchBoxed"
+        return "callBoxed" if wanted in self._functions.calls_of(function) else "redispatchBoxed"
 
 
 def place_of(function: Function, sites: LookupSites) -> Place:

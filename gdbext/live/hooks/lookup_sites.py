@@ -235,7 +235,7 @@ class SiteFinder:
 
 
 def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
-    """The CFA's rule at an instruction; ``size`` where the rule does not tell the frame's."""
+    """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
     try:
         row = tables.row(address)
     except (BadData, MemoryFault):

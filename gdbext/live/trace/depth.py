@@ -1,7 +1,7 @@
-"""Which dispatches a thread is inside of, told by the stack at each stop: no stop at a return is needed.
+"""Which dispatches a thread is inside of, by its stack at each stop: no stop at a return is needed.
 
 A function that is called from inside another has its whole frame below the other's. What does not was not called by
-it: that one has ended, by a return or an exception. What does lie below is walked (lineage.py) to be sure.
+it: that one has ended, by a return or an exception. What does lie below is walked (unwind/caller_check.py) to be sure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ DEPTH_LIMIT = 100_000
 class Depth:
     """The open dispatches of every thread, outermost first."""
 
-    def __init__(self, lineage: CallerWalk) -> None:
-        self._lineage = lineage
+    def __init__(self, callers: CallerWalk) -> None:
+        self._callers = callers
         self._open: dict[int, list[TracedDispatch]] = {}
 
     def stack(self, tid: int) -> list[TracedDispatch]:
@@ -36,7 +36,7 @@ class Depth:
         gone = []
         while stack:
             top = stack[-1]
-            if top.body >= cfa and self._lineage.inside(pc, cfa, CallerCheck(top.cfa, *top.code, top.returns_to)):
+            if top.body >= cfa and self._callers.inside(pc, cfa, CallerCheck(top.cfa, *top.code, top.returns_to)):
                 break
             gone.append(stack.pop())
         return gone

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Describer:
-    """Reads tables while the process is stopped. ``open_session`` looks at the process anew."""
+    """Reads tables while the process is stopped. ``open_session`` gives a fresh session of the process."""
 
     def __init__(self, open_session: Callable[[], Session], session: Session, registrations: bool) -> None:
         self._open = open_session

@@ -20,7 +20,7 @@ class Sink(Protocol):
         """A step inside a dispatch: "enter", "boxed", "meta", "impl", "return" …"""
 
     def ended(self, dispatch: TracedDispatch) -> None:
-        """The dispatch is over; ``dispatch.returned`` tells whether that was seen."""
+        """The dispatch is over; ``dispatch.returned`` says whether that was seen."""
 
     def close(self) -> None:
         """The trace is over. Dispatches that did not end have ``ended`` None."""

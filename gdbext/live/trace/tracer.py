@@ -41,15 +41,15 @@ class Tracer:
         self,
         describer: Describer,
         sink: Sink,
-        lineage: CallerWalk,
+        callers: CallerWalk,
         read: ReadMemory,
         limits: Limits,
         watched: Callable[[Operator], bool],
         clock: Clock = time.perf_counter,
     ) -> None:
         """``read`` reads memory as it is now; ``watched`` says whether an operator is part of the trace."""
-        self.depth = Depth(lineage)
-        self._lineage = lineage
+        self.depth = Depth(callers)
+        self._callers = callers
         self._read = read
         self.count = 0
         self.operators: set[str] = set()
@@ -87,7 +87,7 @@ class Tracer:
         depth = len(stack) + 1
         self.count += 1
         code = (place.start, place.end)
-        returns_to = self._lineage.return_address(cfa)
+        returns_to = self._callers.return_address(cfa)
         inner = cfa - place.size
         dispatch = TracedDispatch(found, tid, depth, cfa, inner, code, returns_to, self.now(), number=self.count)
         stack.append(dispatch)
@@ -121,7 +121,7 @@ class Tracer:
         return found
 
     def kernel_entered(self, tid: int, cfa: int) -> None:
-        """The stop that told of a boxed dispatch was at its kernel's first instruction."""
+        """The stop by which a boxed dispatch was seen is at its kernel's first instruction."""
         dispatch = self.depth.at(tid, cfa)
         if dispatch is not None and not dispatch.entered:
             dispatch.entered = True
@@ -169,7 +169,7 @@ class Tracer:
         return False
 
     def function(self, tid: int, cfa: int, pc: int, word: str, name: str) -> bool:
-        """A structured kernel's meta or impl function was entered; it is told where a dispatch is open around it."""
+        """A structured kernel's meta or impl function was entered; it counts where a dispatch is open around it."""
         stack = self._enter(tid, pc, cfa)
         if stack:
             self._step(stack[-1], word, f"function=[{name}]")

@@ -75,11 +75,11 @@ class Case:
         self.lines: list[str] = []
         self.stack = Stack()
         self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
-        lineage = self.stack.walk()
+        callers = self.stack.walk()
         self.tracer = Tracer(
             Describer(),  # type: ignore[arg-type]
             self.sink,
-            lineage,
+            callers,
             lambda *_: b"",
             Limits(**limits),
             lambda operator: operator.traced,  # type: ignore[attr-defined]
@@ -188,9 +188,9 @@ def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
     stack = Stack()
     stack.words[STACK - 0x108] = 0x8888  # no rule there
     stack.words[STACK - 8] = 0x4242
-    lineage = stack.walk()
-    assert lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
-    assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
+    callers = stack.walk()
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
+    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
 
 
 def test_a_damaged_stack_ends_the_walk() -> None:
@@ -198,8 +198,8 @@ def test_a_damaged_stack_ends_the_walk() -> None:
     nowhere = 0x6050
     stack.words[STACK - 0x108] = nowhere
     stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
-    lineage = stack.walk()
-    assert not lineage.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
+    callers = stack.walk()
+    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
 
 
 def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
