@@ -73,7 +73,7 @@ class TraceHooks:
     def _place_functions(self, functions: Sequence[OperatorFunction]) -> None:
         if len(functions) > FUNCTION_LIMIT:
             raise TargetError(
-                f"{len(functions)} functions would be stopped at, and more than {FUNCTION_LIMIT} breakpoints are too slow",
+                f"{len(functions)} functions would be stopped at; more than {FUNCTION_LIMIT} breakpoints are too slow",
                 help="name fewer operators, or use --all",
             )
         for function in functions:
