@@ -140,11 +140,11 @@ class Session:
 
     def _choose_layout(self) -> Layout:
         """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
+        if not self.has_torch:
+            raise NotTorch("no PyTorch is loaded in this process")
         from gdbext.layouts.select import torch_layout
         from gdbext.torch.registry.singleton import find_singleton
 
-        if not self.has_torch:
-            raise NotTorch("no PyTorch is loaded in this process")
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
         return torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=_measure_torch)
 
@@ -159,9 +159,10 @@ class Session:
         return self._dispatcher.error
 
     def _read_dispatcher(self) -> Dispatcher:
+        layout = self.layout  # without torch nothing of it is imported
         from gdbext.torch.registry.operators import Dispatcher
 
-        return Dispatcher(self.memory, self.layout, self.symbolizer, self._python_source)
+        return Dispatcher(self.memory, layout, self.symbolizer, self._python_source)
 
     def _python_source(self, address: int) -> PythonFunction | None:
         return self.python.functions.source(address) if self.python is not None else None

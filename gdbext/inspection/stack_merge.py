@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.model.frame import Frame, FrameKind
-from gdbext.torch.stack.roles import FunctionRole
-from gdbext.unwind.stack import Stack
+
+if TYPE_CHECKING:
+    from gdbext.torch.stack.roles import FunctionRole
+    from gdbext.unwind.stack import Stack
 
 _ORDINARY = ("registers", "cfi", "signal")
 """Ways of unwinding that nobody need be told of."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gdbext.model.dispatch_frame import DispatchFrame
-from gdbext.model.finding_kind import FindingKind
-from gdbext.model.wait import Wait
-from gdbext.model.wait_edge import WaitEdge
+if TYPE_CHECKING:
+    from gdbext.model.dispatch_frame import DispatchFrame
+    from gdbext.model.finding_kind import FindingKind
+    from gdbext.model.wait import Wait
+    from gdbext.model.wait_edge import WaitEdge
 
 
 @dataclass(frozen=True)

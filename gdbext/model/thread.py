@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from gdbext.model.absent import Absent
-from gdbext.model.dispatch_frame import DispatchFrame
-from gdbext.model.dispatch_state import DispatchState
-from gdbext.model.frame import Frame
-from gdbext.model.pool import Pool
-from gdbext.model.wait import Resource, Wait
+if TYPE_CHECKING:
+    from gdbext.model.absent import Absent
+    from gdbext.model.dispatch_frame import DispatchFrame
+    from gdbext.model.dispatch_state import DispatchState
+    from gdbext.model.frame import Frame
+    from gdbext.model.pool import Pool
+    from gdbext.model.wait import Resource, Wait
 
 
 class RunState(Enum):

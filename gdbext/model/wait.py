@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.child_process import ChildProcess
-from gdbext.model.pool import MissingWorkers
 from gdbext.model.wait_kind import Naming, WaitKind
+
+if TYPE_CHECKING:
+    from gdbext.model.child_process import ChildProcess
+    from gdbext.model.pool import MissingWorkers
 
 
 @dataclass(frozen=True)

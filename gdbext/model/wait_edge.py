@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gdbext.model.wait import Wait
+if TYPE_CHECKING:
+    from gdbext.model.wait import Wait
 
 
 @dataclass(frozen=True)

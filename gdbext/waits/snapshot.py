@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.model.absent import Absent
-from gdbext.model.child_process import ChildProcess
-from gdbext.model.dispatch_frame import DispatchFrame
-from gdbext.model.frame import Frame
-from gdbext.model.wait import Owner
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.process.syscalls import Syscall, blocked
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.unwind.unwinder import NativeFrame
-from gdbext.waits.function_tag import FunctionTag, tags_of
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
+    from gdbext.model.absent import Absent
+    from gdbext.model.child_process import ChildProcess
+    from gdbext.model.dispatch_frame import DispatchFrame
+    from gdbext.model.frame import Frame
+    from gdbext.model.wait import Owner
     from gdbext.unwind.stack import Stack
+    from gdbext.waits.function_tag import FunctionTag
 
 INNER = 80
 """Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
@@ -113,6 +113,8 @@ class ProcessSnapshot:
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[FunctionTag]:
         """The tags of a frame's function; looked up once for each code address."""
+        from gdbext.waits.function_tag import tags_of
+
         found = self._tags.get(frame.lookup_pc)
         if found is None:
             where = function()
@@ -129,6 +131,8 @@ class ProcessSnapshot:
 
     def owner(self, tid: int) -> Owner | None:
         """The owner that a lock records; None where ``tid`` cannot be a thread's id."""
+        from gdbext.model.wait import Owner
+
         if not 0 < tid <= MAX_TID:
             return None
         outer = self._outer_tids.get(tid)
