@@ -2,9 +2,9 @@
 
 The walk reads a few dozen operators of ``c10::Dispatcher::operators_`` and holds them against what must be true of
 any dispatcher: names parse as ns::name, the list and the lookup table count the same operators, kernels lie in
-executable memory, and those that torchgen named after a dispatch key stand at the index of that key. Most key
-names cannot be proven that way, so only layouts of the same minor version are probed at all. Source:
-ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
+executable memory, those that torchgen named after a dispatch key stand at the index of that key, and so do the
+fallbacks whose functions are named after their key. A layout of another minor version must find all of the latter.
+Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
 """
 
 from __future__ import annotations
@@ -22,6 +22,20 @@ from gdbext.process.symbols import Symbolizer
 _NAME = re.compile(rb"[A-Za-z_][\w.]*::[\w.]+")
 _OVERLOAD = re.compile(rb"[\w.]*")
 _KEY = re.compile(r"wrapper_([A-Za-z]+[0-9]?)_")
+_FALLBACKS = {
+    "Python": "pythonFallback",  # ATen/core/PythonFallbackKernel.cpp, as the next three
+    "PythonDispatcher": "pythonDispatcherFallback",
+    "PythonTLSSnapshot": "pythonTLSSnapshotFallback",
+    "PreDispatch": "preDispatchFallback",
+    "FuncTorchDynamicLayerBackMode": "dynamicLayerBackFallback",  # ATen/functorch/DynamicLayer.cpp
+    "FuncTorchDynamicLayerFrontMode": "dynamicLayerFrontFallback",
+    "FuncTorchGradWrapper": "dead_tensor_wrapper_fallback",  # ATen/functorch/TensorWrapper.cpp
+    "Functionalize": "functionalizeFallback",  # ATen/FunctionalizeFallbackKernel.cpp
+    "Conjugate": "conjugateFallback",  # ATen/ConjugateFallback.cpp
+    "Negative": "negationFallback",  # ATen/native/NegateFallback.cpp
+    "ZeroTensor": "zeroTensorFallback",  # ATen/ZeroTensorFallback.cpp
+}
+"""The function that is registered for all operators of a key; the names are those of torch 2.0 to 2.13."""
 _MAX_NAME = 512
 _MAX_OPERATORS = 1_000_000
 _MAX_REGISTRATIONS = 4096
@@ -47,13 +61,17 @@ class Probe:
         self._find_dispatcher = find_dispatcher
         self.evidence: list[str] = []
         self.named = 0
+        self._proven: set[str] = set()
         indices = layout.dispatch("table_index")
         self._indices = {
             name: index for name, index in zip(layout.dispatch("key_names"), indices) if index > 0
         }
 
-    def run(self) -> str:
-        """Why the layout does not fit; "" when it does. A fault in the target is such a reason, never an exception."""
+    def run(self, other_minor: bool = False) -> str:
+        """Why the layout does not fit; "" when it does. A fault in the target is such a reason, never an exception.
+
+        Of a layout of an ``other_minor`` version it must also be proven that dispatch keys have kept their numbers.
+        """
         try:
             dispatcher = StructView(self._memory, self._find_dispatcher(), self._layout.struct("c10::Dispatcher"))
             walked = kernels = 0
@@ -63,10 +81,14 @@ class Probe:
                 kernels += self._check_table(operator)
                 walked += 1
             self._check_counts(dispatcher, walked)
+            self._check_fallbacks(dispatcher)
         except GdbextError as error:
             return error.args[0] if error.args else type(error).__name__
         if not kernels:
             return f"none of {walked} operators has a kernel"
+        unproven = [key for key in _FALLBACKS if key in self._indices and key not in self._proven]
+        if other_minor and unproven:
+            return f"nothing proves the numbers of dispatch keys such as {unproven[0]}"
         self.evidence.append(
             f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
             f"{self.named} are named after the key at whose index they stand"
@@ -163,6 +185,21 @@ class Probe:
         if expected and index not in expected:
             raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
         self.named += bool(expected)
+
+    def _check_fallbacks(self, dispatcher: StructView) -> None:
+        """A fallback whose function is named after a key must stand at that key's index."""
+        annotated = self._layout.struct("c10::impl::AnnotatedKernel")
+        place = dispatcher.address("backendFallbackKernels_") + annotated.offset("kernel")
+        for name in ("c10::KernelFunction", "c10::BoxedKernel"):
+            place += self._layout.struct(name).offset("boxed_kernel_func_")
+        for index in range(self._layout.constant("num_runtime_entries")):
+            function = self._memory.u64(place + index * annotated.size)
+            names = self._symbolizer.names_at(function) if function else ()
+            for key, name in _FALLBACKS.items():
+                if any(f"{len(name)}{name}E" in each for each in names):
+                    if self._indices.get(key) != index:
+                        raise BadData(f"the fallback of {key} stands at entry {index}")
+                    self._proven.add(key)
 
     def _is_code(self, address: int) -> bool:
         mapping = self._modules.mapping_at(address)

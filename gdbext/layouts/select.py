@@ -36,10 +36,11 @@ def torch_layout(
     """The layout for the PyTorch in the target, from the layout files in ``folder``.
 
     In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated"
-    where that was done on this machine); a shipped one of the same release whose probe passes ("probed"); one that
-    ``measure`` makes now of the headers beside the library; a shipped one of the same minor version whose probe
-    passes. A probe asks ``find_dispatcher`` for the address of the c10::Dispatcher. Raises NotTorch, and LayoutError
-    with every candidate and why it was refused.
+    where that was done on this machine); a shipped one of the same release whose probe passes ("probed"), or, where
+    the target's release is newer than all, of the newest one, whose probe must then prove more; one that ``measure``
+    makes now of the headers beside the library; a shipped one of the same minor version whose probe passes. A probe
+    asks ``find_dispatcher`` for the address of the c10::Dispatcher. Raises NotTorch, and LayoutError with every
+    candidate and why it was refused.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if module is None:
@@ -71,7 +72,8 @@ class _Candidates:
         """The first that fits. Raises LayoutError."""
         version = torch_version(self._modules)
         same = store.of_release(version, folder)
-        found = self._probed(same) or self._measured(module, measure)
+        found = self._probed(same) or self._probed(store.nearest_older(version, folder), other_minor=True)
+        found = found or self._measured(module, measure)
         found = found or self._probed([path for path, _ in store.by_version(version, folder) if path not in same])
         if found is None:
             raise LayoutError(
@@ -91,24 +93,24 @@ class _Candidates:
         layout.match = "probed"
         return layout
 
-    def _probed(self, paths: list[Path]) -> Layout | None:
+    def _probed(self, paths: list[Path], other_minor: bool = False) -> Layout | None:
         for path in paths:
             try:
                 layout = store.load(path, "probed", full=True)
             except LayoutError as error:
                 self._refused.append(error.what)
                 continue
-            reason = self._why_not(layout)
+            reason = self._why_not(layout, other_minor)
             if not reason:
                 return layout
             self._refused.append(f"{layout.id} does not fit ({reason})")
         return None
 
-    def _why_not(self, layout: Layout) -> str:
+    def _why_not(self, layout: Layout, other_minor: bool = False) -> str:
         from gdbext.layouts.probe import Probe
 
         probe = Probe(self._memory, self._modules, self._symbolizer, layout, self._find_dispatcher)
-        reason = probe.run()
+        reason = probe.run(other_minor)
         layout.evidence = tuple(probe.evidence)
         return reason
 

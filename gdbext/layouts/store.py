@@ -91,6 +91,15 @@ def of_release(version: str, folder: Path = DATA) -> list[Path]:
     return [path for path, each in by_version(version, folder) if release(each) == release(version)]
 
 
+def nearest_older(version: str, folder: Path = DATA) -> list[Path]:
+    """For a release newer than all that are shipped the layouts of the newest one; for any other none."""
+    releases = {folder / name: release(each) for name, each in index(folder)["torch"].items()}
+    newest = max(releases.values(), default=())
+    if release(version)[:2] <= newest[:2]:
+        return []
+    return [path for path, each in sorted(releases.items()) if each == newest]
+
+
 def by_version(version: str, folder: Path = DATA) -> Sequence[tuple[Path, str]]:
     """(file, version) of the shipped layouts of this minor version, the nearest first.
 

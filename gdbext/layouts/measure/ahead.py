@@ -35,8 +35,9 @@ def _make_known(library: str, terminal: int | None) -> None:
     if build_id is None or store.has(build_id):
         return
     package = identity.package_of(library)
-    if store.of_release(identity.torch_version(package, HostFiles())[0]):
-        return  # only the stopped process can tell whether one of the same release fits
+    version = identity.torch_version(package, HostFiles())[0]
+    if store.of_release(version) or store.nearest_older(version):
+        return  # a session tells, by the live structures, whether one of these fits
     from gdbext.layouts.measure.measurement import measure_torch
 
     measure_torch(package, build_id, terminal)

@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from harness import Inferior
 
 from gdbext.errors import LayoutError
-from gdbext.layouts import select, store
+from gdbext.layouts import probe, select, store
 from gdbext.layouts.layout import Layout
 from gdbext.layouts.measure import dispatch_key_dump, generate, measurement
 from gdbext.layouts.measure.debug_types import CompileUnit
@@ -388,16 +388,52 @@ def test_a_layout_that_does_not_fit_is_refused(
     assert "gen_layouts.py --torch" in caught.value.help
 
 
+def version(text: str) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        document["provenance"]["version"] = text
+
+    return change
+
+
+def test_a_release_newer_than_all(process: Process, tmp_path: Path) -> None:
+    """The newest layout is tried, and what its keys are is proven by the functions that stand there."""
+    layout = choose(*process, folder=other_build(tmp_path, version("2.12.1+cpu")))
+    assert layout.match == "probed"
+
+
+@pytest.mark.parametrize("keys", [("Conjugate", "Negative"), ("Python", "Functionalize"), ("PreDispatch", "Tracer")])
+def test_a_newer_release_with_other_keys(
+    keys: tuple[str, str], process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(measurement.NO_GENERATION, "0")
+
+    def swapped(document: dict[str, Any]) -> None:
+        version("2.12.1+cpu")(document)
+        index, numbers = document["dispatch"]["table_index"], document["enums"]["c10::DispatchKey"]
+        one, other = (numbers[key] for key in keys)
+        index[one], index[other] = index[other], index[one]
+
+    with pytest.raises(LayoutError, match=r"the fallback of \w+ stands at entry"):
+        choose(*process, folder=other_build(tmp_path, swapped))
+
+
+def test_a_newer_release_whose_keys_nothing_proves(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its functions have other names, or no names at all."""
+    monkeypatch.setenv(measurement.NO_GENERATION, "0")
+    monkeypatch.setattr(probe, "_FALLBACKS", {"Conjugate": "conjugateFallback", "Negative": "noSuchFallback"})
+    with pytest.raises(LayoutError, match="nothing proves the numbers of dispatch keys such as Negative"):
+        choose(*process, folder=other_build(tmp_path, version("2.12.1+cpu")))
+
+
 def test_another_minor_version_is_not_even_probed(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(measurement.NO_GENERATION, "0")
 
-    def older(document: dict[str, Any]) -> None:
-        document["provenance"]["version"] = "2.12.0+cpu"
-
     with pytest.raises(LayoutError, match=r"no layout for PyTorch 2\.13\.0\+cpu"):
-        choose(*process, folder=other_build(tmp_path, older))
+        choose(*process, folder=other_build(tmp_path, version("2.14.0+cpu")))
 
 
 def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:

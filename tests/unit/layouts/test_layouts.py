@@ -201,6 +201,15 @@ def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
     assert store.by_version("", tmp_path) == ()
 
 
+def test_the_newest_layout_is_the_nearest_one_of_a_newer_release(tmp_path: Path) -> None:
+    names = {"a.json": "2.13.1+cpu", "b.json": "2.9.0+cu126", "c.json": "2.13.1+cu126", "d.json": "2.13.0+cpu"}
+    (tmp_path / "index.json").write_text(json.dumps({"build_ids": {}, "torch": names}))
+    assert [path.name for path in store.nearest_older("2.14.0", tmp_path)] == ["a.json", "c.json"]
+    assert store.nearest_older("2.13.2", tmp_path) == [], "of a minor version that is known"
+    assert store.nearest_older("2.10.0", tmp_path) == []
+    assert store.nearest_older("", tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [("2.13.0+cpu", (2, 13, 0)), ("2.13.0a0+git12", (2, 13, 0)), ("2.13", (2, 13)), ("", ()), ("nightly", ())],
