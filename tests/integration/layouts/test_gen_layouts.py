@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pythons
 from elftools.elf.elffile import ELFFile
-from harness import Inferior
+from harness import Inferior, Pool
 
 from gdbext.errors import LayoutError
 from gdbext.layouts import probe, select, store
@@ -39,7 +39,6 @@ _SPEC = importlib.util.find_spec("torch")
 TORCH = Path(_SPEC.origin).parent if _SPEC is not None and _SPEC.origin else Path("/nonexistent")
 SHIPPED = store.DATA / "torch-2.13.0+cpu-cxx11.json"
 CXX = shutil.which("g++")
-needs_compiler = pytest.mark.skipif(CXX is None, reason="no g++")
 
 CLASSES = """
 #include <cstddef>
@@ -75,7 +74,6 @@ def measured(tmp_path: Path, request: pytest.FixtureRequest) -> Measured:
     return measure(WANTS, CXX, flags, tmp_path)
 
 
-@needs_compiler
 @pytest.mark.parametrize("measured", ["-gdwarf-4", "-gdwarf-5"], indirect=True)
 def test_offsets_are_the_compiler_s_own(measured: Measured, tmp_path: Path) -> None:
     """offsetof, sizeof and the values of set bit-fields, printed by a program, against what was read from DWARF."""
@@ -109,7 +107,6 @@ def test_offsets_are_the_compiler_s_own(measured: Measured, tmp_path: Path) -> N
     assert fields["other_"]["base"] == "a::Other"
 
 
-@needs_compiler
 @pytest.mark.parametrize("measured", ["-gdwarf-5"], indirect=True)
 def test_wants_beyond_structs(measured: Measured) -> None:
     assert measured.absent == ["missing", "misplaced", "gone"]
@@ -120,7 +117,6 @@ def test_wants_beyond_structs(measured: Measured) -> None:
     assert measured.structs["std::string"]["size"] == 32
 
 
-@needs_compiler
 def test_what_no_header_mentions_costs_no_compilation(tmp_path: Path) -> None:
     """Half a minute each for torch: only a name that exists, but not where it is wanted, takes a second one."""
     record = tmp_path / "calls"
@@ -139,7 +135,6 @@ def test_what_no_header_mentions_costs_no_compilation(tmp_path: Path) -> None:
     assert compilations(Wants(CLASSES, {**known, "misplaced": "a::Hidden"})) == 2
 
 
-@needs_compiler
 def test_headers_that_do_not_compile(tmp_path: Path) -> None:
     assert CXX is not None
     with pytest.raises(LayoutError, match=r"do not compile: .*nonesuch"):
@@ -163,7 +158,6 @@ PYTHONS = [
 ]
 
 
-@needs_compiler
 @pytest.mark.parametrize("prefix", PYTHONS, ids=lambda prefix: prefix.name)
 def test_shipped_cpython_is_what_the_headers_say(prefix: Path) -> None:
     fresh = generate.cpython_document(prefix)
@@ -220,24 +214,13 @@ def test_without_pyelftools_it_says_how_to_get_it(tmp_path: Path) -> None:
 # --- PyTorch ---------------------------------------------------------------------------------------
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_shipped_torch_is_what_the_wheel_says() -> None:
-    fresh, shipped = generate.torch_document(TORCH), store.read_layout(SHIPPED, whole=True)
-    assert fresh["build_ids"] == shipped["build_ids"], "another wheel is installed than the shipped layout is for"
-    for section in ("id", "structs", "enums", "constants", "dispatch", "absent"):
-        assert fresh[section] == shipped[section], section
-
-
 def test_machine_code_agrees() -> None:
     """at::_ops::mm::call reads the DispatchKeyExtractor inside the OperatorEntry: its displacements are ours."""
     layout = store.load(SHIPPED)
     library = TORCH / "lib/libtorch_cpu.so"
-    with library.open("rb") as stream:
-        symbols = ELFFile(stream).get_section_by_name(".symtab")
-        name = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
-        symbol = next(s for s in symbols.iter_symbols() if s.name == name)
-        start, size = symbol["st_value"], symbol["st_size"]
+    listing = subprocess.run(["nm", "-S", str(library)], capture_output=True, text=True, check=True).stdout
+    line = next(each for each in listing.splitlines() if each.endswith(" _ZN2at4_ops2mm4callERKNS_6TensorES4_"))
+    start, size = (int(word, 16) for word in line.split()[:2])
     text = subprocess.run(
         ["objdump", "-d", f"--start-address={start}", f"--stop-address={start + size}", str(library)],
         capture_output=True, text=True, check=True,
@@ -457,24 +440,38 @@ def test_a_container_s_library_is_not_run(
         choose(*process, folder=other_build(tmp_path, moved("c10::impl::OperatorEntry::name_")))
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_generated_here_and_kept(
-    inferior: Callable[..., Inferior], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With nothing shipped the headers beside the library are measured, once."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    empty = tmp_path / "data"
-    empty.mkdir()
-    (empty / "index.json").write_text('{"build_ids": {}, "torch": {}}')
-    with ProcTarget(inferior("idle").pid) as target:
+@pytest.fixture(scope="module")
+def generated(
+    inferior_pool: Pool, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Layout, Layout, dict[str, Any]]:
+    """With nothing shipped the headers beside the library are measured (40 s), once: what a process gets the first
+    time, what it gets without a compiler afterwards, and what was kept."""
+    folder = tmp_path_factory.mktemp("generated")
+    (folder / "data").mkdir()
+    (folder / "data/index.json").write_text('{"build_ids": {}, "torch": {}}')
+    with pytest.MonkeyPatch.context() as patch, ProcTarget(inferior_pool.get("idle").pid) as target:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         memory = Memory(target)
         modules = ModuleTable(target, memory)
         symbolizer = Symbolizer(modules)
-        first = choose(modules, memory, symbolizer, folder=empty)
-        monkeypatch.setenv("PATH", "/nonexistent")
-        again = choose(modules, memory, symbolizer, folder=empty)
+        first = choose(modules, memory, symbolizer, folder=folder / "data")
+        patch.setenv("PATH", "/nonexistent")
+        again = choose(modules, memory, symbolizer, folder=folder / "data")
+    return first, again, json.loads(next((folder / "cache").rglob("*.json")).read_text())
+
+
+@pytest.mark.slow
+def test_generated_here_and_kept(generated: tuple[Layout, Layout, dict[str, Any]]) -> None:
+    first, again, _ = generated
     assert (first.match, again.match) == ("generated", "generated")
     shipped = store.load(SHIPPED)
     for layout in (first, again):
         assert layout.struct("c10::impl::OperatorEntry") == shipped.struct("c10::impl::OperatorEntry")
+
+
+def test_shipped_torch_is_what_the_wheel_says(generated: tuple[Layout, Layout, dict[str, Any]]) -> None:
+    """The wheel's headers, measured here, beside what is shipped for it."""
+    fresh, shipped = generated[2], store.read_layout(SHIPPED, whole=True)
+    assert fresh["build_ids"] == shipped["build_ids"], "another wheel is installed than the shipped layout is for"
+    for section in ("id", "structs", "enums", "constants", "dispatch", "absent"):
+        assert fresh[section] == shipped[section], section
