@@ -38,7 +38,7 @@ def test_a_replay_is_the_recorded_report(look, hung, tmp_path):
     assert "pages of memory" in recorded.stderr
     assert ("stood still" in recorded.stderr) == (look.kind == "live")
     again = replay(file, "--json").document
-    assert again["target"].pop("recording")["command"] == "dispatch-diagnose"
+    assert again["target"].pop("recording")["command"] == "dispatch-diagnose --json"
     assert again == recorded.document
 
 
