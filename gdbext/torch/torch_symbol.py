@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.formats.symbol_table import Symbol
 from gdbext.process.modules import Module
@@ -20,8 +20,7 @@ class NameKind(Enum):
     FUNCTION = "qualified C++ functions, whatever their arguments"
 
 
-@dataclass(frozen=True)
-class TorchSymbol:
+class TorchSymbol(NamedTuple):
     """A symbol, or a family of symbols, that torch's libraries are assumed to have.
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is

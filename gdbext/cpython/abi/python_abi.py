@@ -7,8 +7,8 @@ version numbers. The records themselves are in ``versions.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.cpython.abi.waitable import Waitable
 
@@ -83,8 +83,7 @@ class LockForm(Enum):
     WAITING_FLAG = "a byte that says whether threads are parked on it (Modules/_queuemodule.c)"
 
 
-@dataclass(frozen=True)
-class LockType:
+class LockType(NamedTuple):
     """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``struct`` and ``field`` name the member
     that is slept on. A type of another size than ``struct`` has another form than stated here: forms change between
     patch versions, too."""
@@ -96,8 +95,7 @@ class LockType:
     form: LockForm = LockForm.SEMAPHORE
 
 
-@dataclass(frozen=True)
-class FrameObjects:
+class FrameObjects(NamedTuple):
     """The frames of a thread are a chain of PyFrameObject, one for each native evaluation loop (frameobject.h); the
     enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
 
@@ -123,8 +121,7 @@ class LoopAnchor(Enum):
     ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"
 
 
-@dataclass(frozen=True)
-class InterpreterFrames:
+class InterpreterFrames(NamedTuple):
     """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
     the enclosing blocks are in co_exceptiontable of the code.
 
@@ -145,8 +142,7 @@ class InterpreterFrames:
     exit_form: ExitForm = ExitForm.BOUND_METHOD
 
 
-@dataclass(frozen=True)
-class PythonAbi:
+class PythonAbi(NamedTuple):
     """One version of CPython.
 
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the

@@ -6,8 +6,6 @@ A new version is a row here, its list of debug offsets in ``debug_offsets.py`` a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdbext.cpython.abi.debug_offsets import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.cpython.abi.python_abi import (
     CodeForm,
@@ -54,15 +52,13 @@ _3_8 = PythonAbi(
     modules="modules",
     lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
 )
-_3_9 = replace(_3_8, version=(3, 9))
-_3_10 = replace(
-    _3_9,
+_3_9 = _3_8._replace(version=(3, 9))
+_3_10 = _3_9._replace(
     version=(3, 10),
     frames=FrameObjects(lasti_unit=2),
     line_table=LineTable.LINE_RANGES,
 )
-_3_11 = replace(
-    _3_10,
+_3_11 = _3_10._replace(
     version=(3, 11),
     published=Published.VERSION_SYMBOL,
     frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr"),
@@ -74,8 +70,7 @@ _3_11 = replace(
     instance_dict=InstanceDict.VALUES_POINTER,
     first_thread="threads.head",
 )
-_3_12 = replace(
-    _3_11,
+_3_12 = _3_11._replace(
     version=(3, 12),
     frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", codeless_owners=(3,)),
     instance_dict=InstanceDict.TAGGED_POINTER,
@@ -83,8 +78,7 @@ _3_12 = replace(
     gil=GilPlace.INTERPRETER,
     modules="imports.modules",
 )
-_3_13 = replace(
-    _3_12,
+_3_13 = _3_12._replace(
     version=(3, 13),
     published=Published.DEBUG_OFFSETS,
     debug_offsets=GROUPS_3_13,
@@ -94,8 +88,7 @@ _3_13 = replace(
     instance_dict=InstanceDict.INLINE_VALUES,
     lock_types=(_LOCK, _MUTEX_LOCK, _RLOCK, _PARKING_QUEUE),  # a lock is a mutex since some patch version of 3.13
 )
-_3_14 = replace(
-    _3_13,
+_3_14 = _3_13._replace(
     version=(3, 14),
     debug_offsets=GROUPS_3_14,
     frames=InterpreterFrames(
@@ -109,8 +102,7 @@ _3_14 = replace(
     ),
     lock_types=(_MUTEX_LOCK, _MUTEX_RLOCK, _PARKING_QUEUE),
 )
-_3_15 = replace(
-    _3_14,
+_3_15 = _3_14._replace(
     version=(3, 15),
     debug_offsets=GROUPS_3_15,
     frames=InterpreterFrames(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.errors import BadData
 from gdbext.process.memory import Memory
@@ -14,8 +14,7 @@ CODE_UNIT = 2
 """sizeof(_Py_CODEUNIT), bytes."""
 
 
-@dataclass(frozen=True)
-class PythonFrame:
+class PythonFrame(NamedTuple):
     """One Python frame.
 
     ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
@@ -43,8 +42,7 @@ class FrameGroup(list[PythonFrame]):
         self.cut = cut
 
 
-@dataclass(frozen=True)
-class PythonStack:
+class PythonStack(NamedTuple):
     """All groups of a thread, innermost first; ``problem`` says why the walk ended early, None if it did not."""
 
     groups: tuple[FrameGroup, ...]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
 
     address: int
     id: int
 
 
-@dataclass(frozen=True)
-class ThreadState:
+class ThreadState(NamedTuple):
     """One PyThreadState.
 
     ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
