@@ -109,8 +109,13 @@ def check_not_traced(pid: int, tid: int) -> None:
 
 def check_permitted(pid: int) -> None:
     """The kernel lets us attach; opening /proc/PID/mem asks it the same question (proc_pid_mem(5))."""
+    os.close(open_memory(pid))
+
+
+def open_memory(pid: int) -> int:
+    """A descriptor of /proc/PID/mem. Raises NotPermitted, NoSuchProcess."""
     try:
-        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
+        return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         raise refusal(pid) from None
     except OSError as error:

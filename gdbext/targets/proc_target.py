@@ -99,7 +99,7 @@ class ProcTarget(Target):
         atexit.register(self.close)
         self._catch_termination()
         try:
-            self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            self._memory = proc_checks.open_memory(pid)
             self._stop_all()
         except BaseException:
             self.close()

@@ -25,7 +25,7 @@ class RunningProcess(Target):
         self.pid = pid
         self.architecture = registry.by_machine(proc_checks.check_process(pid))
         self._root = linux.process_root(pid)
-        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._memory = proc_checks.open_memory(pid)
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -365,15 +366,24 @@ def test_it_costs_no_debugger_to_refuse(plain: Plain, tmp_path: Path) -> None:
 
 
 def start(plain: Plain, *words: str) -> tuple[subprocess.Popen[str], int]:
-    """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then."""
-    process = subprocess.Popen(
-        [str(DISPATCH), "-p", str(plain.pid), "--json", *words, "dispatch-bt"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    while not (gdb := int(procfs.status(plain.pid)["TracerPid"])):
-        assert process.poll() is None, process.communicate()
-    os.kill(gdb, signal.SIGSTOP)
-    return process, gdb
+    """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then.
+
+    gdb has attached for a tenth of a second: now and then we get the processor too late to see that.
+    """
+    for _ in range(20):
+        process = subprocess.Popen(
+            [str(DISPATCH), "-p", str(plain.pid), "--json", *words, "dispatch-bt"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        while not (gdb := int(procfs.status(plain.pid)["TracerPid"])) and process.poll() is None:
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(gdb or process.pid, signal.SIGSTOP)
+            if gdb and int(procfs.status(plain.pid)["TracerPid"]) == gdb:
+                return process, gdb
+        process.kill()
+        process.communicate()
+    raise AssertionError("gdb has let go of the process before it could be frozen, twenty times")
 
 
 def ended(pid: int) -> bool:

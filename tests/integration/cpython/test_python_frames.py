@@ -165,9 +165,9 @@ def test_fast_enough(view: View) -> None:
     """A 300-frame stack and all others of this program, from scratch, in well under a tenth of a second."""
     with_cold_caches = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         frames = fresh_frames(view)
         for states in view.states.values():
             frames.stack(states[0])
-        with_cold_caches.append(time.perf_counter() - began)
+        with_cold_caches.append(time.process_time() - began)
     assert min(with_cold_caches) < 0.1

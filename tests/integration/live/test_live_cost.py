@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import DISPATCH, INFERIORS, PATIENCE
 
-pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.alone]
 
 ROUNDS = 6
 """Tries until the best of both is within the bound: the machine has other work, which only ever makes things slower."""

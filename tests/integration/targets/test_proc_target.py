@@ -18,7 +18,9 @@ from harness import ROOT, wait_until
 from plain_program import Plain, running
 
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
+from gdbext.targets import proc_checks
 from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.running_process import RunningProcess
 
 pytestmark = pytest.mark.compiler
 
@@ -105,6 +107,7 @@ def test_when_nobody_closes_it(counting: Plain) -> None:
     assert goes_on(counting)
 
 
+@pytest.mark.alone
 def test_all_of_many_threads(program: Path) -> None:
     with running(program, "1000") as plain:
         begin = time.monotonic()
@@ -185,6 +188,23 @@ def test_the_process_ends_between_two_looks(counting: Plain) -> None:
     counting.end()
     with pytest.raises(NoSuchProcess):
         ProcTarget(counting.pid)
+
+
+@pytest.mark.parametrize("target", [ProcTarget, RunningProcess])
+def test_the_process_ends_before_its_memory_is_opened(
+    counting: Plain, target: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was checked."""
+    checked = proc_checks.check_process
+
+    def check_and_end(pid: int) -> int:
+        found = checked(pid)
+        counting.end()
+        return found
+
+    monkeypatch.setattr(proc_checks, "check_process", check_and_end)
+    with pytest.raises(NoSuchProcess, match="ended"):
+        target(counting.pid)
 
 
 def test_a_zombie() -> None:

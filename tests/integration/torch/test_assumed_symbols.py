@@ -46,9 +46,9 @@ def test_examples_are_found_at_once() -> None:
     rows = [row for row in TORCH_SYMBOLS.values() if row.library != CUDA and not row.unoptimised]
     for library in {row.library or PYTHON for row in rows}:
         index(library).lookup("warm")
-    began = time.monotonic()
+    began = time.process_time()
     assert all(index(row.library or PYTHON).lookup((row.examples or row.names)[0]) is not None for row in rows)
-    assert time.monotonic() - began < 0.05
+    assert time.process_time() - began < 0.05
 
 
 def test_python_names() -> None:

@@ -74,9 +74,9 @@ def test_loading_is_quick() -> None:
     store.load(TORCH)
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         store.load(TORCH).struct("c10::impl::OperatorEntry")
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert min(times) < 0.010
 
 
