@@ -123,12 +123,12 @@ def compare() -> None:
         counts["steps"] += 1
         if name != operator or (keyset is not None and keyset != truly):
             counts["wrong"] += 1
-            problems.append(f"wrong: {name} {keyset and hex(keyset)} {confidence}, truly {operator} {truly:#x}")
+            problems.append(f"wrong: {name} {keyset and hex(keyset)} {confidence.value}, truly {operator} {truly:#x}")
         elif keyset is None:
             counts["unknown"] += 1
-            problems.append(f"unknown: {name} ({confidence}), truly {truly:#x}; {steps[0].evidence}")
+            problems.append(f"unknown: {name} ({confidence.value}), truly {truly:#x}; {steps[0].evidence}")
         else:
-            counts["proven"] += confidence in ("exact", "verified")
+            counts["proven"] += confidence.is_proven
 
 
 gdb.execute("set pagination off")

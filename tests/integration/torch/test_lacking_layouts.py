@@ -35,7 +35,7 @@ def reading(inferior: Callable[..., Inferior], tmp_path: Path) -> Iterator[Readi
         while opened:
             opened.pop().close()
         opened.append(ProcTarget(inferior("idle").pid))
-        return Session(opened[0], str(path))
+        return Session(opened[0], store.load(path))
 
     yield read
     for target in opened:
