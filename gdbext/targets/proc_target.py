@@ -17,10 +17,11 @@ from typing import Any
 
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
-from gdbext.errors import MemoryFault, NotPermitted, TargetError, TargetGone
+from gdbext.errors import NotPermitted, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks, ptrace
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
+from gdbext.targets.proc_reads import read_file, read_memory
 from gdbext.targets.procfs import started_at
 
 STOP_SECONDS = 1.0
@@ -115,16 +116,7 @@ class ProcTarget(Target):
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
-        try:
-            found = os.pread(self._memory, size, address)
-        except (OSError, OverflowError, ValueError) as error:
-            raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
-        if not found and size:
-            # The kernel answers "end of file" when the memory has no user any more: the process was killed.
-            raise TargetGone(f"process {self.pid} ended while it was looked at")
-        if len(found) < size:
-            raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
-        return found
+        return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[Thread]:
         """All threads that could be seized, by tid."""
@@ -137,18 +129,18 @@ class ProcTarget(Target):
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once. Raises TargetGone."""
         if self._maps is None:
-            self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
+            self._maps = linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
             if not self._maps:
                 raise TargetGone(f"process {self.pid} ended while it was looked at")
         return self._maps
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv."""
-        return parse_auxv(self._proc_file("auxv"))
+        return parse_auxv(read_file(self.pid, "auxv"))
 
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ: as it was at the start of the program."""
-        return linux.parse_environ(self._proc_file("environ"))
+        return linux.parse_environ(read_file(self.pid, "environ"))
 
     def files_known_at(self) -> float | None:
         """When the process started."""
@@ -185,13 +177,6 @@ class ProcTarget(Target):
                     self._handlers[number] = signals.signal(number, leave)
                 except ValueError:  # not in the main thread: the owner of the process decides
                     return
-
-    def _proc_file(self, name: str) -> bytes:
-        try:
-            with open(f"/proc/{self.pid}/{name}", "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise TargetGone(f"process {self.pid} ended while it was looked at") from error
 
     def _stop_all(self) -> None:
         """Seize and stop every thread, again and again until a look at the list finds no new one."""

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from gdbext.arch import registry
-from gdbext.errors import MemoryFault, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks
 from gdbext.targets.base import MemoryMapping, Target, Thread
+from gdbext.targets.proc_reads import read_file, read_memory
 
 
 class RunningProcess(Target):
@@ -29,15 +29,7 @@ class RunningProcess(Target):
 
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
-        try:
-            found = os.pread(self._memory, size, address)
-        except (OSError, OverflowError, ValueError) as error:
-            raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
-        if not found and size:
-            raise TargetGone(f"process {self.pid} ended while it was looked at")
-        if len(found) < size:
-            raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
-        return found
+        return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[Thread]:
         """None: only a stopped thread has registers."""
@@ -49,11 +41,11 @@ class RunningProcess(Target):
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, as it is now. Raises TargetGone."""
-        return linux.parse_maps(os.fsdecode(self._proc_file("maps")))
+        return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv."""
-        return parse_auxv(self._proc_file("auxv"))
+        return parse_auxv(read_file(self.pid, "auxv"))
 
     def local_path(self, path: str) -> str:
         """The file as the process itself sees it."""
@@ -75,10 +67,3 @@ class RunningProcess(Target):
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-    def _proc_file(self, name: str) -> bytes:
-        try:
-            with open(f"/proc/{self.pid}/{name}", "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise TargetGone(f"process {self.pid} ended while it was looked at") from error

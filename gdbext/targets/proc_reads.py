@@ -1,0 +1,30 @@
+"""What is read of a live process through /proc/PID, whether it is stopped or runs on."""
+
+from __future__ import annotations
+
+import os
+
+from gdbext.errors import MemoryFault, TargetGone
+
+
+def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
+    """Exactly ``size`` bytes through an open /proc/PID/mem. Raises MemoryFault, TargetGone."""
+    try:
+        found = os.pread(descriptor, size, address)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
+    if not found and size:
+        # The kernel answers "end of file" when the memory has no user any more: the process was killed.
+        raise TargetGone(f"process {pid} ended while it was looked at")
+    if len(found) < size:
+        raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
+    return found
+
+
+def read_file(pid: int, name: str) -> bytes:
+    """A file of /proc/PID. Raises TargetGone."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TargetGone(f"process {pid} ended while it was looked at") from error
