@@ -10,7 +10,7 @@ from gdbext.commands.reporting import dispatcher_errors, make_report
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.report import Report
-    from gdbext.model.section import Section
+    from gdbext.model.sections.section import Section
 
 NAME = "all-threads"
 

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
-from gdbext.inspection.target_report import report_target
+from gdbext.inspection.target_reporting import report_target
 from gdbext.live.breakpoints.break_plan import PLACES, check_keys
 from gdbext.live.host import write
-from gdbext.model.breaks_section import BreakRequest, BreaksSection
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
+from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
     from gdbext.model.report import Report
-    from gdbext.model.section import Section
+    from gdbext.model.sections.section import Section
 
 NAME = "dispatch-diagnose"
 

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Collects the facts; everything here is allowed to be unknown."""
-    from gdbext.inspection.target_info import read_target_info
+    from gdbext.inspection.info_collection import read_target_info
 
     info = read_target_info(session)
     return make_report(session, args, NAME, "info", errors=dispatcher_errors(session), sections=(info,))

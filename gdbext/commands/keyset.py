@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gdbext.commands.options import NUMBER, TENSOR, number
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.model.keyset_section import KeySetSection
+from gdbext.model.sections.keyset_section import KeySetSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

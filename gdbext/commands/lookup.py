@@ -11,8 +11,8 @@ from gdbext.errors import BadData, UsageError
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.model.lookup_section import ArgumentKeys, CallKeys
     from gdbext.model.report import Report
+    from gdbext.model.sections.lookup_section import ArgumentKeys, CallKeys
     from gdbext.torch.registry.operators import Operator
 
 NAME = "dispatch-lookup"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.model.operator_section import OperatorSection
+from gdbext.model.sections.operator_section import OperatorSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

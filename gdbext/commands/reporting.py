@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.inspection.target_report import recording_errors, report_target
+from gdbext.inspection.target_reporting import recording_errors, report_target
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
-from gdbext.model.source_line import NO_SOURCES, SourceLines
+from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.finding import Finding
-    from gdbext.model.section import Section
-    from gdbext.model.thread import ThreadReport
+    from gdbext.model.sections.section import Section
+    from gdbext.model.threads.thread_report import ThreadReport
     from gdbext.model.verdict import Verdict
 
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """The state of the chosen threads. A thread that cannot be read costs that thread. Raises NotTorch, LayoutError."""
-    from gdbext.inspection.thread_report import report_dispatch_state
+    from gdbext.inspection.thread_reporting import report_dispatch_state
 
     reader = session.dispatch_states
     threads = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.model.top_section import TopSection
+from gdbext.model.sections.top_section import TopSection
 from gdbext.probes.summary import GROUPINGS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gdbext.live.trace.trace_request import TraceRequest
 from gdbext.live.trace.tracing import Traced, Tracing
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
-from gdbext.model.trace_section import TraceSection
+from gdbext.model.sections.trace_section import TraceSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

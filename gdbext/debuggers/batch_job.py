@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.commands import registry
 from gdbext.debuggers import table
-from gdbext.debuggers.host import DebuggerHost
+from gdbext.debuggers.debugger_host import DebuggerHost
 from gdbext.debuggers.job import Job
 
 if TYPE_CHECKING:

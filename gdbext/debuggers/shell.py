@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.commands import registry
-from gdbext.debuggers.host import DebuggerHost
+from gdbext.debuggers.debugger_host import DebuggerHost
 
 if TYPE_CHECKING:
     from gdbext.debuggers.base import Debugger

@@ -10,8 +10,8 @@ from gdbext.inspection.error_log import ErrorLog
 from gdbext.inspection.missing_kernels import missing_kernels
 from gdbext.inspection.observe import observe
 from gdbext.inspection.session import Session
-from gdbext.inspection.thread_report import all_frames, report_thread
-from gdbext.model.thread import ThreadReport
+from gdbext.inspection.thread_reporting import all_frames, report_thread
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.targets.procfs import ProcFs
 from gdbext.verdict.judge import Judgement, judge
 from gdbext.verdict.progress import Place

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.session import Session
-from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 

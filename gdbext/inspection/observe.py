@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.targets.base import MemoryMapping
 from gdbext.verdict.crash import ABORTS, Crash, CrashKind, Stop, describe
 from gdbext.verdict.observations import Observations

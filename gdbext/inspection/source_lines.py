@@ -8,10 +8,10 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gdbext.model.source_line import SourceLine, SourceLines
+from gdbext.model.threads.source_line import SourceLine, SourceLines
 
 if TYPE_CHECKING:
-    from gdbext.model.thread import ThreadReport
+    from gdbext.model.threads.thread_report import ThreadReport
     from gdbext.targets.base import Target
 
 MAX_FILE = 8 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.threads.frame import Frame, FrameKind
 
 if TYPE_CHECKING:
     from gdbext.torch.stack.roles import FunctionRole

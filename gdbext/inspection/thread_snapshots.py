@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.thread_table import ThreadTable
     from gdbext.inspection.error_log import ErrorLog
     from gdbext.inspection.stacks import Stacks
-    from gdbext.model.frame import Frame
+    from gdbext.model.threads.frame import Frame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
 TORCH_PREFIXES = ("libtorch", "libc10")

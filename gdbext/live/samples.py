@@ -14,7 +14,7 @@ from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.samples_section import SamplesSection
+from gdbext.model.sections.samples_section import SamplesSection
 from gdbext.verdict import progress
 
 if TYPE_CHECKING:

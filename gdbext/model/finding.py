@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdbext.model.dispatch_frame import DispatchFrame
+    from gdbext.model.dispatch.dispatch_frame import DispatchFrame
     from gdbext.model.finding_kind import FindingKind
-    from gdbext.model.wait import Wait
-    from gdbext.model.wait_edge import WaitEdge
+    from gdbext.model.threads.wait import Wait
+    from gdbext.model.threads.wait_edge import WaitEdge
 
 
 @dataclass(frozen=True)

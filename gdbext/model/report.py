@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 
 if TYPE_CHECKING:
     from gdbext.model.error_report import ErrorReport
     from gdbext.model.finding import Finding
-    from gdbext.model.source_line import SourceLines
     from gdbext.model.target_report import TargetReport
-    from gdbext.model.thread import ThreadReport
+    from gdbext.model.threads.source_line import SourceLines
+    from gdbext.model.threads.thread_report import ThreadReport
     from gdbext.model.verdict import Verdict
 
 SCHEMA = "gdbext/1"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gdbext.errors import BadData, GdbextError
-from gdbext.model.dispatch_frame import DispatchKeySet
-from gdbext.model.top_section import TopRow
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.sections.top_section import TopRow
 from gdbext.probes.dispatch_counter import DispatchCount
 from gdbext.torch.registry.operators import Dispatcher, Operator
 

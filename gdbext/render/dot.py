@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 from gdbext.errors import UsageError
-from gdbext.model.dot_section import DotSection
-from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Resource
+from gdbext.model.sections.dot_section import DotSection
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait import Resource
 from gdbext.render.text.style import escape
 from gdbext.verdict.graph import WaitGraph
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from gdbext.arch.base import Architecture
-from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.targets.host_files import HostFiles
 
 _MAX_CHILDREN = 4096

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gdbext.model.child_process import ChildProcess
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_kind import WaitKind
 
 
 def advice(finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core: bool) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.thread import RunState, ThreadReport
-from gdbext.model.wait import Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.thread_report import RunState, ThreadReport
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.verdict.graph import Chain, ChainEnd, WaitGraph
 from gdbext.verdict.observations import Observations
 

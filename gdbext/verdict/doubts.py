@@ -7,8 +7,8 @@ from itertools import chain
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.thread import RunState
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.verdict import sentences
 from gdbext.verdict.graph import WaitGraph
 from gdbext.verdict.observations import Observations

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gdbext.model.thread import ThreadReport
-from gdbext.model.wait_edge import WaitEdge
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait_edge import WaitEdge
 
 MAX_CYCLES = 64
 """More cycles than this are not listed: a reader needs one."""

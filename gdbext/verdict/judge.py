@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.threads.thread_report import RunState, ThreadReport
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.model.verdict import Verdict
-from gdbext.model.wait_kind import WaitKind
 from gdbext.verdict import blocked, sentences
 from gdbext.verdict.doubts import doubts
 from gdbext.verdict.graph import WaitGraph

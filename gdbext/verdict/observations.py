@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.verdict.crash import Crash
 from gdbext.verdict.recursion import Recursion
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
-from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Wait
-from gdbext.model.wait_kind import Relation
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_kind import Relation
 
 _MAX_TID = 1 << 22
 """PID_MAX_LIMIT (include/linux/threads.h): a larger owner is a pthread_t that Python recorded, which nothing

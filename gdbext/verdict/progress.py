@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.progress import Progress, ThreadProgress
-from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.threads.thread_progress import Progress, ThreadProgress
+from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.verdict import phrasing
 

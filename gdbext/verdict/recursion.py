@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.repetition import Repetition, longest
 
 MAX_PERIOD = 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.model.dispatch_frame import DispatchFrame
-from gdbext.model.thread import RunState, ThreadReport
-from gdbext.model.wait import Wait
-from gdbext.model.wait_edge import WaitEdge
-from gdbext.model.wait_kind import Relation, WaitKind
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+from gdbext.model.threads.thread_report import RunState, ThreadReport
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_edge import WaitEdge
+from gdbext.model.threads.wait_kind import Relation, WaitKind
 from gdbext.verdict import phrasing
 from gdbext.verdict.crash import Crash
 from gdbext.verdict.graph import Chain, WaitGraph

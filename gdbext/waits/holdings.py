@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Optional
 
-from gdbext.model.pool import Pool
-from gdbext.model.thread import RunState
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.pool import Pool
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits import syscall_waits
 from gdbext.waits.native import (
     condvar_waits,

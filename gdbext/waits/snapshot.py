@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
     from gdbext.model.absent import Absent
-    from gdbext.model.child_process import ChildProcess
-    from gdbext.model.dispatch_frame import DispatchFrame
-    from gdbext.model.frame import Frame
-    from gdbext.model.wait import Owner
+    from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+    from gdbext.model.threads.child_process import ChildProcess
+    from gdbext.model.threads.frame import Frame
+    from gdbext.model.threads.wait import Owner
     from gdbext.unwind.stack import Stack
     from gdbext.waits.function_tag import FunctionTag
 
@@ -131,7 +131,7 @@ class ProcessSnapshot:
 
     def owner(self, tid: int) -> Owner | None:
         """The owner that a lock records; None where ``tid`` cannot be a thread's id."""
-        from gdbext.model.wait import Owner
+        from gdbext.model.threads.wait import Owner
 
         if not 0 < tid <= MAX_TID:
             return None
@@ -200,7 +200,7 @@ class ThreadSnapshot:
     @cached_property
     def own_tid(self) -> int | None:
         """The thread's id as glibc keeps it, None where it cannot be read."""
-        from gdbext.glibc.thread import thread_id
+        from gdbext.glibc.pthread import thread_id
 
         return thread_id(self.process.memory, self.thread_pointer)
 

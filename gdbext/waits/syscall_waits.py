@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.model.child_process import ChildProcess
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.process.syscalls import Syscall
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.dispatch_event import DispatchEvent
-from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
-from gdbext.model.thread import RunState, ThreadReport
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
+from gdbext.model.threads.thread_report import RunState, ThreadReport
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 
 
 def wait(kind, owner=None, address=0x1000, gone=False, certainty=None, others=(), **more):

@@ -9,8 +9,8 @@ from fake_target import FakeTarget
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
-from gdbext.model.frame import Frame, FrameKind
-from gdbext.model.thread import RunState
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.thread_report import RunState
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
 from gdbext.unwind.unwinder import NativeFrame

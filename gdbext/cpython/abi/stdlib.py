@@ -8,7 +8,7 @@ multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that 
 from __future__ import annotations
 
 from gdbext.cpython.abi.waitable import Waitable
-from gdbext.model.pool import Pool
+from gdbext.model.threads.pool import Pool
 
 THREADING = "threading"
 """The module that knows the threads made by Python."""

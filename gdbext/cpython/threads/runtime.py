@@ -198,7 +198,7 @@ class PythonRuntime:
 
 def _tids_by_pthread(memory: Memory, threads: Sequence[Thread]) -> dict[int, int]:
     """pthread_t to tid."""
-    from gdbext.glibc.thread import pthread_self
+    from gdbext.glibc.pthread import pthread_self
 
     table: dict[int, int] = {}
     for thread in threads:

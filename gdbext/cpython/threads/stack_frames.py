@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gdbext.cpython.threads.frame_reader import place_groups
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import ThreadState
-from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.threads.frame import Frame, FrameKind
 from gdbext.unwind.stack import Stack
 
 

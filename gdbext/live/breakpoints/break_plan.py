@@ -11,7 +11,7 @@ from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
 from gdbext.live.hooks.all_calls import AllCalls, SharedLookup
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
-from gdbext.model.breaks_section import BreakRequest
+from gdbext.model.sections.breaks_section import BreakRequest
 from gdbext.torch.symbols import COMPUTE_ENTRY
 from gdbext.torch.values.key_names import KeyNames
 

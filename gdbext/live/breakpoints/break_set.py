@@ -16,7 +16,7 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.live.breakpoints.break_plan import BreakPlan, BreakSite
 from gdbext.live.breakpoints.conditions import ALWAYS, holds
 from gdbext.live.breakpoints.stop_report import stop_lines
-from gdbext.model.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
 

@@ -12,7 +12,7 @@ from gdbext.live.breakpoints.registration_watch import RegistrationWatch
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.breakpoints.setter import BreakpointSetter
-    from gdbext.model.breaks_section import BreakRequest, RequestedBreakpoints
+    from gdbext.model.sections.breaks_section import BreakRequest, RequestedBreakpoints
 
 
 class BreakTable:

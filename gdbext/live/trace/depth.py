@@ -6,7 +6,7 @@ it: that one has ended, by a return or an exception. What does lie below is walk
 
 from __future__ import annotations
 
-from gdbext.model.traced_dispatch import TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import TracedDispatch
 from gdbext.unwind.caller_check import CallerCheck, CallerWalk
 
 DEPTH_LIMIT = 100_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, GdbextError
-from gdbext.model.traced_dispatch import LookupResult
+from gdbext.model.dispatch.traced_dispatch import LookupResult
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

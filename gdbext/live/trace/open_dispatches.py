@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.model.dispatch_frame import DispatchFrame, DispatchStage
-from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame, DispatchStage
+from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.run_control import RunControl
-    from gdbext.model.traced_dispatch import TracedDispatch
+    from gdbext.model.dispatch.traced_dispatch import TracedDispatch
     from gdbext.targets.base import Thread
 
 MEANINGS = {

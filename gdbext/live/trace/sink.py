@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gdbext.model.traced_dispatch import TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import TracedDispatch
 
 
 class Sink(Protocol):

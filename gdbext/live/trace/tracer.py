@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import BadData
 from gdbext.live.trace.depth import DEPTH_LIMIT, Depth
 from gdbext.live.trace.sink import Sink
-from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.unwind.caller_check import CallerWalk, Place
 from gdbext.unwind.unwind_row import ReadMemory
 

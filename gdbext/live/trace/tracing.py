@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError
-from gdbext.inspection.target_report import report_target
+from gdbext.inspection.target_reporting import report_target
 from gdbext.live.hooks.all_calls import AllCalls
 from gdbext.live.hooks.hook_installer import HookInstaller
 from gdbext.live.hooks.operator_functions import OperatorFunctions
@@ -22,8 +22,8 @@ from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.live.waiting import torch_session
 from gdbext.log import logger
 from gdbext.model.ending import Ending, EndingKind
+from gdbext.model.sections.trace_section import OpenThread
 from gdbext.model.target_report import TargetReport
-from gdbext.model.trace_section import OpenThread
 from gdbext.unwind.caller_check import CallerWalk
 
 if TYPE_CHECKING:

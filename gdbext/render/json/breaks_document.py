@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.model.breaks_section import BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.breaks_section import BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.render.json.trace_document import ending
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gdbext.model.traced_dispatch import TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import TracedDispatch
 
 
 class ChromeTrace:

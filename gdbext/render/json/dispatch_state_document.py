@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.model.dispatch_state import AutogradFlags, DispatchState
+from gdbext.model.dispatch.dispatch_state import AutogradFlags, DispatchState
 from gdbext.render.json.values import plain
 
 _FLAGS = ("grad_mode", "inference_mode", "forward_ad", "multithreading", "view_replay")

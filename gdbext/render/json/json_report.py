@@ -6,15 +6,15 @@ import json
 from typing import Any
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.dispatch_frame import DispatchFrame, Kernel
-from gdbext.model.frame import Frame
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame, Kernel
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.report import SCHEMA, Report
 from gdbext.model.target_report import TargetReport
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.frame import Frame
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_edge import WaitEdge
 from gdbext.model.verdict import Verdict
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_edge import WaitEdge
 from gdbext.render.json.sections import members
 
 _WAIT_CERTAINTY = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.model.keyset_section import KeySetSection
+from gdbext.model.sections.keyset_section import KeySetSection
 from gdbext.render.json.values import plain
 
 

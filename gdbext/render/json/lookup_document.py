@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdbext.model.lookup_section import CallKeys, ChainLink, LookupSection
+from gdbext.model.sections.lookup_section import CallKeys, ChainLink, LookupSection
 from gdbext.render.json.operators_document import kernel
 from gdbext.render.json.values import keyset, optional_keyset
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gdbext.model.operator_section import (
+from gdbext.model.dispatch.registered_kernel import RegisteredKernel
+from gdbext.model.sections.operator_section import (
     OperatorRegistration,
     OperatorReport,
     OperatorSection,
     TableChoice,
     TableEntry,
 )
-from gdbext.model.registered_kernel import RegisteredKernel
 
 
 def document(section: OperatorSection, why: bool) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 from gdbext.render.json.values import plain
 
 _RENDERERS = {

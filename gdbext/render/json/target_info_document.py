@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdbext.model.sections.info_section import TargetInfo
 from gdbext.model.symbol_check import SymbolChecks
-from gdbext.model.target_info import TargetInfo
 from gdbext.render.json.values import plain
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gdbext.model.ending import Ending
-from gdbext.model.trace_section import TraceSection
+from gdbext.model.sections.trace_section import TraceSection
 from gdbext.render.json.values import plain
 
 

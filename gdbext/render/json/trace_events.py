@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gdbext.model.traced_dispatch import TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import TracedDispatch
 
 
 class JsonTrace:

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 
 
 def plain(value: Any) -> Any:

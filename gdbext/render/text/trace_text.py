@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.render.text.style import escape
 
 

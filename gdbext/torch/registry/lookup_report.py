@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.model.lookup_section import ArgumentKeys, CallKeys, ChainLink, LookupSection
+from gdbext.model.sections.lookup_section import ArgumentKeys, CallKeys, ChainLink, LookupSection
 from gdbext.torch.registry.operator_report import key_set, registered_kernel
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.redispatch_chain import ExpectedLookup, RedispatchPredictor

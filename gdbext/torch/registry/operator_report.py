@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gdbext.errors import BadData, GdbextError
-from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.registered_kernel import PythonPlace, RegisteredKernel
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.operator_section import OperatorRegistration, OperatorReport, TableChoice, TableEntry
-from gdbext.model.registered_kernel import PythonPlace, RegisteredKernel
+from gdbext.model.sections.operator_section import OperatorRegistration, OperatorReport, TableChoice, TableEntry
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operators import Operator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gdbext.errors import GdbextError
-from gdbext.model.dispatch_event import DispatchEvent
-from gdbext.model.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gdbext.errors import GdbextError
-from gdbext.model.dispatch_frame import DispatchFrame
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.process.memory import Memory
 from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.registry.schema_types import schema_types

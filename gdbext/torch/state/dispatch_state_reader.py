@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.layouts.layout import Layout
-from gdbext.model.dispatch_frame import DispatchKeySet
-from gdbext.model.dispatch_state import Autocast, AutogradFlags, DispatchState, FunctorchLayer, PythonMode
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.dispatch_state import Autocast, AutogradFlags, DispatchState, FunctorchLayer, PythonMode
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct
 from gdbext.process.symbols import Symbolizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gdbext.glibc.mutex import Mutex
 from gdbext.glibc.sync_objects import CONDVAR_WORDS, condvar_by_alignment
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gdbext.glibc.pthread import thread_id_word
 from gdbext.glibc.sync_objects import BARRIER_WORD, Barrier
-from gdbext.glibc.thread import thread_id_word
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import TID_MASK, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

@@ -11,8 +11,8 @@ from dataclasses import replace
 from gdbext.glibc import mutex as pthread_mutex
 from gdbext.glibc.mutex import Mutex
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from gdbext.glibc.sync_objects import ONCE_IN_PROGRESS, ONCE_STATE
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

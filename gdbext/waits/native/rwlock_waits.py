@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gdbext.glibc.sync_objects import RWLOCK_WORDS, RwLock, rwlock_by_alignment
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

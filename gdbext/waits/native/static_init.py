@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, demangle, without_clone_suffix
 from gdbext.waits.function_tag import FunctionTag

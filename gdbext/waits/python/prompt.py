@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gdbext.model.wait import Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import ThreadSnapshot
 

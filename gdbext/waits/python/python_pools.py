@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gdbext.cpython.abi import stdlib
-from gdbext.model.frame import Frame
-from gdbext.model.pool import Pool
+from gdbext.model.threads.frame import Frame
+from gdbext.model.threads.pool import Pool
 from gdbext.torch.python_names import PIN_MEMORY_THREADS
 from gdbext.waits.snapshot import ThreadSnapshot
 

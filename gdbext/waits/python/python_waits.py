@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot

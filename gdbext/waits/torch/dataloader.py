@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gdbext.model.child_process import ChildProcess
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.torch.state.data_loader import LOADER_DEPTH, is_loader_file, loader_workers
 from gdbext.waits.snapshot import ThreadSnapshot
 

@@ -7,9 +7,9 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 from __future__ import annotations
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import INNER, ThreadSnapshot

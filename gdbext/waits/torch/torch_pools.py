@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.model.pool import Pool
+from gdbext.model.threads.pool import Pool
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.wait import Owner, Resource, Wait
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.wait import Owner, Resource, Wait
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 from gdbext.waits.torch.torch_pools import pool_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gdbext.inspection.source_lines import MAX_FILE, SourceReader
-from gdbext.model.frame import Frame, FrameKind
-from gdbext.model.source_line import SourceLine
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.source_line import SourceLine
 from gdbext.render.text.style import Style
 from gdbext.render.text.views.bt_view import source_text
 from gdbext.targets.host_files import HostFiles

@@ -17,7 +17,7 @@ from gdbext.arch.x86_64.patterns import direct_calls
 from gdbext.formats.cfi_program import OFFSET, Row, Rule
 from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
 from gdbext.live.trace.tracer import Limits, Tracer
-from gdbext.model.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.render.json.chrome_trace import ChromeTrace

@@ -9,11 +9,11 @@ import pytest
 
 from gdbext.model.absent import Absent
 from gdbext.model.certainty import Certainty
-from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.wait import Resource, Wait
-from gdbext.model.wait_kind import Relation, WaitKind
+from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait_kind import Relation, WaitKind
 
 GDBEXT = Path(__file__).resolve().parents[3] / "gdbext"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gdbext.model.report import Report
+from gdbext.model.sections.info_section import TargetInfo, TorchInfo
 from gdbext.model.symbol_check import SymbolCheck, SymbolChecks, SymbolStatus
-from gdbext.model.target_info import TargetInfo, TorchInfo
 from gdbext.render.json import target_info_document
 from gdbext.render.text.style import Style
 from gdbext.render.text.views import info_view

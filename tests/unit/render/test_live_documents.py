@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.model.dispatch_event import DispatchEvent
-from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.report import Report
-from gdbext.model.section import Section
-from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.section import Section
+from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.render.json import json_report
 from gdbext.render.text import text_report
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.model.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.pool import MissingWorkers, Pool
+from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.verdict.advice import advice
 from gdbext.verdict.judge import judge
 from gdbext.verdict.observations import Observations

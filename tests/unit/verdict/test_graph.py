@@ -6,7 +6,7 @@ import time
 
 from analysis_facts import thread, wait
 
-from gdbext.model.pool import MissingWorkers, Pool
+from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.verdict.graph import ChainEnd, WaitGraph
 
 

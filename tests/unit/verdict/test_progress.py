@@ -7,7 +7,7 @@ from analysis_facts import step, thread, wait
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.thread import RunState
+from gdbext.model.threads.thread_report import RunState
 from gdbext.model.verdict import Verdict
 from gdbext.verdict.progress import Place, compare, revised, summary
 

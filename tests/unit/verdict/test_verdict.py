@@ -6,10 +6,10 @@ import pytest
 from analysis_facts import step, thread, wait
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.finding_kind import FindingKind
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.thread import RunState
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.thread_report import RunState
 from gdbext.verdict import recursion
 from gdbext.verdict.crash import Crash, CrashKind
 from gdbext.verdict.judge import judge

@@ -6,7 +6,7 @@ import struct
 
 from wait_processes import DATA, MUTEX_STACK, PRIVATE, TLS, Process, mutex, pages, wait_of
 
-from gdbext.model.wait import Owner
+from gdbext.model.threads.wait import Owner
 
 
 def test_tids_of_another_pid_namespace_are_translated():

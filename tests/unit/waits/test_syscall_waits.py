@@ -8,7 +8,7 @@ import pytest
 from wait_processes import DATA, Outside, Process, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.child_process import ChildProcess, ProcessState
+from gdbext.model.threads.child_process import ChildProcess, ProcessState
 
 
 @pytest.mark.parametrize(("call", "args", "kind", "name"), [

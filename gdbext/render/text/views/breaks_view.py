@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 from gdbext.model.report import Report
+from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
 from gdbext.render.text.style import Style, escape
 
 

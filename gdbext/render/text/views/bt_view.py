@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.model.dispatch_frame import DispatchFrame
-from gdbext.model.frame import Frame, FrameKind
+from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.repetition import fold
 from gdbext.model.report import Report
-from gdbext.model.source_line import NO_SOURCES, SourceLines
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.render.text.highlight import python_source
 from gdbext.render.text.style import Style, escape
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.pool import Pool
 from gdbext.model.report import Report
-from gdbext.model.thread import ThreadReport
-from gdbext.model.wait import Wait
-from gdbext.model.wait_edge import WaitEdge
-from gdbext.model.wait_kind import Relation
+from gdbext.model.threads.pool import Pool
+from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.wait import Wait
+from gdbext.model.threads.wait_edge import WaitEdge
+from gdbext.model.threads.wait_kind import Relation
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import headline, thread_lines
 from gdbext.render.text.views.threads_view import finding_lines, folded, python_lines, state_text, verdict_lines

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.model.report import Report
+from gdbext.model.sections.info_section import LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.model.symbol_check import SymbolChecks
-from gdbext.model.target_info import LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.render.text.style import Style, escape
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.model.keyset_section import KeySetSection
 from gdbext.model.report import Report
+from gdbext.model.sections.keyset_section import KeySetSection
 from gdbext.render.text.style import Style
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.model.dispatch_frame import DispatchKeySet
-from gdbext.model.lookup_section import CallKeys, ChainLink, LookupSection
-from gdbext.model.registered_kernel import RegisteredKernel
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.registered_kernel import RegisteredKernel
 from gdbext.model.report import Report
+from gdbext.model.sections.lookup_section import CallKeys, ChainLink, LookupSection
 from gdbext.render.text.style import Style, escape
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.operator_section import (
+from gdbext.model.dispatch.registered_kernel import RegisteredKernel
+from gdbext.model.report import Report
+from gdbext.model.sections.operator_section import (
     OperatorRegistration,
     OperatorReport,
     OperatorSection,
     TableChoice,
     TableEntry,
 )
-from gdbext.model.registered_kernel import RegisteredKernel
-from gdbext.model.report import Report
 from gdbext.render.text.style import Style, escape
 
 _FULL = 6

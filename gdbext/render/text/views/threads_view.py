@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.dot_section import DotSection
 from gdbext.model.finding import Finding
 from gdbext.model.report import Report
-from gdbext.model.source_line import NO_SOURCES, SourceLines
-from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.sections.dot_section import DotSection
+from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
+from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.verdict import Verdict
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import source_text, thread_lines, title

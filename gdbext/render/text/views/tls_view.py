@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from gdbext.model.dispatch_frame import DispatchKeySet
-from gdbext.model.dispatch_state import AutogradFlags, DispatchState, FunctorchLayer, PythonMode
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.dispatch_state import AutogradFlags, DispatchState, FunctorchLayer, PythonMode
 from gdbext.model.report import Report
-from gdbext.model.thread import ThreadReport
+from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.render.text.style import Style, escape
 
 _Item = TypeVar("_Item")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.model.report import Report
-from gdbext.model.top_section import TopRow, TopSection
+from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.render.text.style import Style, escape
 
 _NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "")

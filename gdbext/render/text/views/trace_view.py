@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.model.report import Report
-from gdbext.model.trace_section import OpenThread, TraceSection
+from gdbext.model.sections.trace_section import OpenThread, TraceSection
 from gdbext.render.text.style import Style, escape
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from recordings import Replay
 
-from gdbext.model.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.model.dispatch_event import DispatchEvent
-from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
-from gdbext.model.top_section import TopRow, TopSection
-from gdbext.model.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.top_section import TopRow, TopSection
+from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.render.text import text_report
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"

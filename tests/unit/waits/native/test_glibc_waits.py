@@ -8,7 +8,7 @@ import pytest
 from wait_processes import BITSET, DATA, PRIVATE, TLS, Process, mutex, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner
+from gdbext.model.threads.wait import Owner
 
 
 @pytest.mark.parametrize(("offset", "held"), [(40, DATA), (44, DATA), (32, DATA), (36, DATA)])

@@ -6,7 +6,7 @@ import pytest
 from wait_processes import DATA, MUTEX_STACK, PRIVATE, Process, mutex, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner
+from gdbext.model.threads.wait import Owner
 
 
 def test_a_mutex_with_its_owner():

@@ -7,7 +7,7 @@ import struct
 from wait_processes import DATA, Process, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner
+from gdbext.model.threads.wait import Owner
 
 GUARD = [("libc.so.6", "syscall"), ("app.so", "__cxa_guard_acquire"), ("app.so", "_Z4workv")]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from wait_processes import BITSET, DATA, STACK, Process, Python, gil, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.thread import RunState
-from gdbext.model.wait import Owner
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait import Owner
 from gdbext.waits.recognise import state_of
 
 GIL_STACK = [("libc.so.6", None), ("libc.so.6", "pthread_cond_timedwait"), ("libpython3.11.so.1.0", None),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from wait_processes import LOOP, Process
 
-from gdbext.model.frame import Frame, FrameKind
-from gdbext.model.thread import RunState
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.thread_report import RunState
 from gdbext.waits.recognise import state_of
 
 

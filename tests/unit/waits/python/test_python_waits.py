@@ -9,7 +9,7 @@ from wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wai
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait import Owner
+from gdbext.model.threads.wait import Owner
 from gdbext.waits.python import python_waits
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from wait_processes import LOOP, Outside, Process, Python, wait_of
 
-from gdbext.model.child_process import ChildProcess, ProcessState
-from gdbext.model.frame import Frame, FrameKind
-from gdbext.model.wait_kind import WaitKind
+from gdbext.model.threads.child_process import ChildProcess, ProcessState
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.torch import dataloader
 
 FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"

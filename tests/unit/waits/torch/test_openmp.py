@@ -7,9 +7,9 @@ import struct
 from wait_processes import DATA, LOOP, PRIVATE, Process, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.thread import RunState
-from gdbext.model.wait import Owner
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait import Owner
 from gdbext.waits.recognise import state_of
 
 WORKER = [("libgomp.so.1", None), ("libgomp.so.1", None), ("libc.so.6", None), ("libc.so.6", None)]

@@ -7,9 +7,9 @@ import struct
 from wait_processes import BITSET, DATA, LOCK_STACK, LOOP, STACK, Process, Python, python_wait, wait_of
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.pool import MissingWorkers, Pool
-from gdbext.model.thread import RunState
-from gdbext.model.wait import Owner
+from gdbext.model.threads.pool import MissingWorkers, Pool
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait import Owner
 from gdbext.waits.recognise import state_of
 
 POP = "_ZN5torch8autograd10ReadyQueue3popEv"

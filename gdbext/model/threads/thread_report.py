@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdbext.model.absent import Absent
-    from gdbext.model.dispatch_frame import DispatchFrame
-    from gdbext.model.dispatch_state import DispatchState
-    from gdbext.model.frame import Frame
-    from gdbext.model.pool import Pool
-    from gdbext.model.wait import Resource, Wait
+    from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+    from gdbext.model.dispatch.dispatch_state import DispatchState
+    from gdbext.model.threads.frame import Frame
+    from gdbext.model.threads.pool import Pool
+    from gdbext.model.threads.wait import Resource, Wait
 
 
 class RunState(Enum):

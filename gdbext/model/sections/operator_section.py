@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from gdbext.model.registered_kernel import RegisteredKernel
-from gdbext.model.section import Section
+from gdbext.model.dispatch.registered_kernel import RegisteredKernel
+from gdbext.model.sections.section import Section
 
 
 @dataclass(frozen=True)

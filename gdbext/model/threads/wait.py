@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.wait_kind import Naming, WaitKind
+from gdbext.model.threads.wait_kind import Naming, WaitKind
 
 if TYPE_CHECKING:
-    from gdbext.model.child_process import ChildProcess
-    from gdbext.model.pool import MissingWorkers
+    from gdbext.model.threads.child_process import ChildProcess
+    from gdbext.model.threads.pool import MissingWorkers
 
 
 @dataclass(frozen=True)

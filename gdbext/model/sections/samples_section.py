@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.progress import ThreadProgress
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
+from gdbext.model.threads.thread_progress import ThreadProgress
 
 
 @dataclass(frozen=True)

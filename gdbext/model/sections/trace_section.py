@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.dispatch_event import DispatchEvent
-from gdbext.model.dispatch_frame import DispatchStage
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gdbext.model.certainty import Certainty
-from gdbext.model.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
 
 
 class DispatchStage(Enum):

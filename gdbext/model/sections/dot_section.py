@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gdbext.model.wait import Wait
+    from gdbext.model.threads.wait import Wait
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.inspection.target_report import torch_version
-from gdbext.model.target_info import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
+from gdbext.inspection.target_reporting import torch_version
+from gdbext.model.sections.info_section import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.targets import environment
 
 if TYPE_CHECKING:

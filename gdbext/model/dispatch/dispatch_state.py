@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdbext.model.dispatch_frame import DispatchKeySet
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 
 
 @dataclass(frozen=True)

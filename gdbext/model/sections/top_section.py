@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.dispatch_frame import DispatchKeySet
-from gdbext.model.section import Section
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.sections.section import Section
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.inspection.stack_merge import merged_frames
-from gdbext.model.thread import RunState, ThreadReport
+from gdbext.model.threads.thread_report import RunState, ThreadReport
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.model.dispatch_frame import DispatchFrame
-    from gdbext.model.dispatch_state import DispatchState
-    from gdbext.model.frame import Frame
-    from gdbext.model.wait import Resource
+    from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+    from gdbext.model.dispatch.dispatch_state import DispatchState
+    from gdbext.model.threads.frame import Frame
+    from gdbext.model.threads.wait import Resource
     from gdbext.targets.base import Thread
     from gdbext.waits.recognise import State
     from gdbext.waits.snapshot import ThreadSnapshot

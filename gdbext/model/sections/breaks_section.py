@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.model.ending import Ending
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.section import Section
+from gdbext.model.sections.section import Section
 from gdbext.model.symbol_check import SymbolChecks
 
 
