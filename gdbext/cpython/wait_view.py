@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,15 @@ class PythonWaitView:
             if found is not None:
                 return found
         return None
+
+    def native_ids(self) -> Mapping[int, int]:
+        """Thread id → the native_id that ``threading`` recorded when the thread was made; a fork does not change it
+        (Lib/threading.py, _after_fork, up to 3.13)."""
+        from gdbext.cpython.threads.thread_names import read_native_ids
+
+        found = read_native_ids(self.runtime)
+        states = ((tid, state) for tid, states in self._threads.states.items() for state in states)
+        return {tid: found[state.ident] for tid, state in states if state.ident in found}
 
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""

@@ -27,6 +27,11 @@ _STATES = {
 }
 """State letters of proc_pid_stat(5) that explain why a process does not answer."""
 
+_PARENT = 4 - 3
+_PLACES = (26 - 3, 28 - 3, 47 - 3)
+"""ppid, and startcode, startstack, start_brk of proc_pid_stat(5), counted from the state, which is its third field."""
+_NO_RANDOM_ADDRESSES = 0x40000
+"""ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)."""
 _START_TIME = 22
 """The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
 
@@ -66,6 +71,26 @@ class ProcFs:
         if not mine.startswith("pipe:"):
             return ()
         return [child for pid, child in self._children.items() if mine in self._links_of(pid)]
+
+    def forked_from(self) -> int | None:
+        """The parent, where this process is a copy of it: the kernel places code, stack and heap anew at every exec.
+
+        proc_pid_stat(5). None as well where the addresses are not random, and so prove nothing.
+        """
+        fields = self._stat_fields(self._pid)
+        parent = int(fields[_PARENT]) if fields and fields[_PARENT].isdecimal() else 0
+        theirs = self._stat_fields(parent) if parent > 1 else []
+        if not theirs or any(fields[at] != theirs[at] or int(fields[at]) <= 1 for at in _PLACES):
+            return None
+        personality = self._files.text(f"/proc/{self._pid}/personality").strip()
+        if not personality or int(personality, 16) & _NO_RANDOM_ADDRESSES:
+            return None
+        return parent
+
+    def _stat_fields(self, pid: int) -> list[str]:
+        """The fields of /proc/PID/stat from the third on; empty where there are too few of them."""
+        fields = self._files.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return fields if len(fields) > max(_PLACES) else []
 
     def clock(self, number: int) -> float | None:
         """The clock's time; ours is the process's as long as it is in no time namespace of its own."""

@@ -10,6 +10,9 @@ LOADER_FILE = "torch/utils/data/dataloader.py"
 LOADER_WORKERS = "_workers"
 """The attribute of _MultiProcessingDataLoaderIter with its worker processes (multiprocessing.Process)."""
 
+LOADER_WORKER = ("worker.py", "_worker_loop")
+"""(file, function) of the main function of a DataLoader's worker processes (torch/utils/data/_utils/worker.py)."""
+
 PIN_MEMORY_THREADS = (("pin_memory.py", "_pin_memory_loop"), ("pin_memory.py", "do_one_step"))
 """(file, function) of the main function of the threads of torch/utils/data/_utils/pin_memory.py; without it an idle one
 is called a waiting thread."""

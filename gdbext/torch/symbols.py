@@ -348,8 +348,10 @@ COLLECTIVE = TorchSymbol(
 COLLECTIVE_PATTERN = (
     r"^_ZN4gloo\d|^_ZN4c10d(?:\d+\w*|4)Work\w*(?:4wait|11synchronize)E|^_ZN4c10d4Work4waitE"
     r"|^_ZN4c10d16ProcessGroup(?:Gloo|NCCL)(?:\d+\w+Work)?(?:4wait|11synchronize|16monitoredBarrier)"
+    r"|^_ZN4c10d7Reducer\d"
 )
-"""A pattern: any function of gloo, and what waits for the work of a process group."""
+"""A pattern: any function of gloo, what waits for the work of a process group, and the gradient reduction of
+DistributedDataParallel (c10d::Reducer), which waits for futures of such work."""
 
 TORCH_SYMBOLS = {name: value for name, value in list(globals().items()) if isinstance(value, TorchSymbol)}
 """All of them by the names of their members."""

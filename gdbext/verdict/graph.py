@@ -106,7 +106,7 @@ class WaitGraph:
         if wait is None:
             return ChainEnd.RUNNING
         for reason, holds in (
-            (ChainEnd.MISSING, wait.missing is not None),
+            (ChainEnd.MISSING, wait.missing is not None and wait.missing.forked),
             (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
             (ChainEnd.HANDOVER, wait.handover),
             (ChainEnd.TIMED, wait.ends_by_itself),

@@ -64,7 +64,7 @@ def _orphans(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     for thread in seen.threads:
         wait = thread.wait
-        if wait is not None and wait.missing is not None:
+        if wait is not None and wait.missing is not None and wait.missing.forked:
             text = sentences.missing(thread, wait)
             yield Finding(
                 FindingKind.MISSING_WORKERS, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait

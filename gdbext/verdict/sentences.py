@@ -94,6 +94,8 @@ def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
 
 
 def _at_the_end(wait: Wait) -> str:
+    if wait.missing is not None:
+        return f", but {wait.missing.sentence}"
     if wait.ends_by_itself:
         return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
     if wait.kind.traits.is_lock:

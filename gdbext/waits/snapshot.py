@@ -73,6 +73,9 @@ class PythonView(Protocol):
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
+    def native_ids(self) -> Mapping[int, int]:
+        """Thread id → what threading.Thread.native_id of that thread says."""
+
     @property
     def runtime(self) -> PythonRuntime:
         """The interpreter itself, for what only one recogniser asks of it."""
@@ -93,6 +96,9 @@ class ProcInfo(Protocol):
     def other_end(self, fd: int) -> Sequence[ChildProcess]:
         """The children that hold the same pipe."""
 
+    def forked_from(self) -> int | None:
+        """The parent process, where this one is a copy of it that has not called exec."""
+
     def clock(self, number: int) -> float | None:
         """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""
 
@@ -109,6 +115,8 @@ class ProcessSnapshot:
     python: PythonView | None = None
     outside: ProcInfo | None = None
     threads: list[ThreadSnapshot] = field(default_factory=list)
+    fork_evidence: tuple[str, ...] | None = None
+    """Kept by waits.fork_evidence, which says what it is."""
     _tags: dict[int, frozenset[FunctionTag]] = field(default_factory=dict)
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[FunctionTag]:

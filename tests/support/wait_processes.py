@@ -116,7 +116,8 @@ def gil(**changes):
 class Outside:
     """What the system says: child processes, and those at the other end of each descriptor."""
 
-    def __init__(self, *children, other_ends=None):
+    def __init__(self, *children, other_ends=None, parent=None):
+        self._parent = parent
         self._children = {child.pid: child for child in children}
         self._other_ends = other_ends or {}
 
@@ -129,13 +130,19 @@ class Outside:
     def other_end(self, fd):
         return self._other_ends.get(fd, ())
 
+    def forked_from(self):
+        return self._parent
+
     def clock(self, _number):
         return None
 
 
 class Python:
-    def __init__(self, *gils, wait=None, inside=()):
-        self._gils, self._wait, self._inside = gils, wait, inside
+    def __init__(self, *gils, wait=None, inside=(), natives=None):
+        self._gils, self._wait, self._inside, self._natives = gils, wait, inside, natives or {}
+
+    def native_ids(self):
+        return self._natives
 
     def gils(self):
         return self._gils

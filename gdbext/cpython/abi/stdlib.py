@@ -19,6 +19,9 @@ THREAD_NAME = "_name"
 THREAD_IDENT = "_ident"
 """The attribute of a Thread with its get_ident()."""
 
+THREAD_NATIVE_ID = "_native_id"
+"""The attribute of a Thread with the kernel's id that it had when it was made (3.8 and later)."""
+
 THREADING_FILE = "threading.py"
 CONDITION_WAIT = "wait"
 """threading.Condition.wait: gives up the condition's lock while it waits."""
@@ -72,6 +75,8 @@ POOL_WORKERS = {
     ("pool.py", "_handle_tasks"): Pool.MULTIPROCESSING,
     ("pool.py", "_handle_results"): Pool.MULTIPROCESSING,
     ("pool.py", "worker"): Pool.MULTIPROCESSING,
+    ("process.py", "wait_result_broken_or_wakeup"): Pool.EXECUTOR_MANAGER,
+    ("process.py", "_process_worker"): Pool.PROCESS_WORKER,
 }
 """(file, function) of the main functions of background threads → their pool."""
 
@@ -79,6 +84,15 @@ WAITING_FILES = frozenset({
     "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
 })  # fmt: skip
 """Files whose functions, called by a pool's worker, only wait for work."""
+
+WORKING_CALLS = frozenset({
+    ("connection.py", "_send"), ("synchronize.py", "__enter__"), ("synchronize.py", "acquire"), ("queue.py", "put"),
+    ("queues.py", "put"),
+})  # fmt: skip
+"""(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
+FEEDER = ("queues.py", "_feed")
+FEEDER_IDLES = ("threading.py", "wait")
+"""A queue's feeder idles on its condition alone; all else it does is writing into the pipe."""
 
 PROCESS_POPEN = "_popen"
 """The attribute of multiprocessing.process.BaseProcess with what was started."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import Interpreter
@@ -13,19 +15,37 @@ NAME_LIMIT = 256
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
     """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing."""
     names: dict[int, str] = {}
+    for ident, thread in _active_threads(runtime):
+        _add_name(runtime, names, ident, thread)
+    return names
+
+
+def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
+    """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
+    found: dict[int, int] = {}
+    for ident, thread in _active_threads(runtime):
+        native = runtime.dicts.attribute(thread, stdlib.THREAD_NATIVE_ID)
+        try:
+            if native is not None:
+                found[runtime.objects.integer(ident)] = runtime.objects.integer(native)
+        except (BadData, MemoryFault):
+            continue
+    return found
+
+
+def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
+    """(ident, Thread) objects of threading._active, the main interpreter's first."""
     try:
         interpreters = runtime.interpreters()
     except (BadData, MemoryFault):
-        return names
+        return
     for interpreter in reversed(interpreters):
         try:
             active = module_global(runtime, interpreter, stdlib.THREADING, stdlib.ACTIVE_THREADS)
             items = list(runtime.dicts.items(active)) if active else []
         except GdbextError:
             continue
-        for ident, thread in items:
-            _add_name(runtime, names, ident, thread)
-    return names
+        yield from items
 
 
 def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:

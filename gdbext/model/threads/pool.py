@@ -39,6 +39,9 @@ class Pool(Enum):
     FUTURES = "concurrent.futures", PoolTraits()
     QUEUE_FEEDER = "multiprocessing queue feeder", PoolTraits()
     MULTIPROCESSING = "multiprocessing.Pool", PoolTraits()
+    EXECUTOR_MANAGER = "ProcessPoolExecutor manager", PoolTraits()
+    PROCESS_WORKER = "ProcessPoolExecutor", PoolTraits()
+    LOADER_WORKER = "DataLoader", PoolTraits()
     PIN_MEMORY = "DataLoader pin memory", PoolTraits()
     TQDM = "tqdm monitor", PoolTraits()
 
@@ -57,9 +60,12 @@ class MissingWorkers:
     pool: Pool
     present: int = 0
     """How many of them it has."""
+    forked: bool = False
+    """Something shows that the process was forked, which threads do not survive."""
 
     @property
     def sentence(self) -> str:
         """``this process has no OpenMP worker threads: they do not survive fork``."""
         count = f"only {self.present}" if self.present else "no"
-        return f"this process has {count} {self.pool.traits.workers}: they do not survive fork"
+        reason = "they do not survive fork" if self.forked else "why, is not known"
+        return f"this process has {count} {self.pool.traits.workers}: {reason}"

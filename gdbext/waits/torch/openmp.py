@@ -10,6 +10,7 @@ from gdbext.model.certainty import Certainty
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
+from gdbext.waits.fork_evidence import fork_evidence
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import futex_wait
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
@@ -96,7 +97,9 @@ def _team(thread: ThreadSnapshot, address: int) -> Wait:
     ]
     if expected is not None:
         evidence.append(f"the barrier at {address - 4:#x} is one of {expected} threads")
-    return Wait(resource, missing=MissingWorkers(Pool.OPENMP, len(workers)), evidence=tuple(evidence))
+    forked = fork_evidence(thread.process)
+    missing = MissingWorkers(Pool.OPENMP, len(workers), forked=bool(forked) or expected is not None)
+    return Wait(resource, missing=missing, evidence=(*evidence, *forked))
 
 
 def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:

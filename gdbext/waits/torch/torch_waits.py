@@ -12,6 +12,7 @@ from gdbext.model.certainty import Certainty
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
+from gdbext.waits.fork_evidence import fork_evidence
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
 from gdbext.waits.torch.torch_pools import pool_of
@@ -46,12 +47,20 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
     name = _name_of(thread, level)
     if tag in _OUTSIDE:
-        return Wait(Resource(_OUTSIDE[tag], address, name), evidence=(f"frame {level}: {name}",))
+        resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
+        return Wait(resource, evidence=(f"frame {level}: {name}",))
     if tag is FunctionTag.AUTOGRAD_EXECUTE:
         return _graph_task(thread, address, f"frame {level}: {name} waits for its graph task")
     if tag is FunctionTag.STD_FUTURE:
         return Wait(Resource(WaitKind.CONDVAR, address, "std::future"), evidence=(f"frame {level}: {name}",))
     return _for_workers(thread, tag, address, f"frame {level}: {name}")
+
+
+def _context(thread: ThreadSnapshot, level: int) -> str:
+    """What the thread is about further out: it does not change what is waited for."""
+    backward = (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.AUTOGRAD_MAIN, FunctionTag.AUTOGRAD_EVALUATE)
+    outer = (tag for tag in backward if thread.inner_tags.get(tag, -1) > level)
+    return ", during backward" if any(outer) else ""
 
 
 def spinning_device(thread: ThreadSnapshot) -> Wait | None:
@@ -85,7 +94,7 @@ def _graph_task(thread: ThreadSnapshot, address: int, evidence: str) -> Wait:
     resource = Resource(WaitKind.QUEUE, address, "autograd graph task")
     if not workers:
         none_seen = "no thread has Engine::thread_init on its stack"
-        return Wait(resource, missing=MissingWorkers(Pool.AUTOGRAD), evidence=(evidence, none_seen))
+        return _without_workers(thread, resource, Pool.AUTOGRAD, (evidence, none_seen))
     return _for_those_at_work(resource, workers, evidence)
 
 
@@ -100,7 +109,13 @@ def _for_workers(thread: ThreadSnapshot, tag: FunctionTag, address: int, where: 
     if tag is FunctionTag.FUTURE and any(map(_may_complete, _others(thread))):
         return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
     none_seen = "no thread has the pool's main function on its stack"
-    return Wait(resource, missing=MissingWorkers(pool), evidence=(evidence, none_seen))
+    return _without_workers(thread, resource, pool, (evidence, none_seen))
+
+
+def _without_workers(thread: ThreadSnapshot, resource: Resource, pool: Pool, evidence: tuple[str, ...]) -> Wait:
+    """A wait for workers that are not there; that they vanished in a fork is said only where something shows one."""
+    forked = fork_evidence(thread.process)
+    return Wait(resource, missing=MissingWorkers(pool, forked=bool(forked)), evidence=(*evidence, *forked))
 
 
 def _may_complete(other: ThreadSnapshot) -> bool:

@@ -84,7 +84,8 @@ def test_a_gil_waiter_waits_again_after_its_timeout():
 
 
 def test_missing_workers():
-    none = MissingWorkers(Pool.OPENMP)
+    assert MissingWorkers(Pool.OPENMP).sentence == "this process has no OpenMP worker threads: why, is not known"
+    none = MissingWorkers(Pool.OPENMP, forked=True)
     assert none.sentence == "this process has no OpenMP worker threads: they do not survive fork"
     assert "only 3 OpenMP" in MissingWorkers(Pool.OPENMP, 3).sentence
 

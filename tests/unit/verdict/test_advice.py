@@ -81,7 +81,7 @@ def test_a_stopped_process_is_let_go_on():
 
 def test_missing_workers_name_the_way_out_of_their_pool():
     def text(pool):
-        return told(thread(1, wait("worker-pool", missing=MissingWorkers(pool)), [step("aten::mm")]))
+        return told(thread(1, wait("worker-pool", missing=MissingWorkers(pool, forked=True)), [step("aten::mm")]))
 
     assert "set_num_threads(1)" in text(Pool.OPENMP)
     assert "set_num_threads(1)" not in text(Pool.AUTOGRAD)

@@ -69,8 +69,9 @@ def test_a_lock_that_is_being_handed_on_holds_nobody_up():
 
 
 def test_ends():
+    missing = MissingWorkers(Pool.OPENMP, forked=True)
     threads = [
-        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing=MissingWorkers(Pool.OPENMP))),
+        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing=missing)),
         thread(3, wait("futex")), thread(4, wait("mutex", 1234)), thread(5, wait("mutex", 5)),
     ]  # fmt: skip
     graph = WaitGraph(threads)

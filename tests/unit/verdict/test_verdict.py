@@ -61,7 +61,7 @@ def test_orphaned_lock():
 
 
 def test_missing_workers():
-    found = verdict(thread(1, wait("worker-pool", missing=MissingWorkers(Pool.OPENMP)), [MM]))
+    found = verdict(thread(1, wait("worker-pool", missing=MissingWorkers(Pool.OPENMP, forked=True)), [MM]))
     assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
     assert "no OpenMP worker threads" in found.summary
 

@@ -36,8 +36,8 @@ def test_an_openmp_worker_that_waits_or_spins_for_work_is_idle():
 
 
 def test_a_team_without_workers_after_fork():
-    assert wait_of(team()).missing == MissingWorkers(Pool.OPENMP)
-    assert wait_of(team(WORKER, total=4)).missing == MissingWorkers(Pool.OPENMP, present=1)
+    assert wait_of(team()).missing == MissingWorkers(Pool.OPENMP, forked=True)
+    assert wait_of(team(WORKER, total=4)).missing == MissingWorkers(Pool.OPENMP, present=1, forked=True)
 
 
 def test_the_master_waits_for_workers_that_are_at_work():

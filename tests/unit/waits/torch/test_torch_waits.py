@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from wait_processes import BITSET, DATA, LOCK_STACK, LOOP, STACK, Process, Python, python_wait, wait_of
+import pytest
+from wait_processes import BITSET, DATA, LOCK_STACK, LOOP, STACK, Outside, Process, Python, python_wait, wait_of
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.threads.pool import MissingWorkers, Pool
@@ -37,6 +38,22 @@ def test_autograd_workers_idle_and_at_work():
 def test_backward_without_engine_threads():
     process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
     assert wait_of(process).missing == MissingWorkers(Pool.AUTOGRAD)
+    assert wait_of(process).missing.sentence.endswith("why, is not known")
+
+
+@pytest.mark.parametrize("evidence", [{"outside": Outside(parent=7)}, {"python": Python(natives={3: 9})}])
+def test_that_workers_vanished_in_a_fork_needs_evidence(evidence):
+    process = Process({DATA: bytes(64)}).thread(3, [*torch_frames(EXECUTE), LOOP], args=(DATA + 40, BITSET, 0))
+    assert wait_of(process, **evidence).missing == MissingWorkers(Pool.AUTOGRAD, forked=True)
+    assert wait_of(process, python=Python(natives={3: 3})).missing == MissingWorkers(Pool.AUTOGRAD)
+
+
+def test_a_gradient_reduction_inside_backward_waits_for_other_ranks():
+    reducer = "_ZN4c10d7Reducer17finalize_backwardEv"
+    frames = [*torch_frames(reducer, MAIN, EXECUTE), LOOP]
+    wait = wait_of(Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + 40, BITSET, 0)))
+    assert (wait.kind.value, wait.missing) == ("collective", None)
+    assert wait.resource.name.endswith("during backward")
 
 
 def test_a_python_hook_inside_backward_is_its_own_wait():
