@@ -10,19 +10,26 @@ from __future__ import annotations
 from gdbext.layouts.measure.wants import Wants
 
 HEADERS = (
-    "ATen/FuncTorchTLS.h", "ATen/FunctionalTensorWrapper.h", "ATen/PTThreadPool.h",
-    "ATen/PythonTorchFunctionTLS.h", "ATen/SavedTensorHooks.h", "ATen/ThreadLocalPythonObjects.h",
-    "ATen/ThreadLocalState.h", "ATen/autocast_mode.h", "ATen/core/PythonFallbackKernel.h",
+    "ATen/FuncTorchTLS.h", "ATen/FunctionalTensorWrapper.h", "ATen/NestedTensorImpl.h", "ATen/PTThreadPool.h",
+    "ATen/PythonTorchFunctionTLS.h", "ATen/SavedTensorHooks.h", "ATen/SparseCsrTensorImpl.h",
+    "ATen/SparseTensorImpl.h", "ATen/ThreadLocalPythonObjects.h",
+    "ATen/ThreadLocalState.h", "ATen/autocast_mode.h", "ATen/core/Dict.h", "ATen/core/Dimname.h",
+    "ATen/core/Generator.h", "ATen/core/IListRef.h", "ATen/core/List.h", "ATen/core/NamedTensor.h",
+    "ATen/core/PythonFallbackKernel.h", "ATen/core/QuantizerBase.h",
     "ATen/core/boxing/KernelFunction.h", "ATen/core/dispatch/Dispatcher.h", "ATen/core/dispatch/OperatorEntry.h",
     "ATen/core/function_schema.h", "ATen/core/ivalue.h", "ATen/core/interned_strings_class.h", "ATen/core/ivalue_inl.h",
     "ATen/core/jit_type.h",
     "ATen/core/PythonOpRegistrationTrampoline.h",
     "ATen/core/enum_tag.h", "ATen/functorch/BatchedTensorImpl.h", "ATen/functorch/DynamicLayer.h",
-    "ATen/functorch/Interpreter.h", "ATen/functorch/TensorWrapper.h", "ATen/record_function.h",
+    "ATen/functorch/Interpreter.h", "ATen/functorch/TensorWrapper.h", "ATen/quantized/QTensorImpl.h",
+    "ATen/quantized/Quantizer.h", "ATen/record_function.h",
     "c10/core/AutogradState.h", "c10/core/DispatchKey.h", "c10/core/DispatchKeySet.h", "c10/core/InferenceMode.h",
+    "c10/core/QScheme.h",
     "c10/core/SafePyObject.h", "c10/core/StorageImpl.h", "c10/core/SymInt.h", "c10/core/TensorImpl.h",
     "c10/core/UndefinedTensorImpl.h", "c10/core/impl/LocalDispatchKeySet.h", "c10/core/impl/PyInterpreter.h",
     "c10/core/impl/PythonDispatcherTLS.h", "c10/core/impl/TorchDispatchModeTLS.h", "c10/core/thread_pool.h",
+    "c10/util/ArrayRef.h", "c10/util/MaybeOwned.h", "c10/util/OptionalArrayRef.h", "c10/util/SmallVector.h",
+    "c10/util/string_view.h",
     "torch/csrc/autograd/custom_function.h", "torch/csrc/autograd/engine.h", "torch/csrc/autograd/forward_grad.h",
     "torch/csrc/autograd/function.h", "torch/csrc/autograd/graph_task.h", "torch/csrc/autograd/saved_variable.h",
     "torch/csrc/autograd/variable.h",
@@ -60,8 +67,20 @@ using LookupMap = Inner<Lookup>::type;
 using Kernels = decltype(c10::impl::OperatorEntry::kernels_);
 template <class M> using Entry = ska::detailv3::sherwood_v3_entry<typename M::value_type>;
 using KernelList = Inner<Kernels>::type;
+template <class W, class T> struct Rebind;
+template <template <class> class W, class A, class T> struct Rebind<W<A>, T> { using type = W<T>; };
+template <class T> using Optional = typename Rebind<decltype(c10::TensorImpl::device_opt_), T>::type;
+using Dict = decltype(c10::detail::DictImpl::dict);
+using DictEntry = ska_ordered::detailv3::sherwood_v3_entry<Dict::value_type>;
 }
 """
+
+_OPTIONALS = (
+    "at::Tensor", "at::Generator", "c10::Scalar", "c10::SymInt", "c10::ScalarType", "c10::Layout", "c10::MemoryFormat",
+    "c10::Device", "c10::string_view", "int64_t", "double", "bool",
+)  # fmt: skip
+"""Optionals that operators take as arguments: ``optional<T>`` is ``std::optional<T>``, or the ``c10::optional<T>`` of
+torch before 2.1."""
 
 STRUCTS = {
     # the dispatcher
@@ -138,6 +157,33 @@ STRUCTS = {
     "at::functorch::BatchedTensorImpl": "",
     "at::functorch::TensorWrapper": "",
     "at::FunctionalTensorWrapper": "",
+    "at::SparseTensorImpl": "",
+    "at::SparseCsrTensorImpl": "",
+    "at::native::NestedTensorImpl": "",
+    "at::QTensorImpl": "",
+    "at::Quantizer": "",
+    "at::PerTensorAffineQuantizer": "",
+    "at::PerChannelAffineQuantizer": "",
+    "at::NamedTensorMeta": "",
+    "at::Dimname": "",
+    # arguments of operators
+    "c10::ArrayRef": "c10::ArrayRef<int64_t>",
+    "c10::OptionalArrayRef": "c10::OptionalArrayRef<int64_t>",
+    "c10::IListRef": "c10::IListRef<at::Tensor>",
+    "c10::List": "c10::List<at::Tensor>",
+    "c10::SmallVector": "c10::SmallVector<int64_t, 5>",
+    "c10::MaybeOwned": "c10::MaybeOwned<at::Tensor>",
+    "c10::string_view": "",
+    "at::Generator": "",
+    **{f"optional<{inner}>": f"gdbext::Optional<{inner}>" for inner in _OPTIONALS},
+    "c10::ivalue::Tuple": "",
+    "c10::ivalue::TupleElements": "",
+    "c10::ivalue::ComplexHolder": "",
+    "c10::ivalue::Object": "",
+    "c10::ivalue::EnumHolder": "",
+    "c10::detail::DictImpl": "",
+    "c10::detail::DictImpl::dict": "gdbext::Dict",
+    "c10::detail::DictImpl::dict.entry": "gdbext::DictEntry",
     # autograd
     "torch::autograd::AutogradMeta": "",
     "torch::autograd::DifferentiableViewMeta": "",
@@ -200,6 +246,9 @@ ENUMS = {
     "c10::DeviceType": "",
     "c10::Layout": "",
     "c10::MemoryFormat": "",
+    "c10::QScheme": "",
+    "c10::Scalar::Tag": "",
+    "c10::IListRefTag": "",
     "c10::TypeKind": "",
     "c10::IValue::Tag": "",
     "c10::AliasAnalysisKind": "",
