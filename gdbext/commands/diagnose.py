@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report
@@ -58,7 +57,7 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
         NAME,
         "diagnose",
         threads=found.threads,
-        verdict=replace(verdict, advice=told),
+        verdict=verdict._replace(advice=told),
         findings=found.judgement.findings,
         errors=dispatcher_errors(session),
         sections=sections,

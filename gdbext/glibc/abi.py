@@ -7,13 +7,12 @@ Everything else in this room is the same on every 64-bit little-endian Linux. So
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 
 
-@dataclass(frozen=True)
-class GlibcAbi:
+class GlibcAbi(NamedTuple):
     """Offsets in bytes, all of them from the thread pointer."""
 
     own_addresses: tuple[int, ...]

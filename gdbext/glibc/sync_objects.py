@@ -7,7 +7,7 @@ sysdeps/nptl/stdio-lock.h of glibc 2.25 to 2.41; the same on every 64-bit archit
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.process.memory import Memory
 
@@ -41,8 +41,7 @@ def rwlock_by_alignment(word: int) -> int:
     return word - RWLOCK_WORDS[0 if word % 8 == 0 else 1]
 
 
-@dataclass(frozen=True)
-class RwLock:
+class RwLock(NamedTuple):
     """pthread_rwlock_t: __readers +0, __cur_writer +24. ``writer`` is the id of the thread that holds it to write."""
 
     readers: int
@@ -58,8 +57,7 @@ class RwLock:
         return cls(readers >> _READER_SHIFT, writer)
 
 
-@dataclass(frozen=True)
-class Semaphore:
+class Semaphore(NamedTuple):
     """sem_t (struct new_sem, __HAVE_64B_ATOMICS): the value +0, the number of waiters +4, private +8."""
 
     value: int
@@ -78,20 +76,19 @@ class Semaphore:
         return self.value == 0 and 1 <= self.waiters <= _MOST_WAITERS and self.private in (0, 128)
 
 
-@dataclass(frozen=True)
-class Barrier:
+class Barrier(NamedTuple):
     """pthread_barrier_t (struct pthread_barrier): in +0, current_round +4, count +8."""
 
     entered: int
     round: int
-    count: int
+    expected: int
 
     @classmethod
     def read(cls, memory: Memory, address: int) -> Barrier | None:
         """The barrier at an address, None where the numbers cannot be that."""
         raw = memory.try_read(address, _BARRIER.size)
         found = None if raw is None else cls(*_BARRIER.unpack(raw))
-        if found is None or not 0 < found.count < _MOST_AT_A_BARRIER or found.arrived > found.count:
+        if found is None or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
             return None
         return found
 
@@ -101,12 +98,11 @@ class Barrier:
         return self.entered - self.round
 
 
-@dataclass(frozen=True)
-class StreamLock:
+class StreamLock(NamedTuple):
     """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF)."""
 
     lock: int
-    count: int
+    depth: int
     owner: int
 
     @classmethod
@@ -114,6 +110,6 @@ class StreamLock:
         """The lock at an address, None where no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
         found = None if raw is None else cls(*_STREAM_LOCK.unpack(raw))
-        if found is None or not found.lock or not found.owner or not 0 < found.count < _DEEPEST_RECURSION:
+        if found is None or not found.lock or not found.owner or not 0 < found.depth < _DEEPEST_RECURSION:
             return None
         return found

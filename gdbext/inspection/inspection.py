@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.error_log import ErrorLog
@@ -23,13 +24,12 @@ _PLACED = 200
 """Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
 
 
-@dataclass(frozen=True)
-class Inspection:
+class Inspection(NamedTuple):
     """Everything that all-threads and dispatch-diagnose report."""
 
     threads: tuple[ThreadReport, ...]
     judgement: Judgement
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, Place] = MappingProxyType({})
     """Where each thread is, to compare several samples by; empty for a core."""
 
 
@@ -39,7 +39,7 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     threads = _report_threads(session, process, frames)
     judgement = judge(observe(process, threads, session.target.maps))
     notes = tuple(missing_kernels(session, process, threads))
-    judgement = replace(judgement, findings=judgement.findings + notes)
+    judgement = judgement._replace(findings=judgement.findings + notes)
     return Inspection(threads, judgement, _places(process, session.procfs))
 
 

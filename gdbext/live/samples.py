@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
@@ -58,9 +58,9 @@ def _sampled(looks: Sequence[Inspection], ran: float, elapsed: float) -> Sampled
     note = progress.summary(found, last.threads, len(looks), elapsed)
     revised = progress.revised(judgement.verdict, found, last.threads)
     if revised is not judgement.verdict:
-        judgement = replace(
-            judgement, findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
+        judgement = judgement._replace(
+            findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
         )
-    judgement = replace(judgement, verdict=revised, findings=(note, *judgement.findings))
+    judgement = judgement._replace(verdict=revised, findings=(note, *judgement.findings))
     section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
-    return Sampled(replace(last, judgement=judgement), section)
+    return Sampled(last._replace(judgement=judgement), section)

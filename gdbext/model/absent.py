@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Absent:
+class Absent(NamedTuple):
     """A value that could not be read, and why. False, so that ``value or default`` works on it."""
 
     reason: str

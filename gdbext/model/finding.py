@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from gdbext.model.threads.wait_edge import WaitEdge
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
 
     kind: FindingKind

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class FindingTraits:
+class FindingTraits(NamedTuple):
     """What distinguishes a kind of finding."""
 
     is_defect: bool = False

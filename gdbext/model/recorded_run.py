@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class RecordedRun:
+class RecordedRun(NamedTuple):
     """What a recording says of itself."""
 
     taken: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gdbext.model.sections.section import Section
 
@@ -19,8 +19,7 @@ SCHEMA = "gdbext/1"
 SectionType = TypeVar("SectionType", bound=Section)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The answer to one command.
 
     ``view`` names the text view (a module of gdbext.render.text.views); "" for a report of nothing but an error.
@@ -37,7 +36,7 @@ class Report:
     """What this command alone reports."""
     why: bool = False
     """The user asked for the evidence."""
-    sources: SourceLines = field(default_factory=dict)
+    sources: SourceLines = MappingProxyType({})
     """Source lines of the Python frames, for text; a JSON document names file and line only."""
 
     def section(self, kind: type[SectionType]) -> SectionType:

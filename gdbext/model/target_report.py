@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.model.recorded_run import RecordedRun
 
 
-@dataclass(frozen=True)
-class TargetReport:
+class TargetReport(NamedTuple):
     """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
 
     kind: str

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.errors import LayoutError
 from gdbext.process.memory import Memory
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
 
     ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
@@ -25,8 +24,7 @@ class Field:
     bit_size: int = 0
 
 
-@dataclass(frozen=True)
-class Struct:
+class Struct(NamedTuple):
     """A C++ class or struct: ``size`` in bytes (0 where unknown), members by name."""
 
     name: str

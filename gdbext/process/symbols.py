@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.demangle import demangle
@@ -24,8 +23,7 @@ def without_clone_suffix(name: str) -> str:
     return _CLONE.sub("", name)
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """One function in the target: absolute start and size in bytes, and all mangled names at that start.
 
     The first name is a sane one for a general backtrace: typed before untyped, global before local, strong before
@@ -42,7 +40,7 @@ class Function:
         """The first of the mangled names."""
         return self.names[0]
 
-    @cached_property
+    @property
     def demangled(self) -> tuple[str, ...]:
         """The names for people, in the order of ``names``."""
         return tuple(demangle(name) for name in self.names)

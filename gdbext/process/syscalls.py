@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.process.memory import Memory
 
 
-@dataclass(frozen=True)
-class Syscall:
+class Syscall(NamedTuple):
     """A blocked system call: its name (``futex``, or ``system call 500``), number and arguments, in order."""
 
     name: str

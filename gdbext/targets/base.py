@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets.host_files import HostFiles
 
 
-@dataclass(frozen=True)
-class MemoryMapping:
+class MemoryMapping(NamedTuple):
     """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
 
     ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
@@ -31,8 +30,7 @@ class MemoryMapping:
     inode: int = 0
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(NamedTuple):
     """The signal that a thread is stopped by: ``number`` as in signal(7), ``address`` of a fault (si_addr)."""
 
     number: int

@@ -38,7 +38,8 @@ INTERNED_STRINGS = TorchSymbol(
 
 _MARKER_ARGUMENTS = "EPNS_14OperatorKernelERKNS_14OperatorHandleENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS7_EE"
 FALLTHROUGH = TorchSymbol(
-    (f"_ZN3c1018fallthrough_kernel{_MARKER_ARGUMENTS}",), "the kernel that stands for fallthrough", _KERNELS, CPU)
+    (f"_ZN3c1018fallthrough_kernel{_MARKER_ARGUMENTS}",), "the kernel that stands for fallthrough", _KERNELS, CPU
+)
 AMBIGUOUS_AUTOGRAD_OTHER = TorchSymbol(
     (f"_ZN3c1030ambiguous_autogradother_kernel{_MARKER_ARGUMENTS}",), "the kernel that reports an ambiguity",
     _KERNELS, CPU)  # fmt: skip

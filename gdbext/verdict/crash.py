@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.waits.function_tag import FunctionTag
@@ -48,8 +48,7 @@ class CrashKind(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
-class Crash:
+class Crash(NamedTuple):
     """A thread stopped by a fatal signal."""
 
     tid: int
@@ -60,8 +59,7 @@ class Crash:
     """What happened, without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """Where and by which signal a thread was stopped."""
 
     signal: Signal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.model.threads.wait_edge import WaitEdge
@@ -27,8 +27,7 @@ class ChainEnd(Enum):
     ABSENT = "the owner could not be read"
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
 
     edges: tuple[WaitEdge, ...]

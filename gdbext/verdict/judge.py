@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
@@ -17,8 +17,7 @@ from gdbext.verdict.observations import Observations
 from gdbext.verdict.rules import RULES
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """All findings, strongest first, and the verdict."""
 
     findings: tuple[Finding, ...]
@@ -37,7 +36,7 @@ def judge(seen: Observations) -> Judgement:
 
 def _numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings of one report with their ids."""
-    return tuple(replace(each, id=f"{each.kind.value}-{number}") for number, each in enumerate(findings, 1))
+    return tuple(each._replace(id=f"{each.kind.value}-{number}") for number, each in enumerate(findings, 1))
 
 
 def _strongest(
@@ -47,7 +46,7 @@ def _strongest(
     if not found:
         return _idle(seen, notes)
     if found[0].kind is FindingKind.BUSY:
-        return replace(found[0], summary=f"{found[0].summary} {doubt}".rstrip())
+        return found[0]._replace(summary=f"{found[0].summary} {doubt}".rstrip())
     return listed[0]
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.verdict.crash import Crash
 from gdbext.verdict.recursion import Recursion
 
 
-@dataclass(frozen=True)
-class Observations:
+class Observations(NamedTuple):
     """What is known of a process that stands still; mappings are by thread id."""
 
     threads: Sequence[ThreadReport]
     pid: int
-    crashes: Mapping[int, Crash] = field(default_factory=dict)
-    recursions: Mapping[int, Recursion] = field(default_factory=dict)
-    masters: Mapping[int, int] = field(default_factory=dict)
+    crashes: Mapping[int, Crash] = MappingProxyType({})
+    recursions: Mapping[int, Recursion] = MappingProxyType({})
+    masters: Mapping[int, int] = MappingProxyType({})
     """Crashed worker of an OpenMP team → the only thread inside an operator that has a team."""
     complete: bool = True
     """No thread is missing because it could not be read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
@@ -27,8 +27,7 @@ _TEXTS = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a thread was in one sample: return addresses outermost first, Python lines, processor seconds so far."""
 
     addresses: tuple[int, ...]
@@ -91,4 +90,4 @@ def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence
     inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
     text = f"Slow, not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
     kind = FindingKind.BUSY if inside else FindingKind.IDLE
-    return replace(verdict, finding=replace(finding, kind=kind, summary=text, cycle=(), id=""))
+    return verdict._replace(finding=finding._replace(kind=kind, summary=text, cycle=(), id=""))

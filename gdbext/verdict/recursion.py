@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.repetition import Repetition, longest
@@ -32,8 +32,7 @@ OVERFLOWN = 50
 """What suffices when the stack has run over, provided that the repetition makes up most of the stack."""
 
 
-@dataclass(frozen=True)
-class Recursion:
+class Recursion(NamedTuple):
     """A runaway recursion: ``group`` is one period, innermost first; ``depth`` the number of full repetitions."""
 
     group: tuple[DispatchFrame, ...]
@@ -124,4 +123,4 @@ def _with_known_keyset(part: Sequence[DispatchFrame], at: int, period: int) -> D
     """The period's step number ``at``, taken from a repetition that knows its keyset and its kernel."""
     same = part[at::period]
     best = max(same[:64], key=lambda step: (step.keyset is not None, step.kernel is not None))
-    return replace(best, level=part[at].level)
+    return best._replace(level=part[at].level)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.cpython.abi import native_functions
 from gdbext.torch import symbols
@@ -22,8 +22,7 @@ _LOCAL = re.compile(r"L(?=\d)")
 """Internal linkage, which is no part of a function's qualified name."""
 
 
-@dataclass(frozen=True)
-class Functions:
+class Functions(NamedTuple):
     """The functions of one purpose: names in C, qualified names in C++, and a pattern of mangled names."""
 
     c: tuple[str, ...] = ()
@@ -98,9 +97,7 @@ class FunctionTag(Enum):
     PROMPT = _python(native_functions.READS_PROMPT)
 
     # --- libraries below torch ---
-    OPENMP_LOCK = _c(
-        "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock"
-    )
+    OPENMP_LOCK = _c("GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock")
     DEVICE = _c(
         "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
         "cudaHostAlloc cuStreamSynchronize cuCtxSynchronize cuEventSynchronize cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 "

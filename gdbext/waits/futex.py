@@ -5,7 +5,7 @@ Operations and bits: include/uapi/linux/futex.h.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.process.syscalls import Syscall
 
@@ -17,8 +17,7 @@ TID_MASK = 0x3FFFFFFF
 WAITERS = 0x80000000
 
 
-@dataclass(frozen=True)
-class FutexWait:
+class FutexWait(NamedTuple):
     """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
 
     address: int

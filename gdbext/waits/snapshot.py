@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -103,21 +102,30 @@ class ProcInfo(Protocol):
         """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""
 
 
-@dataclass
 class ProcessSnapshot:
     """The process: memory, names, all threads, and what Python and the system say."""
 
-    memory: Memory
-    names: Names
-    modules: Modules
-    pid: int
-    tids: frozenset[int]
-    python: PythonView | None = None
-    outside: ProcInfo | None = None
-    threads: list[ThreadSnapshot] = field(default_factory=list)
-    fork_evidence: tuple[str, ...] | None = None
-    """Kept by waits.fork_evidence, which says what it is."""
-    _tags: dict[int, frozenset[FunctionTag]] = field(default_factory=dict)
+    def __init__(
+        self,
+        memory: Memory,
+        names: Names,
+        modules: Modules,
+        pid: int,
+        tids: frozenset[int],
+        python: PythonView | None = None,
+        outside: ProcInfo | None = None,
+    ) -> None:
+        self.memory = memory
+        self.names = names
+        self.modules = modules
+        self.pid = pid
+        self.tids = tids
+        self.python = python
+        self.outside = outside
+        self.threads: list[ThreadSnapshot] = []
+        self.fork_evidence: tuple[str, ...] | None = None
+        """Kept by waits.fork_evidence, which says what it is."""
+        self._tags: dict[int, frozenset[FunctionTag]] = {}
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[FunctionTag]:
         """The tags of a frame's function; looked up once for each code address."""
@@ -170,30 +178,45 @@ class ProcessSnapshot:
         return demangle(names[0]) if names else ""
 
 
-@dataclass(frozen=True, eq=False)
 class ThreadSnapshot:
     """One thread: everything that was read of it."""
 
-    process: ProcessSnapshot
-    tid: int
-    registers: Mapping[str, int]
-    stack: Stack
-    kernel_state: str | None = None
-    """The letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is not known."""
-    python: Sequence[Frame] = ()
-    """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
-    dispatch: Sequence[DispatchFrame] = ()
-    """The dispatcher's frames, innermost first."""
-    unseen_dispatch: Absent | None = None
-    """Why ``dispatch`` may lack frames, "" where it is complete."""
-    name: str | None = None
-    python_name: str | None = None
-    number: int | None = None
-    """The debugger's number of the thread."""
-    signal: Signal | None = None
-    """The fatal signal that it was stopped by."""
-    notes: Sequence[str] = ()
-    """What could not be read of it."""
+    def __init__(
+        self,
+        process: ProcessSnapshot,
+        tid: int,
+        registers: Mapping[str, int],
+        stack: Stack,
+        kernel_state: str | None = None,
+        python: Sequence[Frame] = (),
+        dispatch: Sequence[DispatchFrame] = (),
+        unseen_dispatch: Absent | None = None,
+        name: str | None = None,
+        python_name: str | None = None,
+        number: int | None = None,
+        signal: Signal | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.process = process
+        self.tid = tid
+        self.registers = registers
+        self.stack = stack
+        self.kernel_state = kernel_state
+        """The letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is not known."""
+        self.python = python
+        """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
+        self.dispatch = dispatch
+        """The dispatcher's frames, innermost first."""
+        self.unseen_dispatch = unseen_dispatch
+        """Why ``dispatch`` may lack frames, None where it is complete."""
+        self.name = name
+        self.python_name = python_name
+        self.number = number
+        """The debugger's number of the thread."""
+        self.signal = signal
+        """The fatal signal that it was stopped by."""
+        self.notes = notes
+        """What could not be read of it."""
 
     @cached_property
     def syscall(self) -> Syscall | None:

@@ -5,7 +5,7 @@ Layouts: Include/funcobject.h (cpython/funcobject.h), classobject.h, methodobjec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.objects.dicts import DictReader
@@ -18,8 +18,7 @@ _NAME_LIMIT = 512
 _BASES_LIMIT = 1000
 
 
-@dataclass(frozen=True)
-class PythonFunction:
+class PythonFunction(NamedTuple):
     """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
 
     ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no

@@ -9,8 +9,8 @@ another thread has taken it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import GilPlace
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -31,8 +31,7 @@ class GilPart(Enum):
     SWITCH_MUTEX = "switch_mutex"
 
 
-@dataclass(frozen=True)
-class GilState:
+class GilState(NamedTuple):
     """One GIL as it is at this moment.
 
     ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at

@@ -9,7 +9,7 @@ it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import LockForm, LockType
 from gdbext.cpython.abi.waitable import Waitable
@@ -28,14 +28,13 @@ _LOCKED, _HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
 
-@dataclass(frozen=True)
-class LockState:
+class LockState(NamedTuple):
     """One lock object.
 
     ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the
     byte that its waiters are parked on. ``locked`` is whether it is taken (a SimpleQueue that is waited for counts as
     locked), ``waiters`` how many threads sleep on it, at least. Only an RLock records its owner: ``owner_ident`` is
-    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``count`` how
+    that thread's threading.get_ident(), ``owner_tid`` its kernel id (None where no such thread lives), ``depth`` how
     often it has taken the lock.
     """
 
@@ -46,7 +45,7 @@ class LockState:
     waiters: int
     owner_ident: int | None = None
     owner_tid: int | None = None
-    count: int = 0
+    depth: int = 0
 
 
 def read_lock(runtime: PythonRuntime, address: int) -> LockState | None:

@@ -6,7 +6,7 @@ object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
@@ -24,8 +24,7 @@ _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
 
 
-@dataclass(frozen=True)
-class PythonWait:
+class PythonWait(NamedTuple):
     """A wait as the Python frames show it.
 
     ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, where it is

@@ -131,9 +131,7 @@ class SiteFinder:
 
     # --- the lookup ------------------------------------------------------------------------------
 
-    def _lookup(
-        self, code: Sequence[Instruction], handles: Collection[int]
-    ) -> tuple[list[int], str, str, str] | None:
+    def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
         called = [index for index, name in names if LOOKUP.begins(name)]

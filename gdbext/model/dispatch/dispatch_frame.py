@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
@@ -20,8 +20,7 @@ class DispatchStage(Enum):
     IN_KERNEL = "in-kernel"
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
 
     function: str
@@ -33,16 +32,14 @@ class Kernel:
     path: str | None = None
 
 
-@dataclass(frozen=True)
-class DispatchKeySet:
+class DispatchKeySet(NamedTuple):
     """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
 
     bits: int
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class DispatchFrame:
+class DispatchFrame(NamedTuple):
     """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
 
     level: int

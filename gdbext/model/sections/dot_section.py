@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from gdbext.model.sections.section import Section
 
 
-@dataclass(frozen=True)
 class DotSection(Section):
-    """The wait-for graph in graphviz' language, and its picture where graphviz is installed."""
+    """The wait-for graph in graphviz' language, and its picture where graphviz is installed.
+
+    No dataclass: every view of threads imports this, and dataclasses take a tenth of a look to import.
+    """
 
     name: ClassVar[str] = "dot"
-    files: tuple[str, ...]
-    svg: str | None
+
+    def __init__(self, files: tuple[str, ...], svg: str | None) -> None:
+        self.files = files
+        self.svg = svg

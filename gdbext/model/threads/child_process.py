@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class ProcessState(Enum):
@@ -15,8 +15,7 @@ class ProcessState(Enum):
     UNINTERRUPTIBLE = "in uninterruptible sleep"
 
 
-@dataclass(frozen=True)
-class PipeWait:
+class PipeWait(NamedTuple):
     """A process is blocked in read(2) or write(2) on a pipe that the examined process has open, too."""
 
     pipe: str
@@ -29,8 +28,7 @@ class PipeWait:
         return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
 
 
-@dataclass(frozen=True)
-class ChildProcess:
+class ChildProcess(NamedTuple):
     """A child of the examined process."""
 
     pid: int

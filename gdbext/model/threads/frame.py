@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class FrameKind(Enum):
@@ -13,8 +13,7 @@ class FrameKind(Enum):
     PYTHON = "python"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
     of the native frame that evaluates it."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class PoolTraits:
+class PoolTraits(NamedTuple):
     """What distinguishes a pool."""
 
     workers: str = ""
@@ -53,8 +52,7 @@ class Pool(Enum):
         return member
 
 
-@dataclass(frozen=True)
-class MissingWorkers:
+class MissingWorkers(NamedTuple):
     """Workers of a pool that a thread waits for, and that this process does not have."""
 
     pool: Pool

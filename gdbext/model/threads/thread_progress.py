@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Progress(Enum):
@@ -18,8 +18,7 @@ class Progress(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class ThreadProgress:
+class ThreadProgress(NamedTuple):
     """The progress of one thread."""
 
     tid: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gdbext.model.absent import Absent
@@ -23,8 +22,7 @@ class RunState(Enum):
     IDLE = "idle"
 
 
-@dataclass(frozen=True)
-class ThreadReport:
+class ThreadReport(NamedTuple):
     """All that is known of one thread."""
 
     tid: int

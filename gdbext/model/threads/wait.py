@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.threads.wait_kind import Naming, WaitKind
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from gdbext.model.threads.pool import MissingWorkers
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(NamedTuple):
     """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
 
     kind: WaitKind
@@ -39,8 +37,7 @@ class Resource:
         return f"{traits.noun}{at}{named}"
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(NamedTuple):
     """Who holds a resource."""
 
     tid: int
@@ -48,8 +45,7 @@ class Owner:
     """Recorded as the owner, but no thread of this process."""
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """What a thread waits for. ``certainty`` is that of the owner."""
 
     resource: Resource

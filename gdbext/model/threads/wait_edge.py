@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gdbext.model.threads.wait import Wait
 
 
-@dataclass(frozen=True)
-class WaitEdge:
+class WaitEdge(NamedTuple):
     """Thread ``tid`` waits for something that thread ``owner`` holds, or owes it."""
 
     tid: int

@@ -5,8 +5,8 @@ A new kind is a row here and a recogniser in waits/. No other place lists kinds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Relation(Enum):
@@ -28,8 +28,7 @@ class Naming(Enum):
     ALONE = "read on fd 5"
 
 
-@dataclass(frozen=True)
-class WaitTraits:
+class WaitTraits(NamedTuple):
     """What distinguishes a kind of wait."""
 
     noun: str

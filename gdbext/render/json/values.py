@@ -1,4 +1,4 @@
-"""Values of the model as JSON values; the names of a dataclass' fields are the members of its object."""
+"""Values of the model as JSON values; the names of a record's fields are the members of its object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 
 
 def plain(value: Any) -> Any:
-    """A value of the model as JSON: dataclasses become objects, enumerations their values, tuples arrays.
+    """A value of the model as JSON: named tuples and dataclasses become objects, enumerations their values, other
+    tuples arrays.
 
     An integer stays a number: addresses and bits, which reports write in hexadecimal, need a renderer of their own.
     """
@@ -19,13 +20,21 @@ def plain(value: Any) -> Any:
         return keyset(value)
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    names = field_names(value)
+    if names:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(each) for each in value]
     return value
+
+
+def field_names(value: object) -> tuple[str, ...]:
+    """The names of a record's fields; none for anything else."""
+    if is_dataclass(value):
+        return tuple(field.name for field in fields(value))
+    return getattr(value, "_fields", ())
 
 
 def keyset(value: DispatchKeySet) -> dict[str, Any]:

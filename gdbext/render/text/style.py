@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How text is decorated; ``Style()`` is plain."""
 
     color: bool = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets.base import MemoryMapping, Signal
@@ -14,8 +15,7 @@ Search = tuple[bytes, int, int, int]
 """What was searched, from which address to which, in which steps (ElfImage.find)."""
 
 
-@dataclass(frozen=True)
-class RecordedThread:
+class RecordedThread(NamedTuple):
     """One thread; ``registers`` are empty where they could not be read, and ``problem`` and ``help`` say why."""
 
     tid: int
@@ -28,8 +28,7 @@ class RecordedThread:
     help: str = ""
 
 
-@dataclass(frozen=True)
-class RecordedModule:
+class RecordedModule(NamedTuple):
     """How the search for a module's file ended (see process.modules.Module); ``file`` is its index, None without."""
 
     status: str
@@ -37,17 +36,15 @@ class RecordedModule:
     file: int | None
 
 
-@dataclass(frozen=True)
-class RecordedNumbers:
-    """What is known of an array of ``count`` unsigned numbers of ``width`` bytes each."""
+class RecordedNumbers(NamedTuple):
+    """What is known of an array of ``length`` unsigned numbers of ``width`` bytes each."""
 
-    count: int
+    length: int
     width: int
     contents: SparseBytes
 
 
-@dataclass(frozen=True)
-class RecordedFile:
+class RecordedFile(NamedTuple):
     """What was read of an ELF file of ``size`` bytes.
 
     ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
@@ -62,8 +59,7 @@ class RecordedFile:
     arrays: Mapping[str, tuple[RecordedNumbers, RecordedNumbers]]
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(NamedTuple):
     """Everything that was read of a target."""
 
     kind: str
@@ -75,14 +71,14 @@ class Recording:
     """The tid of the selected thread."""
     threads: tuple[RecordedThread, ...] = ()
     maps: tuple[MemoryMapping, ...] = ()
-    auxv: Mapping[int, int] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    auxv: Mapping[int, int] = MappingProxyType({})
+    environ: Mapping[str, str] = MappingProxyType({})
+    facts: Mapping[str, Fact] = MappingProxyType({})
     """What was asked of the system (see HostFiles), by name."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    modules: Mapping[int, RecordedModule] = field(default_factory=dict)
+    kept: Mapping[str, str] = MappingProxyType({})
+    modules: Mapping[int, RecordedModule] = MappingProxyType({})
     """By the address where each begins."""
     files: tuple[RecordedFile, ...] = ()
-    memory: SparseBytes = field(default_factory=lambda: SparseBytes((), ()))
+    memory: SparseBytes = SparseBytes((), ())
     unreadable: frozenset[int] = frozenset()
     """Addresses of pages that could not be read."""

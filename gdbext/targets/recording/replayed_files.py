@@ -76,7 +76,7 @@ class ReplayedNumbers:
     """An array of a symbol index of which only some items are known."""
 
     def __init__(self, numbers: RecordedNumbers, file: ReplayedFile) -> None:
-        self._count = numbers.count
+        self._count = numbers.length
         self._width = numbers.width
         self._contents: SparseBytes = numbers.contents
         self._file = file

@@ -95,4 +95,4 @@ def _file(file: RecordedFile, blocks: _Blocks) -> dict[str, Any]:
 
 
 def _numbers(numbers: RecordedNumbers, blocks: _Blocks) -> dict[str, int]:
-    return {"count": numbers.count, "width": numbers.width, "contents": blocks.add(numbers.contents)}
+    return {"count": numbers.length, "width": numbers.width, "contents": blocks.add(numbers.contents)}

@@ -117,8 +117,7 @@ class DispatchTables:
         """``backendFallbackKernels_`` in table order; the kernel is invalid where there is none."""
         size, start = self._annotated_size, self.dispatcher.address + self.dispatcher.fallbacks_at
         return tuple(
-            self._read(slot.name, slot.value, start + index * size, True)
-            for index, slot in enumerate(self._keys.slots)
+            self._read(slot.name, slot.value, start + index * size, True) for index, slot in enumerate(self._keys.slots)
         )
 
     def inferred_schema(self, registration: Registration) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from gdbext.errors import LayoutError, MemoryFault
@@ -40,8 +39,7 @@ class KernelFunction(NamedTuple):
         return (self.boxed, self.unboxed, self.sym_unboxed)
 
 
-@dataclass(frozen=True)
-class KernelName:
+class KernelName(NamedTuple):
     """What a kernel is called. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
 
     ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are those

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.kernel import PythonSource
 
 
-
 class Operator:
     """One registered operator. Everything is read when it is first asked for.
 

@@ -205,5 +205,3 @@ class SchemaReader:
         if symbol >= count:
             raise BadData(f"there is no interned string {symbol}")
         return self._strings.read(first + symbol * self._layout.struct(_SYMBOL).size + self._at(_SYMBOL, "unqual_name"))
-
-

@@ -10,13 +10,11 @@ instruction, which still names it, is all that is left of it (an *elided* opener
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Optional
 
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
 
 
-@dataclass
 class DispatchCall:
     """One dispatch call, levels counted from the innermost frame.
 
@@ -24,27 +22,40 @@ class DispatchCall:
     was entered. ``detail`` is LOOKUP or ENTERING where the innermost header frame is one.
     """
 
-    header: list[int]
-    event: str = ""
-    hosted: bool = False
-    """The opening frame is other code, into which the dispatcher was inlined."""
-    needs_proof: bool = False
-    """Only the call through a pointer speaks for it: it counts when an operator is proven, and is nothing otherwise."""
-    elided: bool = False
-    """The opening function left by a tail call; ``header`` starts with the frame that called it."""
-    operator_struct: str = ""
-    mangled: str = ""
-    kernel: int | None = None
-    detail: Role = Role.PLAIN
-    helpers: list[int] = field(default_factory=list)
-    """Frames below the header that are not the kernel: memory, locks, callbacks."""
+    def __init__(
+        self,
+        header: list[int],
+        event: str = "",
+        hosted: bool = False,
+        needs_proof: bool = False,
+        elided: bool = False,
+        operator_struct: str = "",
+        mangled: str = "",
+        kernel: int | None = None,
+        detail: Role = Role.PLAIN,
+        helpers: Sequence[int] = (),
+        level: int | None = None,
+    ) -> None:
+        self.header = header
+        self.event = event
+        self.hosted = hosted
+        """The opening frame is other code, into which the dispatcher was inlined."""
+        self.needs_proof = needs_proof
+        """Only the call through a pointer speaks for it: it counts when an operator is proven, else it is nothing."""
+        self.elided = elided
+        """The opening function left by a tail call; ``header`` starts with the frame that called it."""
+        self.operator_struct = operator_struct
+        self.mangled = mangled
+        self.kernel = kernel
+        self.detail = detail
+        self.helpers = list(helpers)
+        """Frames below the header that are not the kernel: memory, locks, callbacks."""
+        self._level = level
 
     @property
     def level(self) -> int:
         """The frame that people look for: where the dispatcher's own code is."""
         return self._level if self._level is not None else self.header[0]
-
-    _level: int | None = None
 
     def open_at(self, level: int) -> bool:
         """The frame ``level`` may still belong to this call's header."""
@@ -149,4 +160,4 @@ class _Grouping:
 
 def _opened(header: list[int], level: int, found: FunctionRole, elided: bool = False) -> DispatchCall:
     struct, mangled = found.operator_struct, found.mangled
-    return DispatchCall(header, found.event, elided=elided, operator_struct=struct, mangled=mangled, _level=level)
+    return DispatchCall(header, found.event, elided=elided, operator_struct=struct, mangled=mangled, level=level)

@@ -7,7 +7,6 @@ tensor, by the vtable of its TensorImpl, is shown; the first argument that canno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gdbext.errors import GdbextError
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
@@ -36,7 +35,7 @@ class KeySetExplanation:
 
     def explained(self, stack: Stack, frames: Sequence[DispatchFrame]) -> tuple[DispatchFrame, ...]:
         """The dispatcher's frames of a stack, their evidence joined by why the key won."""
-        return tuple(replace(frame, evidence=(*frame.evidence, *self.lines(stack, frame))) for frame in frames)
+        return tuple(frame._replace(evidence=(*frame.evidence, *self.lines(stack, frame))) for frame in frames)
 
     def lines(self, stack: Stack, step: DispatchFrame) -> list[str]:
         """Sentences for ``--why``; at least why the key won, where operator and keyset are known."""

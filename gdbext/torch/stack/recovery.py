@@ -8,7 +8,6 @@ the very kernel that runs in the call's inner frame. *exact*: read at the call i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from gdbext.errors import BadData, GdbextError
@@ -33,16 +32,16 @@ _TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTenso
 runtime key of each; autograd is the one that tensors do not have alone."""
 
 
-@dataclass
 class RecoveredCall:
     """What is known of a dispatch call. ``confidence`` is that of the keyset."""
 
-    operator: Operator | None = None
-    keyset: int | None = None
-    index: int | None = None
-    kernel: KernelFunction | None = None
-    confidence: Certainty = Certainty.UNKNOWN
-    evidence: list[str] = field(default_factory=list)
+    def __init__(self, operator: Operator | None = None) -> None:
+        self.operator = operator
+        self.keyset: int | None = None
+        self.index: int | None = None
+        self.kernel: KernelFunction | None = None
+        self.confidence = Certainty.UNKNOWN
+        self.evidence: list[str] = []
 
 
 class CallRecovery:

@@ -9,8 +9,8 @@ BoxedKernel_impl.h and impl/boxing.h, impl/make_boxed_from_unboxed_functor.h (to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gdbext.process.symbols import Function
 from gdbext.torch import symbols
@@ -68,8 +68,7 @@ _KERNEL_ENTRIES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class FunctionRole:
+class FunctionRole(NamedTuple):
     """The role of a function; ``event`` and ``operator_struct`` only where it opens a dispatch call."""
 
     role: Role

@@ -45,5 +45,5 @@ def barrier(thread: ThreadSnapshot) -> Wait | None:
         return None
     address = futex.address - BARRIER_WORD
     found, name = Barrier.read(thread.process.memory, address), thread.process.name_at(address)
-    text = f"{found.arrived} of {found.count} threads have arrived" if found is not None else ""
+    text = f"{found.arrived} of {found.expected} threads have arrived" if found is not None else ""
     return Wait(Resource(WaitKind.BARRIER, address, ", ".join(filter(None, (name, text)))), timed=futex.timed)

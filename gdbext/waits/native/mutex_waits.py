@@ -6,8 +6,6 @@ operation and by what is in memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gdbext.glibc import mutex as pthread_mutex
 from gdbext.glibc.mutex import Mutex
 from gdbext.model.certainty import Certainty
@@ -72,7 +70,7 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
     evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
     if owner.gone and mutex.is_shared:
         text = f"shared between processes, locked by thread {tid}, which is not one of this process"
-        return Wait(replace(resource, name=text), timed=futex.timed, evidence=(evidence,), external=True)
+        return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
     return Wait(resource, owner, Certainty.EXACT, evidence=(evidence,), timed=futex.timed)
 
 

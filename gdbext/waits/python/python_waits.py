@@ -7,8 +7,7 @@ is in the Python frames and objects (cpython/sync/python_wait.py). A plain Lock 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
@@ -25,8 +24,7 @@ _NEAR = 7
 """Frames between the kernel and PyThread_acquire_lock_timed."""
 
 
-@dataclass(frozen=True)
-class _Meaning:
+class _Meaning(NamedTuple):
     kind: WaitKind
     name: str = ""
     set_by_handlers: bool = False

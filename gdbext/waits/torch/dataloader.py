@@ -6,7 +6,6 @@ Below the loader's code there is only a queue, a poll or a sleep; what ends it i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gdbext.model.threads.child_process import ChildProcess
 from gdbext.model.threads.wait import Resource, Wait
@@ -29,7 +28,7 @@ def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
     name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {_listed(workers)}"
     evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
-    return replace(wait, resource=resource, evidence=evidence, children=workers)
+    return wait._replace(resource=resource, evidence=evidence, children=workers)
 
 
 def _worker_pids(thread: ThreadSnapshot) -> Sequence[int]:

@@ -111,7 +111,7 @@ def lock_at(view: View, name: str) -> locks.LockState:
 def test_rlock_owner(view: View) -> None:
     ident, tid = view.truth["holder"]["ident"], view.truth["holder"]["tid"]
     assert lock_at(view, "rlock").owner_ident == ident
-    assert lock_at(view, "rlock").count == 3
+    assert lock_at(view, "rlock").depth == 3
     assert view.runtime.tid_of_ident(ident) == tid
     waiter = view.truth["waits"]["wait_for_rlock"]["tid"]
     found = python_wait(view.runtime, view.state(waiter), futex_of(view, waiter))

@@ -75,7 +75,7 @@ def test_a_semaphore_that_is_waited_for(words: tuple[int, int, int], waited_for:
 def test_a_barrier_counts_who_has_arrived() -> None:
     found = Barrier.read(memory(struct.pack("<3I", 6, 4, 4)), HERE)
     assert found is not None
-    assert (found.arrived, found.count) == (2, 4)
+    assert (found.arrived, found.expected) == (2, 4)
     assert Barrier.read(memory(struct.pack("<3I", 9, 4, 4)), HERE) is None
     assert Barrier.read(memory(struct.pack("<3I", 1, 0, 0)), HERE) is None
 

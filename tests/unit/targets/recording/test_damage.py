@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from recordings import recording
@@ -48,18 +47,18 @@ def thinned(block: SparseBytes, source: random.Random) -> SparseBytes:
 
 
 def memory_flipped(found: Recording, source: random.Random) -> Recording:
-    return replace(found, memory=flipped(found.memory, source, 200))
+    return found._replace(memory=flipped(found.memory, source, 200))
 
 
 def memory_filled(found: Recording, source: random.Random) -> Recording:
     """Some pages hold nothing but one byte: pointers to nowhere, endless strings, lists without an end."""
     fill = source.choice((0, 1, 0x41, 0xFF))
     pieces = [bytes([fill]) * len(piece) if source.random() < 0.1 else piece for piece in found.memory.pieces]
-    return replace(found, memory=SparseBytes(found.memory.starts, pieces))
+    return found._replace(memory=SparseBytes(found.memory.starts, pieces))
 
 
 def memory_thinned(found: Recording, source: random.Random) -> Recording:
-    return replace(found, memory=thinned(found.memory, source))
+    return found._replace(memory=thinned(found.memory, source))
 
 
 def registers_random(found: Recording, source: random.Random) -> Recording:
@@ -68,49 +67,49 @@ def registers_random(found: Recording, source: random.Random) -> Recording:
             name: source.choice((value, source.getrandbits(64), source.randrange(1 << 47), 0, (1 << 64) - 1))
             for name, value in thread.registers.items()
         }
-        return replace(thread, registers=values)
+        return thread._replace(registers=values)
 
-    return replace(found, threads=tuple(map(changed, found.threads)))
+    return found._replace(threads=tuple(map(changed, found.threads)))
 
 
 def maps_changed(found: Recording, source: random.Random) -> Recording:
     kept = [mapping for mapping in found.maps if source.random() > 0.1]
     moved = [
-        replace(mapping, end=mapping.start + source.choice((1, 4096, mapping.end - mapping.start, 1 << 46)))
+        mapping._replace(end=mapping.start + source.choice((1, 4096, mapping.end - mapping.start, 1 << 46)))
         for mapping in kept
     ]
-    return replace(found, maps=tuple(sorted(moved, key=lambda mapping: mapping.start)))
+    return found._replace(maps=tuple(sorted(moved, key=lambda mapping: mapping.start)))
 
 
 def files_flipped(found: Recording, source: random.Random) -> Recording:
     def changed(file: RecordedFile) -> RecordedFile:
-        return replace(file, contents=flipped(file.contents, source, 100))
+        return file._replace(contents=flipped(file.contents, source, 100))
 
-    return replace(found, files=tuple(map(changed, found.files)))
+    return found._replace(files=tuple(map(changed, found.files)))
 
 
 def files_thinned(found: Recording, source: random.Random) -> Recording:
     def changed(file: RecordedFile) -> RecordedFile:
-        return replace(file, contents=thinned(file.contents, source))
+        return file._replace(contents=thinned(file.contents, source))
 
-    return replace(found, files=tuple(map(changed, found.files)))
+    return found._replace(files=tuple(map(changed, found.files)))
 
 
 def indexes_flipped(found: Recording, source: random.Random) -> Recording:
     def numbers(old: RecordedNumbers) -> RecordedNumbers:
-        return replace(old, contents=flipped(old.contents, source, 20))
+        return old._replace(contents=flipped(old.contents, source, 20))
 
     def changed(file: RecordedFile) -> RecordedFile:
         arrays = {kind: (numbers(first), numbers(second)) for kind, (first, second) in file.arrays.items()}
-        return replace(file, arrays=arrays)
+        return file._replace(arrays=arrays)
 
-    return replace(found, files=tuple(map(changed, found.files)))
+    return found._replace(files=tuple(map(changed, found.files)))
 
 
 def facts_changed(found: Recording, source: random.Random) -> Recording:
     garbage = ("", "\0", "7 (x) S " * 20, ["x"], [], None, -1.5, "0x")
     facts = {name: source.choice((value, *garbage)) for name, value in found.facts.items()}
-    return replace(found, facts=facts, auxv={key: source.getrandbits(64) for key in found.auxv})
+    return found._replace(facts=facts, auxv={key: source.getrandbits(64) for key in found.auxv})
 
 
 DAMAGES = (
