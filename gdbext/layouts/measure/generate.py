@@ -16,9 +16,10 @@ from typing import Any, Callable
 
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
-from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, torch_types
+from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, distributed_types, torch_types
 from gdbext.layouts.measure.measured import Measured, measure
 from gdbext.layouts.measure.parts import Parts
+from gdbext.layouts.measure.wants import Wants
 from gdbext.targets.host_files import HostFiles
 
 PRODUCER = "gdbext gen_layouts 1"
@@ -88,20 +89,41 @@ def torch_document(
 
 def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) -> tuple[Measured, Any]:
     """What the compiler laid out, and what libc10 says of its keys."""
-    wants = torch_types.wants()
+    types, distributed = torch_types.wants(), distributed_types.wants()
 
-    def types() -> dict[str, Any]:
+    def of_types() -> dict[str, Any]:
         place.show("compiling its headers")
-        return asdict(measure(wants, command, flags, place.folder))
+        return asdict(measure(types, command, flags, place.folder))
+
+    def of_distributed() -> dict[str, Any]:
+        place.show("compiling the headers of torch.distributed")
+        return asdict(_distributed(distributed, command, flags, place.folder / "distributed"))
 
     def keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
         return dispatch_key_dump.ask(torch, command, flags, place.folder)
 
-    table = f"types-{zlib.crc32(wants.source(()).encode()):08x}"  # another gdbext may want other types
-    found = Measured(**place.parts.get(table, types)), place.parts.get("keys", keys)
-    place.parts.remove(table, "keys")
-    return found
+    names = _part("types", types), _part("distributed", distributed)
+    found = Measured(**place.parts.get(names[0], of_types))
+    found.add(Measured(**place.parts.get(names[1], of_distributed)))
+    dispatch = place.parts.get("keys", keys)
+    place.parts.remove(*names, "keys")
+    return found, dispatch
+
+
+def _part(name: str, wants: Wants) -> str:
+    """The part's file, by what it was asked for: another gdbext may want other types."""
+    return f"{name}-{zlib.crc32(wants.source(()).encode()):08x}"
+
+
+def _distributed(wants: Wants, command: str, flags: list[str], folder: Path) -> Measured:
+    """The types of torch.distributed; all absent where its headers do not compile."""
+    folder.mkdir()
+    distributed_types.write_stubs(folder)
+    try:
+        return measure(wants, command, [*flags, "-idirafter", str(folder)], folder)
+    except LayoutError:
+        return Measured(command, absent=[want.name for want in wants.all])
 
 
 def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:

@@ -23,6 +23,13 @@ class Measured:
     constants: dict[str, int] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
 
+    def add(self, other: Measured) -> None:
+        """Take what ``other`` has besides; where both have a class, the one that is here stays."""
+        self.structs = {**other.structs, **self.structs}
+        self.enums = {**other.enums, **self.enums}
+        self.constants = {**other.constants, **self.constants}
+        self.absent += other.absent
+
 
 def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path) -> Measured:
     """Compile ``wants`` in ``folder`` and read what came out. Raises LayoutError."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from gdbext.errors import LayoutError
 from gdbext.layouts import store
 from gdbext.layouts.measure import dispatch_key_dump, generate
 from gdbext.layouts.measure.measured import Measured
 from gdbext.layouts.measure.parts import Parts
+from gdbext.layouts.measure.wants import Wants
 
 BUILD_ID = "ab" * 20
 
@@ -26,8 +28,11 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
 ) -> None:
     done: list[str] = []
 
-    def measure(*_: Any) -> Measured:
-        done.append("types")
+    def measure(wants: Wants, *_: Any) -> Measured:
+        is_distributed = any(want.name == "c10d::ProcessGroup" for want in wants.all)
+        done.append("distributed" if is_distributed else "types")
+        if is_distributed:
+            return Measured("g++", {"A": {"size": 2, "fields": {}}, "D": {"size": 3, "fields": {}}}, absent=["E"])
         return Measured("g++", {"A": {"size": 1, "fields": {}}}, absent=["B"])
 
     def ask(*_: Any) -> dict[str, Any]:
@@ -46,10 +51,11 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
 
     with pytest.raises(KeyboardInterrupt):
         parts("first")
-    assert [path.name.partition(".")[0] for path in cache.iterdir()] == [BUILD_ID]
+    assert {path.name.partition(".")[0] for path in cache.iterdir()} == {BUILD_ID}
     measured, keys = parts("second")
-    assert done == ["types", "keys", "keys"]
-    assert (measured.structs, measured.absent, keys) == ({"A": {"size": 1, "fields": {}}}, ["B"], {"key_names": []})
+    assert done == ["types", "distributed", "keys", "keys"]
+    assert measured.structs == {"A": {"size": 1, "fields": {}}, "D": {"size": 3, "fields": {}}}
+    assert (measured.absent, keys) == (["B", "E"], {"key_names": []})
     assert list(cache.iterdir()) == [], "the layout is whole, and is kept as such"
 
 
@@ -64,3 +70,18 @@ def test_a_damaged_part_is_made_again(cache: Path) -> None:
 def test_without_a_build_id_nothing_is_kept(cache: Path) -> None:
     assert Parts().get("keys", lambda: {"a": 1}) == {"a": 1}
     assert not cache.exists()
+
+
+def test_without_the_headers_of_torch_distributed_the_rest_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(wants: Wants, *_: Any) -> Measured:
+        if any(want.name == "c10d::ProcessGroup" for want in wants.all):
+            raise LayoutError("the headers do not compile")
+        return Measured("g++", {"A": {"size": 1, "fields": {}}})
+
+    monkeypatch.setattr(generate, "measure", measure)
+    monkeypatch.setattr(dispatch_key_dump, "ask", lambda *_: {})
+    measured, _ = generate._torch_parts(tmp_path, "true", [], generate.Workplace(tmp_path))
+    assert measured.structs == {"A": {"size": 1, "fields": {}}}
+    assert "c10d::FlightRecorder" in measured.absent
