@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import contract_schema
 import native_build
 import procfs
 import pythons
@@ -89,13 +90,23 @@ class Outcome:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be."""
+        """Standard output as the one JSON document that it must be, and as its schema has it."""
         try:
             document = json.loads(self.stdout)
         except ValueError as error:
             raise HarnessError(f"no JSON document on standard output ({error})\n{self}") from None
         assert isinstance(document, dict), self
+        if "schema" in document:
+            contract_schema.check(document)
         return document
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """All documents on standard output, a line each among other lines, as a debugger's session shows them."""
+        found = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"schema"')]
+        for document in found:
+            contract_schema.check(document)
+        return found
 
     def __str__(self) -> str:
         return (

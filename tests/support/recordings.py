@@ -12,6 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import contract_schema
+
 from gdbext.commands import registry
 from gdbext.inspection.session import Session
 from gdbext.targets.recording import reader
@@ -84,10 +86,11 @@ class Replay:
         return registry.execute(command, words, lambda: self.session)
 
     def document(self, command: str, *words: str) -> dict[str, Any]:
-        """A command's report as JSON."""
+        """A command's report as JSON, which is as its schema has it."""
         outcome = self.run(command, *words, "--json")
         assert outcome.status == 0, outcome.error
         found: dict[str, Any] = json.loads(outcome.output)
+        contract_schema.check(found)
         return found
 
     def text(self, command: str, *words: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
     before = gdb(f"source {INIT}", f"attach {plain.pid}", command)
     after = gdb(f"source {INIT}", command, pid=plain.pid)
     for outcome in (before, after):
-        (document,) = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+        (document,) = outcome.documents
         assert document["target"]["pid"] == plain.pid
         assert document["target"]["debugger"] == "gdb"
 
@@ -121,7 +120,7 @@ def test_the_selected_thread_and_frame_stay_selected(plain: Plain) -> None:
 
 def test_the_selected_thread_is_the_one_that_is_shown(plain: Plain) -> None:
     outcome = gdb(f"source {INIT}", "thread 2", "dispatch-bt --json", "thread 4", "dispatch-bt --json", pid=plain.pid)
-    documents = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+    documents = outcome.documents
     assert [document["threads"][0]["number"] for document in documents] == [2, 4]
 
 
@@ -144,7 +143,7 @@ def test_what_was_read_is_forgotten_when_the_process_runs(program: Path) -> None
          "-ex", "continue", "-ex", "dispatch-bt --json", "--args", program, "2", "crash"],
         timeout=60,
     )  # fmt: skip
-    first, second = (json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"'))
+    first, second = outcome.documents
     assert first["threads"][0]["signal"] is None
     assert second["threads"][0]["signal"] == "SIGSEGV"
 
@@ -161,7 +160,7 @@ def test_after_the_process_has_ended() -> None:
         ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "run", "-ex", "dispatch-bt --json",
          "--args", "/bin/true"]
     )  # fmt: skip
-    (document,) = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+    (document,) = outcome.documents
     assert "no process" in document["errors"][0]["what"]
 
 
@@ -202,7 +201,7 @@ def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: P
         outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-c", core, *pairs])
     finally:
         hidden.rename(program)
-    (document,) = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+    (document,) = outcome.documents
     (thread,) = document["threads"]
     assert document["target"]["kind"] == "core"
     assert thread["number"] == 2
@@ -216,5 +215,5 @@ def test_gdbserver(plain: Plain) -> None:
         pytest.skip("no gdbserver here")
     words = [f"target remote | gdbserver --once --attach - {plain.pid}", f"source {INIT}", "dispatch-bt --all --json"]
     outcome = gdb(*words, "detach")
-    (document,) = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+    (document,) = outcome.documents
     assert {thread["tid"] for thread in document["threads"]} == {thread["tid"] for thread in plain.truth["threads"]}

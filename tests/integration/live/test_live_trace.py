@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import contract_schema
 import native_build
 import pytest
 from harness import DISPATCH, INFERIORS, PATIENCE, Outcome, run, wait_until
@@ -100,7 +101,9 @@ def test_chrome_trace_is_nested(tmp_path: Path) -> None:
     output = tmp_path / "trace.json"
     outcome = trace(["aten::linear", "aten::mm.default", "--output", str(output)], "linear")
     assert outcome.status == 0, outcome
-    events = json.loads(output.read_text())["traceEvents"]
+    document = json.loads(output.read_text())
+    contract_schema.check(document, "chrome_trace")
+    events = document["traceEvents"]
     assert {event["cat"] for event in events} == {"call", "redispatch", "kernel"}
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     linear = [event for event in events if event["name"] == "aten::linear"]

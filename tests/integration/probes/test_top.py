@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import contract_schema
 import procfs
 import pytest
 from harness import DISPATCH, Inferior, run, started, wait_until
@@ -51,6 +52,7 @@ def top(inferior: Inferior, work: Callable[[], Any], *args: str) -> dict[str, An
     import json
 
     document: dict[str, Any] = json.loads(stdout)
+    contract_schema.check(document)
     return document
 
 

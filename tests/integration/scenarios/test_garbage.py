@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import contract_schema
 import pytest
 from harness import Inferior, Pool
 from overlay import OverlayTarget
@@ -134,7 +135,9 @@ def test_garbage_in_what_is_followed(subject: Subject, seed: int, monkeypatch: p
         assert "internal error" not in outcome.error, f"{command}: {outcome.error}"
         assert outcome.status == 0 or ("try:" in outcome.error or "why:" in outcome.error), outcome.error
         if "--native" in command and outcome.status == 0:
-            check_claims(subject, json.loads(outcome.output), patches)
+            document = json.loads(outcome.output)
+            contract_schema.check(document)
+            check_claims(subject, document, patches)
 
 
 def is_readable(target: CoreTarget, word: int) -> bool:

@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
+import contract_schema
 import pytest
 from fake_target import FakeTarget
 
@@ -219,7 +220,9 @@ def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
     trace.ended(outer)
     trace.dispatch(last)
     trace.close()
-    events = json.loads(b"".join(parts))["traceEvents"]
+    document = json.loads(b"".join(parts))
+    contract_schema.check(document, "chrome_trace")
+    events = document["traceEvents"]
     assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
     assert [one["args"]["returned"] for one in events] == [False, True, False]
     assert {one["pid"] for one in events} == {42}
@@ -235,12 +238,15 @@ def test_json_lines() -> None:
     parts: list[bytes] = []
     trace = JsonTrace(json_lines(parts.append))
     one = dispatch(1, 1, 2)
+    trace.entry(1, 1, "call", "op1")
     trace.dispatch(one)
     trace.step(one, "enter", "x")
     trace.ended(one)
     documents = [json.loads(part) for part in parts]
-    assert [document["step"] for document in documents] == ["dispatch", "enter", "end"]
-    assert {document["number"] for document in documents} == {1}
+    for document in documents:
+        contract_schema.check(document, "trace_event")
+    assert [document["step"] for document in documents] == ["entry", "dispatch", "enter", "end"]
+    assert {document["number"] for document in documents[1:]} == {1}
 
 
 @pytest.mark.parametrize(

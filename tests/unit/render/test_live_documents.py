@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import contract_schema
 import pytest
 
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
@@ -48,10 +49,14 @@ TRACE = TraceSection(
     notes=("slow",),
 )
 
+END = {"step": "end", "tid": 9, "number": 1, "returned": True}
+
 
 def document(name: str, section: Section) -> Any:
     report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
-    return json.loads(json_report.render(report, pretty=False))[name]
+    whole = json.loads(json_report.render(report, pretty=False))
+    contract_schema.check(whole)
+    return whole[name]
 
 
 def text(name: str, section: Section) -> str:
@@ -108,8 +113,8 @@ def test_a_trace_as_json() -> None:
 
 
 def test_events_of_a_trace_are_in_the_document_only_where_they_went_nowhere_else() -> None:
-    section = TraceSection(0, (), 1, Ending(EndingKind.ASKED, ""), events=({"step": "end", "number": 1},))
-    assert document("trace", section)["events"] == [{"step": "end", "number": 1}]
+    section = TraceSection(0, (), 1, Ending(EndingKind.ASKED, ""), events=(END,))
+    assert document("trace", section)["events"] == [END]
 
 
 def test_a_trace_as_text() -> None:

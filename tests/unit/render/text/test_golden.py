@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import contract_schema
 import pytest
 from recordings import Replay
 
@@ -20,6 +21,7 @@ from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.render.json import json_report
 from gdbext.render.text import text_report
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -105,6 +107,11 @@ def test_the_text_of_a_recorded_process(name: str, update_golden: bool) -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_the_text_of_a_report_made_here(name: str, update_golden: bool) -> None:
     compare(name, text_report.render(MADE[name]), update_golden)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_document_of_a_report_made_here(name: str) -> None:
+    contract_schema.check(json_report.document(MADE[name]))
 
 
 def compare(name: str, text: str, update: bool) -> None:

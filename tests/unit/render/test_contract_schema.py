@@ -1,0 +1,185 @@
+"""docs/gdbext-1.schema.json: the documents of all commands are as it says, and its words are those of the code."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import contract_schema
+import pytest
+from recordings import Replay
+
+from gdbext.commands import registry
+from gdbext.errors import TargetError
+from gdbext.live.breakpoints.break_plan import PLACES
+from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.dispatch.dispatch_frame import DispatchStage
+from gdbext.model.ending import EndingKind
+from gdbext.model.finding_kind import FindingKind
+from gdbext.model.symbol_check import SymbolStatus
+from gdbext.model.threads.frame import FrameKind
+from gdbext.model.threads.thread_progress import Progress
+from gdbext.model.threads.thread_report import RunState
+from gdbext.model.threads.wait_kind import WaitKind
+from gdbext.render.json.json_report import _WAIT_CERTAINTY
+from gdbext.torch.registry import redispatch_chain
+
+DEFINITIONS: dict[str, Any] = contract_schema.schema()["$defs"]
+GDBEXT = Path(registry.__file__).parents[1]
+RECORDED = (
+    ("gil-mutex", "dispatch-diagnose"),
+    ("gil-mutex", "all-threads", "--stacks", "--why"),
+    ("meta-mm", "dispatch-bt", "--all", "--native", "--why"),
+    ("meta-mm", "dispatch-info"),
+    ("meta-mm", "dispatch-keyset", "Meta,AutogradMeta"),
+    ("meta-mm", "dispatch-lookup", "aten::mm", "Meta,AutogradMeta"),
+    ("meta-mm", "dispatch-op", "aten::mm", "--why"),
+    ("meta-mm", "dispatch-tls"),
+)
+
+
+@pytest.fixture(scope="module")
+def replays() -> dict[str, Replay]:
+    return {name: Replay(name) for name, *_ in RECORDED}
+
+
+@pytest.mark.parametrize("words", RECORDED, ids=" ".join)
+def test_a_recorded_process(replays: dict[str, Replay], words: tuple[str, ...]) -> None:
+    name, *command = words
+    contract_schema.check(replays[name].document(*command))
+
+
+def test_the_document_of_a_failure() -> None:
+    def refuse() -> Any:
+        raise TargetError("it ended", why="it was killed", help="use its core")
+
+    contract_schema.check(json.loads(registry.execute("dispatch-bt", ["--json"], refuse).output))
+
+
+def words_of(enum: type[Enum]) -> list[str]:
+    return [member.value for member in enum]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (("wait_kind",), words_of(WaitKind)),
+        (("finding_kind",), words_of(FindingKind)),
+        (("verdict", "properties", "kind"), [kind.value for kind in FindingKind if kind is not FindingKind.NOTE]),
+        (("confidence",), words_of(Certainty)),
+        (("wait", "properties", "certainty"), list(dict.fromkeys(_WAIT_CERTAINTY.values()))),
+        (("event",), words_of(DispatchEvent)),
+        (("stage",), words_of(DispatchStage)),
+        (("run_state",), words_of(RunState)),
+        (("frame", "properties", "kind"), words_of(FrameKind)),
+        (("progress",), words_of(Progress)),
+        (("symbol", "properties", "status"), words_of(SymbolStatus)),
+        (("ending", "properties", "kind"), words_of(EndingKind)),
+        (("breaks", "properties", "requests", "items", "properties", "where"), list(PLACES)),
+        (
+            ("lookup", "properties", "chain", "items", "properties", "certainty"),
+            [redispatch_chain.EXPECTED, redispatch_chain.END, redispatch_chain.UNKNOWN],
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_words_are_those_of_the_code(place: tuple[str, ...], expected: list[str]) -> None:
+    found: Any = DEFINITIONS
+    for name in place:
+        found = found[name]
+    assert found["enum"] == expected
+
+
+def test_every_section_of_the_code_is_a_member_of_the_report() -> None:
+    """A section that a command adds and the schema lacks would be found only where a test runs that command."""
+    named = re.compile(r'^    name: ClassVar\[str\] = "(\w+)"$', re.MULTILINE)
+    sections = {name for file in GDBEXT.rglob("*.py") for name in named.findall(file.read_text())}
+    report = contract_schema.schema()
+    assert sections == set(report["properties"]) - set(report["required"])
+
+
+def references(node: Any) -> set[str]:
+    """The names of all definitions that are referred to."""
+    if isinstance(node, dict):
+        here = {str(node["$ref"]).rpartition("/")[2]} if "$ref" in node else set()
+        return here.union(*map(references, node.values()))
+    return set().union(*map(references, node)) if isinstance(node, list) else set()
+
+
+def test_every_definition_is_used_and_there() -> None:
+    alone = {"chrome_trace"}
+    """Documents of their own."""
+    assert references(contract_schema.schema()) | alone == set(DEFINITIONS)
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return Replay("gil-mutex").document("dispatch-diagnose")
+
+
+def put(document: dict[str, Any], place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """A copy with that value at that place; ``...`` takes the member away."""
+    changed = copy.deepcopy(document)
+    inside: Any = changed
+    for step in place[:-1]:
+        inside = inside[step]
+    if value is ...:
+        del inside[place[-1]]
+    else:
+        inside[place[-1]] = value
+    return changed
+
+
+FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
+    (("verdict", "kind"), "deadlok", "document.verdict.kind is 'deadlok', not one of"),
+    (("verdict", "kind"), "note", "document.verdict.kind is 'note', not one of"),
+    (("verdict", "advise"), [], "document.verdict.advise is not allowed"),
+    (("verdict",), ..., "document.verdict is missing"),
+    (("threads", 0, "tid"), "7", "document.threads[0].tid is '7', not of type integer"),
+    (("threads", 0, "tid"), True, "document.threads[0].tid is True, not of type integer"),
+    (("threads", 0, "tid"), -1, "document.threads[0].tid is -1, not at least 0"),
+    (("threads", 0, "stat"), "waiting", "document.threads[0].stat is not allowed"),
+    (("threads", 0, "holds"), [{"kind": "mutex", "name": ""}], "document.threads[0].holds[0].address is missing"),
+    (("threads", 0, "wait"), {}, "document.threads[0].wait.kind is missing"),
+    (("target", "debugger"), "windbg", "document.target.debugger is 'windbg', not one of"),
+    (("errors",), [{"what": "", "where": "", "why": "", "help": ""}], "document.errors[0].what is '', not long enough"),
+    (("findings",), None, "document.findings is None, not of type array"),
+    (("sections",), {}, "document.sections is not allowed"),
+    (("samples",), {"count": 2, "seconds": 1, "threads": [{"tid": 1, "progress": "went"}]}, "'went', not one of"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "fault"), FAULTS, ids=[fault for _, _, fault in FAULTS])
+def test_a_fault_is_found(document: dict[str, Any], place: tuple[str | int, ...], value: Any, fault: str) -> None:
+    found = contract_schema.faults(put(document, place, value))
+    assert fault in found[0]
+
+
+def test_addresses_are_hexadecimal(document: dict[str, Any]) -> None:
+    waiting = next(index for index, thread in enumerate(document["threads"]) if thread["wait"])
+    changed = put(document, ("threads", waiting, "wait", "address"), "7f00")
+    assert contract_schema.faults(changed) == [
+        f"document.threads[{waiting}].wait.address is '7f00', not like ^0x[0-9a-f]+$"
+    ]
+
+
+def test_long_lists_are_looked_at_all_over(document: dict[str, Any]) -> None:
+    thread = document["threads"][0]
+    changed = put(document, ("threads",), [thread] * 3000 + [{**thread, "stat": ""}] * 3000)
+    assert 190 < len(contract_schema.faults(changed)) < 430
+
+
+def test_a_schema_with_an_unknown_keyword_is_refused() -> None:
+    with pytest.raises(ValueError, match="'maximum' is not a keyword"):
+        contract_schema.Compiler({}).compile({"type": "integer", "maximum": 7})
+
+
+def test_a_document_of_an_unknown_schema_is_refused() -> None:
+    assert contract_schema.faults({"schema": "gdbext/99"}) == [
+        "document.schema is 'gdbext/99', of which docs/ has no schema"
+    ]
