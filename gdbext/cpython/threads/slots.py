@@ -26,6 +26,13 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     return {name: value for name, value in found if value}
 
 
+def namespace_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the dict of the frame's global variables. Raises MemoryFault, LayoutError."""
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return runtime.memory.u64(frame.address + runtime.layout.offset("PyFrameObject", "f_globals"))
+    return runtime.memory.u64(frame.address + runtime.layout.offset("_PyInterpreterFrame", "f_globals"))
+
+
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
     """All objects on the value stack, also above its top: what is used and what is left over cannot be
     distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""

@@ -14,6 +14,7 @@ _RENDERERS = {
     "breaks": "breaks_document",
     "trace": "trace_document",
     "info": "target_info_document",
+    "tensor": "tensor_document",
 }
 """Section name to the module here whose ``document(section, why)`` renders it. The others, as new ones should be, are
 rendered by ``plain``: their fields are their members."""

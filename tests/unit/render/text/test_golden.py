@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import contract_schema
+import made_tensors
 import pytest
 from recordings import Replay
 
@@ -81,6 +82,8 @@ TOP = (
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
 MADE = {
+    "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
+    "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
     "trace-open": Report("dispatch-trace", None, "trace", sections=(TRACE_OPEN,)),
     "trace-one": Report(
         "dispatch-trace", None, "trace", sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)

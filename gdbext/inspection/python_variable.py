@@ -1,0 +1,203 @@
+"""A Python variable by the name that people write: ``x``, ``self.weight``, ``batch[0]``, ``state["step"]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.cpython.threads.slots import locals_of, namespace_of
+from gdbext.errors import GdbextError, UsageError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.python_frame import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.thread_state import ThreadState
+
+_NAME = re.compile(r"[^\W\d]\w*")
+_STEP = re.compile(r"""\.([^\W\d]\w*)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)')\]""")
+_MODULE_DICTS = ("_parameters", "_buffers", "_modules")
+"""Where torch.nn.Module keeps what its __getattr__ finds (torch/nn/modules/module.py)."""
+_NAMES_SHOWN = 8
+_NAMES_READ = 2000
+
+
+class Step(NamedTuple):
+    """One step of a path: an attribute, an index, or a key that is a str."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return {"attribute": f".{self.text}", "index": f"[{self.text}]"}.get(self.kind, f"[{self.text!r}]")
+
+
+def parse(path: str) -> tuple[str, tuple[Step, ...]]:
+    """(name, steps). Raises UsageError."""
+    head = _NAME.match(path)
+    steps: list[Step] = []
+    at = head.end() if head else 0
+    while head is not None and at < len(path):
+        found = _STEP.match(path, at)
+        if found is None:
+            break
+        attribute, index, *keys = found.groups()
+        if attribute is not None:
+            steps.append(Step("attribute", attribute))
+        elif index is not None:
+            steps.append(Step("index", index))
+        else:
+            steps.append(Step("key", next(key for key in keys if key is not None)))
+        at = found.end()
+    if head is None or at < len(path):
+        raise UsageError(
+            f"{path!r} is not the name of a variable",
+            why="names, attributes, and indices that are numbers or strings can be read without running the program",
+            help="--py x   --py self.weight   --py batch[0]   --py state['step']",
+        )
+    return head.group(), tuple(steps)
+
+
+class PythonVariables:
+    """Finds variables in the frames of one thread."""
+
+    def __init__(self, runtime: PythonRuntime, states: Sequence[ThreadState]) -> None:
+        self._runtime = runtime
+        self._frames = [frame for state in states for frame in runtime.frames.stack(state).frames]
+
+    def find(self, path: str) -> int:
+        """Address of the object. Raises UsageError with the nearest names, MemoryFault, BadData."""
+        name, steps = parse(path)
+        found = self._variable(name)
+        if found is None:
+            raise self._unknown(name)
+        done = name
+        for step in steps:
+            following = self._follow(found, step)
+            if following is None:
+                raise self._no_step(found, done, step)
+            found, done = following, f"{done}{step}"
+        return found
+
+    def hint(self, path: str, address: int) -> str:
+        """What can be asked of an object that is no tensor."""
+        items = self._sequence(address)
+        if items is not None:
+            return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
+        names = [name for name in self._attributes(address) if not name.startswith("_")]
+        return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])}" if names else "it has no attributes"
+
+    def _variable(self, name: str) -> int | None:
+        """In the innermost frame that has it: all frames' own variables first, then their modules'."""
+        for variables in (self._locals, self._globals):
+            for frame in self._frames:
+                found = variables(frame).get(name)
+                if found:
+                    return found
+        return None
+
+    def _locals(self, frame: PythonFrame) -> dict[str, int]:
+        try:
+            return locals_of(self._runtime, frame)
+        except GdbextError:
+            return {}
+
+    def _globals(self, frame: PythonFrame) -> dict[str, int]:
+        try:
+            namespace = namespace_of(self._runtime, frame)
+            return dict(self._named(self._runtime.dicts.items(namespace, _NAMES_READ)))
+        except GdbextError:
+            return {}
+
+    def _named(self, items: Iterable[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+        """Items whose key is a str."""
+        for key, value in items:
+            try:
+                yield self._runtime.objects.text(key, 200), value
+            except GdbextError:
+                continue
+
+    # --- one step --------------------------------------------------------------------------------
+
+    def _follow(self, address: int, step: Step) -> int | None:
+        if step.kind == "attribute":
+            return self._attributes(address).get(step.text)
+        objects = self._runtime.objects
+        if objects.is_dict(address):
+            return self._item(address, step)
+        if step.kind == "key":
+            return None
+        items = self._sequence(address)
+        if items is None:  # nn.Sequential, nn.ModuleList, nn.ParameterList
+            return self._attributes(address).get(step.text)
+        index = int(step.text)
+        return items[index] if -len(items) <= index < len(items) else None
+
+    def _sequence(self, address: int) -> Sequence[int] | None:
+        objects = self._runtime.objects
+        for read in (objects.list_items, objects.tuple_items):
+            try:
+                return read(address)
+            except GdbextError:
+                continue
+        return None
+
+    def _item(self, address: int, step: Step) -> int | None:
+        for key, value in self._runtime.dicts.items(address):
+            if self._is_key(key, step):
+                return value
+        return None
+
+    def _is_key(self, key: int, step: Step) -> bool:
+        objects = self._runtime.objects
+        if step.kind == "key":
+            return objects.text_equals(key, step.text)
+        try:
+            return objects.integer(key) == int(step.text)
+        except GdbextError:
+            return False
+
+    def _attributes(self, address: int) -> dict[str, int]:
+        """The object's own attributes, and those that a torch.nn.Module finds in its dictionaries."""
+        try:
+            found = dict(self._named(islice(self._runtime.dicts.attributes(address), _NAMES_READ)))
+        except GdbextError:
+            return {}
+        for name in _MODULE_DICTS:
+            held = found.get(name)
+            if held and self._runtime.objects.is_dict(held):
+                for inner, value in self._named(self._runtime.dicts.items(held, _NAMES_READ)):
+                    found.setdefault(inner, value)
+        return found
+
+    # --- what to say when there is none ----------------------------------------------------------
+
+    def _unknown(self, name: str) -> UsageError:
+        if not self._frames:
+            return UsageError(
+                f"there is no Python variable {name!r}: the thread runs no Python code",
+                help="choose a thread with: --thread TID   (all-threads lists them)",
+            )
+        names = {known: None for frame in self._frames for known in self._locals(frame)}
+        for frame in self._frames:
+            names.update(dict.fromkeys(known for known in self._globals(frame) if not known.startswith("__")))
+        return _nearest(f"there is no Python variable {name!r} in the frames of this thread", name, list(names))
+
+    def _no_step(self, address: int, done: str, step: Step) -> UsageError:
+        kind = self._runtime.objects.type_of(address).name
+        if step.kind == "attribute":
+            what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
+            return _nearest(what, step.text, list(self._attributes(address)))
+        items = self._sequence(address)
+        size = f"; it has {len(items)} items" if items is not None else ""
+        return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")
+
+
+def _nearest(what: str, name: str, names: Sequence[str]) -> UsageError:
+    import difflib
+
+    near = difflib.get_close_matches(name, names, _NAMES_SHOWN, 0.5)
+    shown = near or sorted(names)[:_NAMES_SHOWN]
+    why = f"did you mean {' or '.join(near)}?" if near else "it may be in another thread, or not assigned yet"
+    return UsageError(what, why=why, help=f"there is: {', '.join(shown)}" if shown else "there are no names at all")

@@ -1,0 +1,187 @@
+"""The fields of a ``c10::TensorImpl`` and of what hangs on it: storage, autograd, version, names, sizes.
+
+Sources: c10/core/TensorImpl.h, StorageImpl.h, torch/csrc/autograd/variable.h and function.h, 2.13.0. A field that the
+layout lacks is unknown, and so is one that cannot be read.
+"""
+
+from __future__ import annotations
+
+from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.layouts.layout import Layout
+from gdbext.model.sections.tensor_section import GradFunction, StorageReport
+from gdbext.process.memory import Memory
+from gdbext.process.struct_view import StructView
+from gdbext.torch.tensors.vtables import ClassNames, plain_class
+from gdbext.torch.values.dtype import device_text
+from gdbext.torch.values.optional import optional_shape
+
+_IMPL = "c10::TensorImpl"
+_STRONG = (1 << 32) - 1
+"""The lower half of ``combined_refcount_`` counts strong references (c10/util/intrusive_ptr.h, since 2.10)."""
+_MAX_UNREPRESENTABLE = -(1 << 62) - 1
+"""c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
+_DIMENSIONS = 64
+_STORAGE_LIMIT = 1 << 50
+"""Bytes: no machine has a petabyte."""
+_CONTIGUITY = {
+    "is_contiguous_": "contiguous",
+    "is_channels_last_contiguous_": "channels_last",
+    "is_channels_last_3d_contiguous_": "channels_last_3d",
+    "is_non_overlapping_and_dense_": "non-overlapping and dense",
+}
+
+
+class TensorFields:
+    """Reads the fields of one torch's tensors."""
+
+    def __init__(self, memory: Memory, layout: Layout, classes: ClassNames) -> None:
+        """Raises LayoutError."""
+        self._memory = memory
+        self._layout = layout
+        self._classes = classes
+        self._impl = layout.struct(_IMPL)
+        self._devices = {number: name for name, number in layout.enum("c10::DeviceType").items()}
+
+    def view(self, address: int) -> StructView:
+        """The TensorImpl there."""
+        return StructView(self._memory, address, self._impl)
+
+    def references(self, address: int, struct: str = _IMPL) -> int:
+        """Strong references to an object of such a class. Raises LayoutError, MemoryFault."""
+        fields = self._layout.struct(struct).fields
+        if "combined_refcount_" in fields:
+            return self._memory.u64(address + fields["combined_refcount_"].offset) & _STRONG
+        field = fields.get("refcount_")
+        if field is None:
+            raise LayoutError(f"the layout of {struct} has no reference count")
+        count = self._memory.u64(address + field.offset)
+        return count if field.size == 8 else count & _STRONG
+
+    def numel(self, address: int) -> int:
+        """As the tensor keeps it."""
+        return self.view(address).i64("numel_")
+
+    def storage_offset(self, address: int) -> int:
+        """In elements."""
+        return self.view(address).i64("storage_offset_")
+
+    def version(self, address: int) -> int | None:
+        """The version counter; None for an inference tensor."""
+        counter = self._memory.u64(address + self._at(_IMPL, "version_counter_"))
+        if not counter:
+            return None
+        return self._memory.u32(counter + self._at("c10::VariableVersion::VersionCounter", "version_"))
+
+    def contiguity(self, address: int) -> tuple[str, ...]:
+        """The flags of the tensor that are set."""
+        view = self.view(address)
+        return tuple(name for field, name in _CONTIGUITY.items() if field in self._impl.fields and view.bits(field))
+
+    def python_object(self, address: int) -> int:
+        """Its PyObject*; 0 without one. The lowest bits of older versions say who owns it."""
+        slot = address + self._at(_IMPL, "pyobj_slot_")
+        return self._memory.u64(slot + self._at("c10::impl::PyObjectSlot", "pyobj_")) & ~7
+
+    # --- storage ---------------------------------------------------------------------------------
+
+    def storage(self, address: int) -> StorageReport | None:
+        """The tensor's storage; None without one. Raises BadData for one that cannot be."""
+        storage = self._memory.u64(address + self._at(_IMPL, "storage_"))
+        if not storage:
+            return None
+        shape = self._layout.struct("c10::StorageImpl")
+        base = storage + shape.offset("data_ptr_")
+        data = self._memory.u64(base + self._at("c10::DataPtr", "ptr_"))
+        size = self._memory.i64(storage + shape.offset("size_bytes_"))
+        if not _MAX_UNREPRESENTABLE < size < _STORAGE_LIMIT or size < 0:
+            raise BadData(f"the storage at {storage:#x} claims {size} bytes")
+        kind, index = self._memory.read(base + self._at("c10::DataPtr", "device_"), 2)
+        device, shared = device_text(self._devices, kind, index), self.references(storage, "c10::StorageImpl")
+        return StorageReport(storage, data, size, device, shared)
+
+    # --- autograd --------------------------------------------------------------------------------
+
+    def autograd(self, address: int) -> int:
+        """Address of its AutogradMeta; 0 without one, as tensors have it that never required a gradient."""
+        return self._memory.u64(address + self._at(_IMPL, "autograd_meta_"))
+
+    def requires_grad(self, address: int) -> bool:
+        """As ``tensor.requires_grad``: set, or computed from tensors that require it."""
+        meta = self.autograd(address)
+        if not meta:
+            return False
+        return self._flag(meta, "requires_grad_") or bool(self.grad_node(address))
+
+    def is_view(self, address: int) -> bool:
+        """Whether autograd knows it as a view of another tensor."""
+        meta = self.autograd(address)
+        return bool(meta) and self._flag(meta, "is_view_")
+
+    def _flag(self, meta: int, name: str) -> bool:
+        return self._memory.u8(meta + self._at("torch::autograd::AutogradMeta", name)) != 0
+
+    def grad_node(self, address: int) -> int:
+        """Address of the torch::autograd::Node that made it; 0 for a leaf."""
+        meta = self.autograd(address)
+        return self._memory.u64(meta + self._at("torch::autograd::AutogradMeta", "grad_fn_")) if meta else 0
+
+    def grad(self, address: int) -> int:
+        """Address of the TensorImpl of ``tensor.grad``; 0 without one."""
+        meta = self.autograd(address)
+        return self._memory.u64(meta + self._at("torch::autograd::AutogradMeta", "grad_")) if meta else 0
+
+    def node(self, address: int) -> GradFunction:
+        """A Node's name and sequence number. Raises BadData, MemoryFault."""
+        names = self._classes.of(address)
+        if not names:
+            raise BadData(f"there is no autograd node at {address:#x}")
+        return GradFunction(plain_class(names[0]), self._sequence(address))
+
+    def _sequence(self, address: int) -> int | None:
+        try:
+            return self._memory.u64(address + self._at("torch::autograd::Node", "sequence_nr_"))
+        except GdbextError:
+            return None
+
+    def node_object(self, address: int) -> int:
+        """The PyObject of a Node that Python code defines (PyNode, torch/csrc/autograd/python_function.h): its first
+        member behind those of Node."""
+        return self._memory.u64(address + self._layout.struct("torch::autograd::Node").size)
+
+    # --- sizes that are symbolic -----------------------------------------------------------------
+
+    def symbolic(self, address: int, which: str) -> tuple[int | None, ...] | None:
+        """``sizes_`` or ``strides_`` of a tensor with symbolic shape: None for each that is an expression."""
+        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
+        if not extra:
+            return None
+        shape = self._memory.u64(extra + self._at("c10::ExtraMeta", "symbolic_shape_meta_"))
+        if not shape:
+            return None
+        vector = shape + self._at("c10::SymbolicShapeMeta", which)
+        begin = self._memory.u64(vector + self._at("c10::SmallVector", "BeginX"))
+        count = self._memory.u32(vector + self._at("c10::SmallVector", "Size"))
+        if count > _DIMENSIONS:
+            raise BadData(f"the tensor at {address:#x} claims {count} dimensions")
+        words = self._memory.words(begin, count)
+        numbers = (word - (1 << 64) if word >> 63 else word for word in words)
+        return tuple(None if number <= _MAX_UNREPRESENTABLE else number for number in numbers)
+
+    def fake_device(self, address: int) -> str | None:
+        """The device that a fake tensor stands for; None for any other, and in versions where Python alone knows it."""
+        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
+        field = self._layout.struct("c10::ExtraMeta").fields.get("fake_device_") if extra else None
+        if field is None:
+            return None
+        shape = optional_shape(self._layout, "c10::Device")
+        kind, index = self._memory.read(extra + field.offset + shape.value, 2)
+        if not self._memory.u8(extra + field.offset + shape.engaged):
+            return None
+        return device_text(self._devices, kind, index)
+
+    def held(self, address: int, implementation: str, member: str) -> int:
+        """The TensorImpl of an ``at::Tensor`` member of a class derived from TensorImpl. Raises LayoutError."""
+        return self._memory.u64(address + self._at(implementation, member))
+
+    def _at(self, struct: str, member: str) -> int:
+        return self._layout.struct(struct).offset(member)

@@ -1,0 +1,208 @@
+"""500 tensors of all dtypes, strides and sizes, and what PyTorch itself says of each.
+
+Every tensor is in the list ``kept`` and in the truth, by the address of its TensorImpl.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+
+import torch
+import truth
+
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
+UNSIGNED = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+COMPLEX = [torch.complex32, torch.complex64, torch.complex128]
+SMALL = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
+SHAPES = [(), (1,), (7,), (0,), (3, 0, 2), (64,), (65,), (4, 4), (2, 3, 5), (5, 1, 6), (33, 17), (2, 2, 2, 2, 2, 2),
+          (300, 40), (4, 3, 8, 8)]  # fmt: skip
+
+
+def source(shape, dtype, rng):
+    """A contiguous tensor with all that its dtype can hold: every code of a small one, NaNs, infinities, zeros."""
+    count = math.prod(shape)
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape).bool()
+    if dtype in SMALL:
+        return torch.tensor([rng.randrange(256) for _ in range(count)], dtype=torch.uint8).reshape(shape).view(dtype)
+    if dtype in INTEGERS + UNSIGNED:
+        bits = 8 * torch.empty(0, dtype=dtype).element_size()
+        words = torch.tensor([rng.randrange(-(1 << 63), 1 << 63) >> (64 - bits) for _ in range(count)])
+        return words.reshape(shape).to(dtype)
+    if dtype in COMPLEX:
+        parts = source((*shape, 2), {torch.complex32: torch.float16, torch.complex64: torch.float32,
+                                     torch.complex128: torch.float64}[dtype], rng)  # fmt: skip
+        return torch.view_as_complex(parts.contiguous())
+    values = torch.randn(shape, dtype=torch.float64) * 10 ** rng.randint(-3, 3)
+    flat = values.view(-1)
+    for special in (math.nan, math.inf, -math.inf, 0.0):
+        if count and rng.random() < 0.3:
+            flat[rng.randrange(count)] = special
+    return values.to(dtype)
+
+
+def strided(tensor, rng):
+    """The tensor, or a view with other strides."""
+    kind = rng.randrange(8)
+    if kind == 1 and tensor.dim() > 1:
+        return tensor.transpose(0, -1)
+    if kind == 2 and tensor.dim() and tensor.shape[-1] > 2:
+        return tensor[..., ::2]
+    if kind == 3 and tensor.dim() and tensor.shape[0] > 1:
+        return tensor[1:]
+    if kind == 4:
+        return tensor.expand(3, *tensor.shape)
+    if kind == 5 and tensor.dim() == 4:
+        return tensor.contiguous(memory_format=torch.channels_last)
+    if kind == 6 and tensor.dim() == 1 and tensor.shape[0] > 5:
+        return tensor.as_strided((tensor.shape[0] - 3, 3), (1, 1), 1)
+    if kind == 7 and tensor.is_complex():
+        return tensor.conj() if rng.random() < 0.5 or tensor.dtype is torch.complex32 else tensor.conj().imag
+    return tensor
+
+
+def number(value):
+    """As the report writes numbers that JSON lacks."""
+    if isinstance(value, list):
+        return [number(each) for each in value]
+    if isinstance(value, complex):
+        return [number(value.real), number(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def wide(tensor):
+    """In a dtype in which PyTorch calculates exactly, or in double precision."""
+    if tensor.is_complex():
+        return tensor.resolve_conj().to(torch.complex128)
+    if tensor.is_floating_point() or tensor.is_quantized:
+        return (tensor.dequantize() if tensor.is_quantized else tensor.resolve_neg()).double()
+    return tensor
+
+
+def expected(tensor):
+    """PyTorch's own statistics, of all elements that are not NaN."""
+    values = wide(tensor).reshape(-1)
+    nan = torch.isnan(values) if values.is_floating_point() or values.is_complex() else torch.zeros(values.shape).bool()
+    facts = {"nan": int(nan.sum()), "first_nan": None, "min": None, "max": None, "mean": None, "std": None, "inf": 0}
+    facts["zeros"] = sum(1 for each in values.tolist() if each == 0)
+    if facts["nan"]:
+        where = int(nan.nonzero()[0])
+        facts["first_nan"] = [int(each) for each in torch.unravel_index(torch.tensor(where), tensor.shape)]
+    values = values[~nan] if facts["nan"] else values
+    if values.is_floating_point() or values.is_complex():
+        facts["inf"] = int(torch.isinf(values).sum())
+    if len(values) == 0:
+        return facts
+    if not values.is_complex():
+        numbers = values.tolist()
+        facts.update(min=number(min(numbers)), max=number(max(numbers)))
+    exact = values.to(torch.complex128 if values.is_complex() else torch.float64)
+    facts["mean"] = number(exact.mean().item())
+    if values.is_complex():  # the division in a complex mean makes NaNs of infinities
+        facts["mean"] = [number(part.mean().item()) for part in torch.view_as_real(exact).T]
+    if len(values) > 1:
+        facts["std"] = number(exact.std().item())
+    return facts
+
+
+def record(tensor, label, **more):
+    """Everything that a report of the tensor must agree with."""
+    shown = tensor.dequantize() if tensor.is_quantized else tensor
+    few = tensor.numel() <= 64
+    return dict(
+        label=label, address=tensor._cdata, sizes=list(tensor.shape), strides=list(tensor.stride()),
+        dtype=str(tensor.dtype)[6:], storage_offset=tensor.storage_offset(), numel=tensor.numel(),
+        contiguous=tensor.is_contiguous(), values=number(shown.tolist()) if few else None, **expected(tensor), **more,
+    )  # fmt: skip
+
+
+def quantized(rng, number):
+    """Quantised tensors of every scheme."""
+    values = torch.randn(4, 6) * 5
+    dtype = (torch.qint8, torch.quint8, torch.qint32)[number % 3]
+    if number % 2:
+        return torch.quantize_per_tensor(values, 0.07 + rng.random(), rng.randrange(20), dtype)
+    scales, zeros = torch.rand(6, dtype=torch.float64) + 0.01, torch.arange(6)
+    return torch.quantize_per_channel(values, scales, zeros, 1, dtype)
+
+
+class Model(torch.nn.Module):
+    """Something with parameters, for variables by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3, 5))
+        self.register_buffer("scale", torch.arange(6.0))
+        self.layers = torch.nn.Sequential(torch.nn.Linear(2, 2))
+
+
+class Wrapper(torch.Tensor):
+    """A subclass that holds another tensor, as DTensor and FunctionalTensor do."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        found = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        found.inner = inner
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError
+
+
+def odd_ones():
+    """Tensors without plain elements, or with more than that."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dense = torch.tensor([[1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 0.0]])
+    with FakeTensorMode():
+        fake = torch.empty(2, 3)
+    return {
+        "coo": dense.to_sparse(), "csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(),
+        "bsr": dense.to_sparse_bsr((1, 2)), "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]),
+        "meta": torch.empty(3, 4, device="meta"), "fake": fake, "wrapper": Wrapper(torch.ones(2, 2)),
+        "mkldnn": torch.ones(4, 4).to_mkldnn(), "zero": torch._efficientzerotensor(3),
+        "four_bits": torch.arange(16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        "huge": torch.zeros(1).expand(1 << 40),
+    }  # fmt: skip
+
+
+def wait(self, batch, product, freed):
+    """The frame in which variables are looked for; nothing uses the freed tensor's memory again."""
+    freed.clear()
+    truth.thread("main", waits="sleep")
+    truth.ready()
+    time.sleep(truth.FOREVER)
+
+
+def main() -> None:
+    torch.manual_seed(11)
+    rng = random.Random(11)
+    kept, facts = [], []
+    dtypes = INTEGERS + UNSIGNED + FLOATS + COMPLEX + SMALL
+    number = 0
+    while len(kept) < 480:
+        dtype = dtypes[number % len(dtypes)]
+        shape = SHAPES[(number // len(dtypes)) % len(SHAPES)]
+        kept.append(strided(source(shape, dtype, rng), rng))
+        facts.append(record(kept[-1], f"{number}: {tuple(kept[-1].shape)} {kept[-1].stride()} {dtype}"))
+        number += 1
+    for each in range(20):
+        kept.append(quantized(rng, each))
+        facts.append(record(kept[-1], f"quantised {each}"))
+    odd = odd_ones()
+    model = Model()
+    freed = [torch.ones(5)]
+    truth.note(tensors=facts, odd={name: each._cdata for name, each in odd.items()}, freed=freed[0]._cdata)
+    batch = [torch.arange(6.0).reshape(2, 3), {"label": torch.tensor([1, 2])}]
+    wait(model, batch, batch[0] @ model.weight, freed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

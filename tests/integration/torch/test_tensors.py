@@ -1,0 +1,120 @@
+"""dispatch-tensor against PyTorch: 500 tensors live and in a core, odd ones, variables by name, files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Inferior
+
+from gdbext.errors import GdbextError
+from gdbext.inspection.session import Session
+from gdbext.inspection.tensor_report import TensorReporter
+from gdbext.render.json import tensor_document
+from gdbext.targets.base import Target
+from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.proc_target import ProcTarget
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+GetInferior = Callable[..., Inferior]
+_ROUNDED = ("mean", "std")
+_UNCOMPARED = ("label", "address", "contiguous", *_ROUNDED)
+
+
+@pytest.fixture(params=["live", "core"])
+def target(inferior: GetInferior, request: pytest.FixtureRequest) -> Iterator[tuple[Inferior, Target]]:
+    """The process with its tensors, and its core."""
+    process = inferior("many-tensors")
+    found: Target = ProcTarget(process.pid) if request.param == "live" else CoreTarget(str(process.core()))
+    yield process, found
+    found.close()
+
+
+def close(read: Any, true: Any) -> bool:
+    """Equal, up to the last bits of a double."""
+    if isinstance(read, list) and isinstance(true, list):
+        return len(read) == len(true) and all(map(close, read, true))
+    if isinstance(read, (int, float)) and isinstance(true, (int, float)):
+        return math.isclose(read, true, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(read == true)
+
+
+def differences(document: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
+    found = {name: document[name] for name in truth if name not in _UNCOMPARED and document[name] != truth[name]}
+    found.update({name: document[name] for name in _ROUNDED if not close(document[name], truth[name])})
+    if ("contiguous" in document["contiguity"]) != truth["contiguous"]:
+        found["contiguity"] = document["contiguity"]
+    if document["problems"]:
+        found["problems"] = document["problems"]
+    return found
+
+
+def test_500_tensors_and_the_odd_ones(target: tuple[Inferior, Target]) -> None:
+    process, target_ = target
+    session = Session(target_)
+    reporter = TensorReporter(session)
+
+    def document(address: int) -> dict[str, Any]:
+        return tensor_document.document(reporter.report(address, "x"), False)
+
+    facts = process.truth["tensors"]
+    assert len(facts) == 500
+    wrong = {truth["label"]: differences(document(truth["address"]), truth) for truth in facts}
+    assert {label: found for label, found in wrong.items() if found} == {}
+    check_odd_ones({name: document(address) for name, address in process.truth["odd"].items()})
+    with pytest.raises(GdbextError):
+        reporter.report(process.truth["freed"], "x")
+
+
+def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
+    """Layouts, parts, wrapped tensors, and why there is nothing to read."""
+    assert {name: found["problems"] for name, found in odd.items() if found["problems"]} == {}
+    layouts = {name: odd[name]["layout"] for name in ("coo", "csr", "csc", "bsr", "nested", "mkldnn")}
+    assert layouts == {"coo": "sparse_coo", "csr": "sparse_csr", "csc": "sparse_csc", "bsr": "sparse_bsr",
+                       "nested": "strided", "mkldnn": "_mkldnn"}  # fmt: skip
+    for name in ("coo", "csr", "csc", "bsr"):
+        values = next(part for part in odd[name]["parts"] if part["name"] == "values")
+        assert (values["max"], odd[name]["sizes"], odd[name]["values"]) == (3.0, [2, 4], None), name
+    assert (odd["nested"]["mean"], odd["nested"]["parts"][0]["name"]) == (1.0, "nested_sizes")
+    assert odd["four_bits"]["values"][:3] == [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]
+    assert [part["name"] for part in odd["wrapper"]["wraps"]] == ["inner"]
+    assert odd["wrapper"]["python_type"] == "Wrapper"
+    for name, why in {"meta": "no elements", "fake": "no elements", "zero": "zeros", "mkldnn": "oneDNN"}.items():
+        assert any(why in note for note in odd[name]["notes"]), name
+        assert odd[name]["min"] is None
+    assert (odd["huge"]["numel"], odd["huge"]["zeros"], odd["huge"]["values"]) == (1 << 40, 1 << 40, None)
+
+
+def test_variables_by_name(inferior: GetInferior) -> None:
+    process = inferior("many-tensors")
+
+    def named(name: str) -> Any:
+        document = process.dispatch("dispatch-tensor", "--py", name, debugger="none", check=False).document
+        return document["tensor"]["values"] if "tensor" in document else document["errors"][0]
+
+    assert named("batch[0]") == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert named("batch[1]['label']") == [1, 2]
+    assert named("self.scale") == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert named("product") == [[3.0] * 5, [12.0] * 5]
+    missing = named("self.wieght")
+    assert "weight" in missing["why"]
+    assert "4 items" not in missing["what"]
+    assert "not a tensor but a list" in named("batch")["what"]
+
+
+def test_a_saved_tensor_is_the_program_s_own(inferior: GetInferior, tmp_path: Path) -> None:
+    import torch
+
+    process = inferior("many-tensors")
+    path = tmp_path / "scale.safetensors"
+    process.dispatch("dispatch-tensor", "--py", "self.scale", "--save", str(path))
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    entry = json.loads(data[8 : 8 + length])["tensor"]
+    found = torch.frombuffer(bytearray(data[8 + length :]), dtype=torch.float32).reshape(entry["shape"])
+    assert found.tolist() == list(range(6))
