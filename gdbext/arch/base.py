@@ -43,7 +43,7 @@ class TlsRelocations(NamedTuple):
 
 
 class Probing(NamedTuple):
-    """What kernel probes need: the number of bpf(2), and where in ``struct pt_regs`` each argument register is."""
+    """What kernel probes need: the number of bpf(2), and where in ``struct pt_regs`` each register is."""
 
     bpf_call: int
     saved: Mapping[str, int]
@@ -196,6 +196,15 @@ class Architecture(ABC):
         still in their registers; None where there is no such place."""
         del code, kept
         return None
+
+    def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
+        """Offsets in ``code`` of the instructions that make the address of an indexed entry of a table, which is
+        ``displacement`` bytes into a structure, with a right shift by ``shift`` bits at most ``within`` bytes before.
+
+        None at all where probes are not supported.
+        """
+        del code, displacement, shift, within
+        return iter(())
 
     @abstractmethod
     def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:

@@ -136,7 +136,7 @@ def _run(options: Options) -> registry.Outcome:
         from gdbext.targets.proc_checks import check_process
 
         check_process(options.pid)
-    if options.debugger == "none" or options.recording is not None or registry.find(options.command).running:
+    if options.debugger == "none" or options.recording is not None or _watches(options):
         return _run_alone(options, recorded)
     from gdbext.cli import debugger_runner
 
@@ -156,9 +156,10 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.O
 
         return Session(open_target())
 
-    if registry.find(options.command).live:
+    watches = _watches(options)
+    if registry.find(options.command).live and not watches:
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb")
-    limit = _TimeLimit(options.timeout)
+    limit = _TimeLimit(options.timeout, KeyboardInterrupt if watches else _TimeIsUp)
     try:
         with limit:
             if recorded is not None:
@@ -189,9 +190,17 @@ def _target(options: Options) -> Target:
     from gdbext.targets.running_process import RunningProcess
 
     measure_for_process(options.pid or 0, 2)
-    if registry.find(options.command).running:
+    if _watches(options):
         return RunningProcess(options.pid or 0)
     return ProcTarget(options.pid or 0)
+
+
+def _watches(options: Options) -> bool:
+    """The command looks at a process that is not stopped, and needs no debugger for it."""
+    entry = registry.find(options.command)
+    if not entry.running or not entry.live:
+        return entry.running
+    return options.pid is not None and bool(registry.module_of(entry).watches(options.argv))
 
 
 def _recorded_command(options: Options) -> RecordedCommand | None:
@@ -207,10 +216,11 @@ class _TimeIsUp(BaseException):
 
 
 class _TimeLimit:
-    """Raises _TimeIsUp in the main thread after that many seconds."""
+    """Raises the error in the main thread after that many seconds."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, error: type[BaseException]) -> None:
         self._seconds = seconds
+        self._error = error
 
     def __enter__(self) -> None:
         if self._seconds is not None:
@@ -226,7 +236,7 @@ class _TimeLimit:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _expired(self, *_: object) -> None:
-        raise _TimeIsUp
+        raise self._error
 
 
 def wants_color() -> bool:

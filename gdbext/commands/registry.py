@@ -33,7 +33,8 @@ class Entry:
     """A line of the table.
 
     ``live`` marks the commands that run the process on and so need one, not a core; ``takes_host`` them and those that
-    do so on demand. ``running`` commands look at a process that is not stopped, so from the launcher only.
+    do so on demand. ``running`` commands look at a process that is not stopped, so from the launcher only;
+    one that is ``live``, too, does so where its ``watches(argv)`` says so, and needs no debugger then.
     """
 
     __slots__ = ("live", "module", "name", "running", "summary", "takes_host")
@@ -66,7 +67,7 @@ TABLE = (
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
     Entry("dispatch-top", "top", "Count what a running process dispatches, stopping nothing.", running=True),
     Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
-    Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested. Resumes the process.", live=True),
+    Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested.", live=True, running=True),
 )
 
 

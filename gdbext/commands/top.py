@@ -21,8 +21,9 @@ _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
 probes are gone when this command ends, however it ends. From the shell only: scripts/dispatch -p PID dispatch-top
 
-Counted are all calls (the lookup that Dispatcher::call and callBoxed make) and the redispatches of the operators that
-are generated into libtorch. Not seen: a boxed redispatch, and a dispatcher that an extension has inlined.
+Counted are all calls and redispatches, boxed or not, through torch's own libraries and through extensions that were
+loaded before. With OP the probes are at these operators' own functions: all others run as fast as ever, unless they
+are boxed.
 
   count     rate/s  event       operator   key           kernel
   40000    20000.0  call        aten::mm   AutogradCPU   torch::autograd::VariableType::(anonymous namespace)::mm
@@ -43,9 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Counts for that long. Raises UsageError, ProbesRefused."""
     from gdbext.probes.dispatch_counter import DispatchCounter
-    from gdbext.probes.lookup_callers import without_doubles
-    from gdbext.probes.places import ProbePlaces
     from gdbext.probes.summary import chosen, rows
+    from gdbext.probes.trace_places import TracePlaces
     from gdbext.targets.running_process import RunningProcess
 
     target = session.target
@@ -56,23 +56,21 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         )
     if not 0 < args.interval <= MAX_SECONDS or args.limit < 1:
         raise UsageError(f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row")
-    chosen([], session.dispatcher, args.op)  # an unknown operator is refused before anything is counted
-    places = ProbePlaces(session)
-    lookup, redispatches = places.lookup(), list(places.redispatches())
-    counter = DispatchCounter(session.memory.architecture, target.pid, places.path, lookup, redispatches)
-    with counter:
+    operators = chosen(session.dispatcher, args.op)
+    finder = TracePlaces(session)
+    places = finder.of(operators) if operators else finder.everything()
+    wanted = [operator.address for operator in operators]
+    with DispatchCounter(session.memory.architecture, target.pid, places, wanted) as counter:
         time.sleep(args.interval)
         seconds = time.monotonic() - counter.started
         counts, lost = counter.counts(), counter.lost()
-    counts = without_doubles(counts, redispatches, session)
-    wanted = chosen(counts, session.dispatcher, args.op)
-    found = rows(wanted, session.dispatcher, args.by, seconds, target.thread_names())
+    found = rows(counts, session.dispatcher, args.by, seconds, target.thread_names())
     section = TopSection(
         seconds=round(seconds, 3),
         engine="probes",
-        total=sum(count.times for count in wanted),
+        total=sum(count.times for count in counts),
         lost=lost,
-        places=len(redispatches) + (lookup is not None),
+        places=len(places),
         rows=tuple(found[: args.limit]),
         more=max(0, len(found) - args.limit),
     )

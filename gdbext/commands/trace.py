@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
@@ -15,28 +15,40 @@ from gdbext.live.trace.tracing import Traced, Tracing
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.sections.trace_section import TraceSection
+from gdbext.targets.running_process import RunningProcess
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
     from gdbext.live.trace.sink import Sink
+    from gdbext.render.text.trace_text import Batch
 
 NAME = "dispatch-trace"
+ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
+MAX_SECONDS = 86400.0
 
 DESCRIPTION = """
-Resumes the process, and shows each dispatch of the named operators as it happens:
+Shows each dispatch of the named operators as it happens:
 
   [call] op=[aten::mm], key=[AutogradCPU]
    [redispatch] op=[aten::mm], key=[CPU]
 
-as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level. Ctrl+C ends the trace and takes
-all its breakpoints away; the process is stopped then (scripts/dispatch lets it go on).
+as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level.
 
-Cost: a stop takes about 0.2 ms (0.4 ms when gdb has read torch's symbols). There is one for each call and one for
-each redispatch of a named operator; all other operators run at full speed. --verbose has six or more for each
-dispatch, --output FILE.json four. --all stops once for each call of any operator: forward and backward of a small
-model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only:
-the redispatches of all operators together are 3,101 functions.
+--engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
+CAP_PERFMON, Linux 6.6 or later): nobody is stopped, a dispatch costs one or two microseconds,
+redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven
+by unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. What found
+no room is counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the process ends
+or when nothing was dispatched for a while (--hung-after S).
+
+--engine breakpoints (in a debugger, with --verbose, or where probes are not permitted): Ctrl+C ends the trace and takes
+all breakpoints away; the process is stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms
+when gdb has read torch's symbols). There is one for each call and one for each redispatch of a named operator; all
+other operators run at full speed. --verbose has six or more for each dispatch, --output FILE.json four. --all stops
+once for each call of any operator: forward and backward of a small model take 64 times as long (118 calls, 0.35 ms
+become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the redispatches of all operators together are 3,101
+functions.
 """
 
 
@@ -54,6 +66,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thread", metavar="TID|N", help="this thread only")
     parser.add_argument("--since", metavar="OP", default="", help="begin when this operator is entered")
     parser.add_argument(
+        "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
+    )
+    parser.add_argument(
+        "--last", metavar="S", type=seconds, default=0.0, help="probes: write only the last S seconds, at the end"
+    )
+    parser.add_argument(
+        "--hung-after", metavar="S", type=seconds, default=0.0, help="probes: end after S seconds without a dispatch"
+    )
+    parser.add_argument(
         "--boxed", action="store_true", help="stop in Dispatcher::callBoxed, too: slows all boxed calls"
     )
 
@@ -69,10 +90,45 @@ def positive(word: str) -> int:
     return number
 
 
+def seconds(word: str) -> float:
+    """A time of up to a day. Raises ArgumentTypeError."""
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds up to {MAX_SECONDS:.0f}")
+    return number
+
+
+def watches(argv: Sequence[str]) -> bool:
+    """These arguments are for probes, which need no debugger. Raises UsageError."""
+    from gdbext.commands.options import CommandParser
+
+    parser = CommandParser(NAME, "")
+    configure(parser)
+    args = parser.parse(argv)
+    if args.verbose and args.engine == PROBES:
+        raise UsageError("--verbose needs --engine breakpoints", why="probes see lookups, not the steps around them")
+    if args.engine is not None or args.verbose:
+        return bool(args.engine == PROBES)
+    from gdbext.arch import registry
+    from gdbext.probes.kernel import permitted
+
+    return permitted(registry.by_name(os.uname().machine))
+
+
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Traces. Raises UsageError, TargetError."""
     if bool(args.op) == bool(args.all):
         raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
+    if isinstance(session.target, RunningProcess):
+        return _probe(session, session.target, args, host)
+    if args.engine == PROBES or args.last or args.hung_after:
+        raise UsageError(
+            "probes trace a process that runs, and this one is stopped or not started yet",
+            help=f"from a shell: scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --engine probes",
+        )
     control = host.run_control(session)
     tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
     chrome = bool(args.output) and args.output.endswith(".json")
@@ -100,6 +156,39 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     )
 
 
+def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, host: Host) -> Report:
+    """By kernel probes, while the process runs on."""
+    from gdbext.probes.probe_trace import Keep, ProbeTrace
+
+    tid = _running_thread(process, args.thread) if args.thread is not None else None
+    request = TraceRequest(
+        args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since
+    )
+    output = _Output(args, host.output)
+    try:
+        trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify)
+        traced = trace.run(output.batches, output.flush)
+    finally:
+        output.close()
+    section = TraceSection(
+        traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
+        output.events, PROBES, traced.lost,
+    )  # fmt: skip
+    return Report(
+        command=NAME, target=traced.target, view="trace", errors=(*session.errors.reports(), *_errors(traced)),
+        sections=(section,), why=args.why,
+    )  # fmt: skip
+
+
+def _running_thread(process: RunningProcess, word: str) -> int:
+    """Raises UsageError."""
+    names = process.thread_names()
+    if not word.isdecimal() or int(word) not in names:
+        known = ", ".join(f"{tid} ({name})" for tid, name in sorted(names.items())[:20])
+        raise UsageError(f"there is no thread {word!r}", help=f"name one by its thread id: {known}")
+    return int(word)
+
+
 def _errors(traced: Traced) -> tuple[ErrorReport, ...]:
     error = traced.ending.error
     return (ErrorReport.of(error, NAME),) if error is not None else ()
@@ -113,17 +202,34 @@ class _Output:
         self._verbose: bool = args.verbose
         self._quiet: bool = args.json
         self._events: list[Mapping[str, object]] | None = [] if args.json and not args.output else None
+        self._batch: Batch | None = None
         self._standard_output = standard_output
         self._descriptor = standard_output if self._path is None else open_output(self._path)
 
     def sink(self, now: Callable[[], float], pid: int) -> Sink:
         """What the trace goes to."""
+        from gdbext.render.text.trace_text import Writer
+
+        return self._sink(Writer(self._descriptor), now, pid)
+
+    def batches(self, now: Callable[[], float], pid: int) -> Sink:
+        """The same, for dispatches that come many at a time: written when flush() is called."""
+        from gdbext.render.text.trace_text import Batch
+
+        self._batch = Batch(self._descriptor)
+        return self._sink(self._batch, now, pid)
+
+    def flush(self) -> None:
+        """Write what batches() has kept. Raises OSError."""
+        if self._batch is not None:
+            self._batch.flush()
+
+    def _sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> Sink:
         from gdbext.render.json.trace_events import JsonTrace, json_lines
-        from gdbext.render.text.trace_text import TextTrace, Writer
+        from gdbext.render.text.trace_text import TextTrace
 
         if self._events is not None:
             return JsonTrace(self._events.append)
-        write = Writer(self._descriptor)
         if self._path is not None and self._path.endswith(".json"):
             from gdbext.render.json.chrome_trace import ChromeTrace
 

@@ -7,6 +7,8 @@ Elf64_Sym, the hash functions and tables are those of the System V gABI and of g
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -127,14 +129,30 @@ class SymbolTable:
     def numbers_with(self, needles: Sequence[bytes]) -> Iterator[int]:
         """Numbers of the entries whose names contain all needles, ascending. Looks at every name."""
         text = self.data[self.strings : self.strings_end]
-        rarest = max(needles, key=len, default=b"")
-        for number in range(self.count):
+        starts = _starts_of_names_with(text, max(needles, key=len, default=b""))
+        for number in [at for at, start in enumerate(self._name_offsets()) if start in starts]:
             start = self.raw(number)[0]
             end = text.find(0, start, start + _NAME_LIMIT)
-            if end > start and text.find(rarest, start, end) >= 0 and all(
-                text.find(needle, start, end) >= 0 for needle in needles
-            ):
+            if end > start and all(text.find(needle, start, end) >= 0 for needle in needles):
                 yield number
+
+    def _name_offsets(self) -> Sequence[int]:
+        raw = self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
+        words = array("I", raw)
+        if sys.byteorder != "little":
+            words.byteswap()
+        return words[:: SYMBOL_SIZE // 4]
+
+
+def _starts_of_names_with(text: bytes, needle: bytes) -> set[int]:
+    """Where names may start that contain the needle: linkers let a name be the tail of a longer one."""
+    starts: set[int] = set()
+    found = text.find(needle)
+    while found >= 0:
+        begin = max(text.rfind(0, 0, found) + 1, found - _NAME_LIMIT)
+        starts.update(range(begin, found + 1))
+        found = text.find(needle, found + 1)
+    return starts
 
 
 def section_table(image: ElfImage, kind: int) -> SymbolTable | None:

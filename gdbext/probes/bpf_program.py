@@ -6,12 +6,15 @@ Encodings: include/uapi/linux/bpf.h and bpf_common.h of Linux 6.6; helpers by th
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import NamedTuple, Union
 
-R0, R1, R2, R3, R4, R6, R7, FRAME = 0, 1, 2, 3, 4, 6, 7, 10
+B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
 
-MAP_LOOKUP, MAP_UPDATE, CURRENT_PID_TGID, ATTACH_COOKIE = 1, 2, 14, 174
-"""BPF_FUNC_map_lookup_elem, _map_update_elem, _get_current_pid_tgid, _get_attach_cookie."""
+MAP_LOOKUP, MAP_UPDATE, TIME, CURRENT_PID_TGID = 1, 2, 5, 14
+"""BPF_FUNC_map_lookup_elem, _map_update_elem, _ktime_get_ns, _get_current_pid_tgid."""
+READ_USER, RING_OUTPUT, ATTACH_COOKIE = 112, 130, 174
+"""BPF_FUNC_probe_read_user, _ringbuf_output, _get_attach_cookie."""
 
 Code = bytes
 
@@ -56,7 +59,7 @@ def load_map(target: int, descriptor: int) -> Code:
 
 
 def call(helper: int) -> Code:
-    """Calls a helper of the kernel: arguments in R1 to R5, result in R0."""
+    """Calls a helper of the kernel: arguments in B1 to B5, result in B0."""
     return _one(0x85, immediate=helper)
 
 
@@ -70,24 +73,119 @@ def keep_bits(target: int, mask: int) -> Code:
     return _one(0x57, target, immediate=mask)
 
 
-def if_zero(register: int, then: Sequence[Code], otherwise: Sequence[Code]) -> Code:
-    """Runs ``then`` where the register is 0, else ``otherwise``."""
-    first, second = b"".join(then), b"".join(otherwise)
-    over_second = _one(0x05, offset=_length(first))
-    return _one(0x15, register, 0, _length(second) + 1) + second + over_second + first
+def plus(target: int, source: int) -> Code:
+    """``target += source``."""
+    return _one(0x0F, target, source)
 
 
-def if_bit(register: int, mask: int, then: Sequence[Code], otherwise: Sequence[Code]) -> Code:
-    """Runs ``then`` where a bit of ``mask`` is set in the register, else ``otherwise``."""
-    first, second = b"".join(then), b"".join(otherwise)
-    over_second = _one(0x05, offset=_length(first))
-    return _one(0x45, register, 0, _length(second) + 1, mask) + second + over_second + first
+def subtract(target: int, source: int) -> Code:
+    """``target -= source``."""
+    return _one(0x1F, target, source)
+
+
+def shift_left(target: int, bits: int) -> Code:
+    """``target <<= bits``."""
+    return _one(0x67, target, immediate=bits)
+
+
+def signed_shift_right(target: int, bits: int) -> Code:
+    """``target >>= bits``, keeping the sign."""
+    return _one(0xC7, target, immediate=bits)
 
 
 def end() -> Code:
     """``return 0``."""
-    return constant(R0, 0) + _one(0x95)
+    return constant(B0, 0) + _one(0x95)
+
+
+# --- jumps to labels -----------------------------------------------------------------------------
+
+
+class Label(NamedTuple):
+    """A place that jumps lead to."""
+
+    name: str
+
+
+class Jump(NamedTuple):
+    """A jump to a label, always or where a comparison is true."""
+
+    label: str
+    opcode: int
+    register: int = 0
+    source: int = 0
+    immediate: int = 0
+
+
+Part = Union[Code, Label, Jump]
+
+
+def jump(label: str) -> Jump:
+    """Always."""
+    return Jump(label, 0x05)
+
+
+def jump_if_equal(label: str, register: int, value: int) -> Jump:
+    """Where the register has that value (31 bits)."""
+    return Jump(label, 0x15, register, immediate=value)
+
+
+def jump_unless_equal(label: str, register: int, value: int) -> Jump:
+    """Where the register has another value (31 bits)."""
+    return Jump(label, 0x55, register, immediate=value)
+
+
+def jump_if_same(label: str, register: int, other: int) -> Jump:
+    """Where both registers have the same value."""
+    return Jump(label, 0x1D, register, other)
+
+
+def jump_if_above(label: str, register: int, value: int) -> Jump:
+    """Where the register, unsigned, is greater than the value (31 bits)."""
+    return Jump(label, 0x25, register, immediate=value)
+
+
+def jump_unless_above(label: str, register: int, other: int) -> Jump:
+    """Where the register, unsigned, is at most the other one."""
+    return Jump(label, 0xBD, register, other)
+
+
+def jump_unless_bit(label: str, register: int, mask: int) -> tuple[Jump, Jump]:
+    """Where no bit of the mask (31 bits) is set; two jumps, since there is only the opposite."""
+    return Jump("", 0x45, register, immediate=mask), jump(label)
+
+
+def assemble(parts: Iterable[Part]) -> Code:
+    """The program, with every jump's distance filled in. A jump to "" leads over the next instruction."""
+    placed, labels, at = [], {}, 0
+    for part in parts:
+        if isinstance(part, Label):
+            labels[part.name] = at
+            continue
+        placed.append((at, part))
+        at += 1 if isinstance(part, Jump) else _length(part)
+    return b"".join(_placed(part, position, labels) for position, part in placed)
+
+
+def _placed(part: Code | Jump, position: int, labels: dict[str, int]) -> Code:
+    if not isinstance(part, Jump):
+        return part
+    distance = labels[part.label] - position - 1 if part.label else 1
+    return _one(part.opcode, part.register, part.source, distance, part.immediate)
 
 
 def _length(code: Code) -> int:
     return len(code) // 8
+
+
+# --- what is needed more than once ---------------------------------------------------------------
+
+
+def look_up(descriptor: int, key: int) -> list[Part]:
+    """B0: the map's value for the key that is on the stack, or 0."""
+    return [load_map(B1, descriptor), move(B2, FRAME), increase(B2, key), call(MAP_LOOKUP)]
+
+
+def read_user(into: int) -> list[Part]:
+    """The word at the address in B3 to the stack; zeros where it cannot be read."""
+    return [move(B1, FRAME), increase(B1, into), constant(B2, 8), call(READ_USER)]

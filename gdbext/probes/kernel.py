@@ -6,6 +6,7 @@ descriptor, however this process ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -13,11 +14,15 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gdbext.arch.base import Architecture
 from gdbext.errors import ProbesRefused
+from gdbext.probes import bpf_program
 
-_MAP_CREATE, _MAP_LOOKUP, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 4, 5, 28
-PER_CPU_HASH, PER_CPU_ARRAY = 5, 6
-"""BPF_MAP_TYPE_PERCPU_HASH and _PERCPU_ARRAY."""
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 4, 5, 28
+HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, RING = 1, 2, 5, 6, 27
+"""BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _RINGBUF."""
+_ON_DEMAND = 1
+"""BPF_F_NO_PREALLOC."""
 _PROGRAM_KPROBE = 2
 _UPROBE_MULTI = 48
 """BPF_PROG_TYPE_KPROBE, BPF_TRACE_UPROBE_MULTI."""
@@ -39,6 +44,17 @@ class Bpf:
         self._number = number
         self._libc = ctypes.CDLL(None, use_errno=True)
 
+    @classmethod
+    def of(cls, architecture: Architecture) -> Bpf:
+        """The system call of that architecture. Raises ProbesRefused."""
+        if architecture.probing is None:
+            raise ProbesRefused(
+                f"kernel probes are not supported on {architecture.title}",
+                why="where they are cheap is known for each architecture by itself",
+                help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
+            )
+        return cls(architecture.probing.bpf_call)
+
     def __call__(self, command: int, attributes: bytes) -> int:
         """Raises OSError."""
         size = len(attributes)
@@ -50,25 +66,52 @@ class Bpf:
 
     def map(self, kind: int, key_size: int, entries: int) -> CounterMap:
         """A map of 64-bit counters, one for each processor. Raises ProbesRefused."""
+        return CounterMap(self, self.memory(kind, key_size, 8, entries), key_size)
+
+    def memory(self, kind: int, key_size: int, value_size: int, entries: int) -> int:
+        """The descriptor of any map; for a ring, ``entries`` are its bytes. Raises ProbesRefused."""
+        flags = _ON_DEMAND if kind == HASH else 0
         try:
-            descriptor = self(_MAP_CREATE, struct.pack("<5I", kind, key_size, 8, entries, 0))
+            return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
         except OSError as error:
             raise refused("a BPF map cannot be made", error) from error
-        return CounterMap(self, descriptor, key_size)
+
+    def put(self, descriptor: int, key: bytes, value: bytes) -> None:
+        """Set one entry of a map. Raises OSError."""
+        texts = [ctypes.create_string_buffer(part, len(part)) for part in (key, value)]
+        self(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, *(ctypes.addressof(text) for text in texts), 0))
+
+    def get(self, descriptor: int, key: bytes, size: int) -> bytes | None:
+        """The value of one entry of a map, None without that entry. Raises OSError."""
+        name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
+        addresses = (ctypes.addressof(text) for text in (name, value))
+        try:
+            self(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return value.raw
 
     def program(self, code: bytes) -> int:
         """The descriptor of a verified program. Raises ProbesRefused with what the verifier said last."""
-        text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
-        log = ctypes.create_string_buffer(_LOG_SIZE)
-        attributes = struct.pack(
-            "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
-            1, _LOG_SIZE, ctypes.addressof(log), 0, 0, b"", 0, _UPROBE_MULTI, 0,
-        )  # fmt: skip
         try:
-            return self(_PROG_LOAD, attributes)
+            return self._load(code, None)
         except OSError as error:
+            log = ctypes.create_string_buffer(_LOG_SIZE)
+            with contextlib.suppress(OSError):
+                return self._load(code, log)
             said = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
             raise refused(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
+
+    def _load(self, code: bytes, log: ctypes.Array[ctypes.c_char] | None) -> int:
+        text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+        size, level, where = (0, 0, 0) if log is None else (_LOG_SIZE, 1, ctypes.addressof(log))
+        attributes = struct.pack(
+            "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
+            level, size, where, 0, 0, b"", 0, _UPROBE_MULTI, 0,
+        )  # fmt: skip
+        return self(_PROG_LOAD, attributes)
 
     def attach(self, program: int, path: str, places: Sequence[Place], pid: int) -> int:
         """The descriptor of a link: the program runs at each place of the file, in that process alone.
@@ -115,6 +158,16 @@ class CounterMap:
             before = ctypes.addressof(key)
             self._bpf(_MAP_LOOKUP, struct.pack("<I4xQQQ", self.descriptor, before, ctypes.addressof(values), 0))
             yield key.raw, sum(unpack(values.raw))
+
+
+def permitted(architecture: Architecture) -> bool:
+    """We may load a BPF program here, so that probes can be expected to work."""
+    try:
+        kernel = Bpf.of(architecture)
+        os.close(kernel.program(bpf_program.end()))
+    except ProbesRefused:
+        return False
+    return True
 
 
 def possible_processors() -> int:

@@ -42,15 +42,13 @@ def rows(
 def _dispatched(count: DispatchCount, dispatcher: Dispatcher) -> _Dispatched:
     operator = dispatcher.by_def(count.entry)
     if operator is None:
-        return _Dispatched(None, None, count.event, count.keyset, None, None, count.tid, "operator not known")
+        return _Dispatched(None, None, count.event.value, count.keyset, None, None, count.tid, "operator not known")
     keyset, key, kernel, mark = _kernel(operator, count.keyset)
-    return _Dispatched(operator.name, operator.overload, count.event, keyset, key, kernel, count.tid, mark)
+    return _Dispatched(operator.name, operator.overload, count.event.value, keyset, key, kernel, count.tid, mark)
 
 
-def _kernel(operator: Operator, keyset: int | None) -> tuple[int | None, str | None, str | None, str]:
+def _kernel(operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None, str]:
     """(keyset, key, kernel, what is odd). A keyset that no call can have is dropped: it was something else."""
-    if keyset is None:
-        return None, None, None, ""
     keys, kernels = operator.dispatcher.keys, operator.dispatcher.kernels
     try:
         if keys.stray(keyset):
@@ -88,14 +86,12 @@ def _row(
     )
 
 
-def chosen(counts: Sequence[DispatchCount], dispatcher: Dispatcher, patterns: Sequence[str]) -> list[DispatchCount]:
-    """The counts of the operators that the user named; all without a name. Raises UsageError for an unknown one."""
-    if not patterns:
-        return list(counts)
-    wanted: set[int] = set()
+def chosen(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:
+    """The operators that the user named; none without a name. Raises UsageError for an unknown one."""
+    wanted: dict[int, Operator] = {}
     for pattern in patterns:
         found = dispatcher.find(pattern)
         if not found:
             raise dispatcher.unknown(pattern)
-        wanted.update(operator.address for operator in found)
-    return [count for count in counts if count.entry in wanted]
+        wanted.update((operator.address, operator) for operator in found)
+    return list(wanted.values())

@@ -1,10 +1,14 @@
 """counted-calls: dispatches a known number of operators each time it is told to ("go" on standard input).
 
-Some in the main thread, as many in another one. It notes what each was dispatched with, by PyTorch's own account.
+Some in the main thread, as many in another one. It notes what each was dispatched with, by PyTorch's own account. Told
+"profile FILE", it takes a step of training and writes down what the profiler saw of it.
 """
 
 from __future__ import annotations
 
+import json
+import pathlib
+import re
 import sys
 import threading
 
@@ -51,9 +55,40 @@ def computed_keys(operator, *tensors):
     return [name for name in named if not table.get(name, "").startswith("fallthrough")]
 
 
+library = torch.library.Library("gdbext_counted", "DEF")
+library.define("twice(Tensor a) -> Tensor")
+library.impl("twice", lambda tensor: tensor + tensor, "CPU")
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+
+
+def step():
+    torch.ops.gdbext_counted.twice(a)
+    model(torch.ones(3, 8)).softmax(-1).max().backward()
+
+
+def profiled(path):
+    """What the profiler saw of one step: (operator, operators around it) in order, for each thread."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    threads = {}
+    for event in sorted(profile.events(), key=lambda each: each.time_range.start):
+        if re.fullmatch(r"\w+::\w+", event.name):
+            around, parent = 0, event.cpu_parent
+            while parent is not None:
+                around += bool(re.fullmatch(r"\w+::\w+", parent.name))
+                parent = parent.cpu_parent
+            threads.setdefault(event.thread, []).append((event.name, around))
+    pathlib.Path(path).write_text(json.dumps(list(threads.values())))
+
+
+step()
 truth.note(calls=CALLS, mm=computed_keys("aten::mm", a, b))
 truth.ready()
 for line in sys.stdin:
+    if line.startswith("profile "):
+        profiled(line.split()[1])
+        print("done", line.strip(), flush=True)
+        continue
     begin.set()
     work()
     done.wait()

@@ -79,6 +79,9 @@ class X8664(Architecture):
     def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
         return patterns.direct_calls(code, target)
 
+    def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
+        return patterns.table_accesses(code, displacement, shift, within)
+
     def address_uses(self, code: bytes, address: int) -> Iterator[AddressUse]:
         return patterns.address_uses(code, address)
 

@@ -125,6 +125,18 @@ def direct_calls(code: bytes, target: int) -> Iterator[int]:
                 yield at
 
 
+def table_accesses(code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
+    """Offsets of ``lea displacement(base,index), reg`` with a ``shr $shift`` not far before."""
+    wanted = displacement.to_bytes(4, "little")
+    shifts = re.compile(b"\xc1[\xe8-\xef]" + re.escape(bytes((shift,))), re.DOTALL)
+    at = code.find(wanted)
+    while at >= 0:
+        is_lea = at >= 4 and code[at - 4] & 0xF8 == 0x48 and code[at - 3] == 0x8D and code[at - 2] & 0xC7 == 0x84
+        if is_lea and shifts.search(code, max(0, at - within), at):
+            yield at - 4
+        at = code.find(wanted, at + 1)
+
+
 def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
     """The ``lea`` and ``mov`` of 64 bits whose operand is relative to rip."""
     for match in re.finditer(_ADDRESSES, code, re.DOTALL):

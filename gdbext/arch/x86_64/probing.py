@@ -15,14 +15,18 @@ from gdbext.arch.x86_64.registers import ARGUMENTS
 
 PROBING = Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl
-    saved={"rdi": 112, "rsi": 104, "rdx": 96, "rcx": 88, "r8": 72, "r9": 64},
+    saved={
+        "r15": 0, "r14": 8, "r13": 16, "r12": 24, "rbp": 32, "rbx": 40, "r11": 48, "r10": 56, "r9": 64, "r8": 72,
+        "rax": 80, "rcx": 88, "rdx": 96, "rsi": 104, "rdi": 112, "rsp": 152,
+    },
 )
 _BRANCHES = frozenset(("call", "jmp", "jcc"))
 
 
 def emulated_offset(code: bytes, instructions: Iterable[Instruction], kept: int) -> int | None:
-    """Offset of the first emulated instruction that is reached with the first ``kept`` arguments in their registers."""
-    arguments = frozenset(ARGUMENTS[:kept])
+    """Offset of the first emulated instruction that is reached with the first ``kept`` arguments in their registers,
+    and with the stack pointer where the call left it."""
+    arguments = frozenset((*ARGUMENTS[:kept], "rsp"))
     start = None
     for one in instructions:
         start = one.address if start is None else start

@@ -100,7 +100,7 @@ class SiteFinder:
         self._architecture = memory.architecture
         self.tables = FrameTables(memory, modules)
         self._symbolizer = symbolizer
-        self._shift = num_backends
+        self.shift = num_backends
         self._table = table
         self._called: dict[int, str] = {}
 
@@ -158,7 +158,7 @@ class SiteFinder:
         shifts = [
             (index, one.destination)
             for index, one in enumerate(code)
-            if one.kind == "shr" and one.immediate == self._shift and one.destination is not None
+            if one.kind == "shr" and one.immediate == self.shift and one.destination is not None
         ]
         found = []
         for number, (index, register) in enumerate(shifts):

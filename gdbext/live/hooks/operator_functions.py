@@ -68,20 +68,24 @@ class OperatorFunctions:
         )
 
     @cached_property
-    def _structs(self) -> dict[str, list[tuple[str, int]]]:
-        """NAME of ``at::_ops::NAME`` → (event, address) of its functions."""
+    def _structs(self) -> dict[str, list[tuple[str, int, int]]]:
+        """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
         session = self._session
         module = session.modules.named(OPERATOR_STRUCT.library)
         index = session.symbolizer.index(module) if module is not None else None
         if module is None or index is None:
             return {}
-        found: dict[str, list[tuple[str, int]]] = {}
+        found: dict[str, list[tuple[str, int, int]]] = {}
         for symbol in index.matching(OPERATOR_STRUCT.names[0].encode()):
             if symbol.is_function and "." not in symbol.name:
                 struct, event = operator_method(symbol.name)
                 if event:
-                    found.setdefault(struct, []).append((event, module.base + symbol.vaddr))
+                    found.setdefault(struct, []).append((event, module.base + symbol.vaddr, symbol.size))
         return found
+
+    def extents(self, operator: Operator) -> list[tuple[str, int, int]]:
+        """(event, address, size) of the operator's own functions, "call" first."""
+        return sorted(self._structs.get(operator.struct, ()))
 
     def functions(self, operator: Operator) -> list[OperatorFunction]:
         """The operator's own functions, "call" first; empty for one that was not generated into libtorch.
@@ -89,7 +93,7 @@ class OperatorFunctions:
         Raises MemoryFault, BadData.
         """
         found = []
-        for event, address in sorted(self._structs.get(operator.struct, ())):
+        for event, address, _ in self.extents(operator):
             function = self._session.symbolizer.function(address)
             if function is not None and self._is_for(operator, function):
                 handles = static_handles(self._session.symbolizer, function)

@@ -33,6 +33,10 @@ class TracedOperators:
         """Dispatches of the operator are part of the trace."""
         return self._everything or operator.address in self._addresses
 
+    def has(self, address: int) -> bool:
+        """The operator with this OperatorEntry is named."""
+        return address in self._addresses
+
     def add(self, operator: Operator) -> bool:
         """The operator was just defined; whether it is one that is named and that was not known before.
 

@@ -47,6 +47,7 @@ class Traced:
     hooks: int
     open: tuple[OpenThread, ...]
     notes: tuple[str, ...]
+    lost: int = 0
 
 
 class Tracing:

@@ -45,7 +45,10 @@ class OpenThread:
 
 @dataclass(frozen=True)
 class TraceSection(Section):
-    """``output`` is the file that the trace went to; ``events`` are those of a document that has them all."""
+    """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
+
+    ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room.
+    """
 
     name: ClassVar[str] = "trace"
     count: int
@@ -56,3 +59,5 @@ class TraceSection(Section):
     notes: tuple[str, ...] = ()
     output: str | None = None
     events: tuple[Mapping[str, object], ...] | None = None
+    engine: str = "breakpoints"
+    lost: int = 0

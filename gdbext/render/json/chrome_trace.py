@@ -54,8 +54,9 @@ class ChromeTrace:
             self._write(b'{"displayTimeUnit": "ms", "traceEvents": [')
 
     def _flush(self, tid: int) -> None:
+        now = self._now()
         for dispatch in self._pending.pop(tid):
-            for event in events_of(dispatch, self._pid, self._now()):
+            for event in events_of(dispatch, self._pid, now):
                 self._write((b"\n" if self._first else b",\n") + json.dumps(event).encode())
                 self._first = False
 

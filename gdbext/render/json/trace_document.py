@@ -19,6 +19,8 @@ def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG00
         "open": plain(section.open),
         "notes": list(section.notes),
         "output": section.output,
+        "engine": section.engine,
+        "lost": section.lost,
     }
     if section.events is not None:
         value["events"] = list(section.events)

@@ -74,6 +74,24 @@ def lookup_texts(found: LookupResult) -> list[str]:
     ]
 
 
+class Batch:
+    """Keeps what is written until flush()."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._write = Writer(descriptor)
+        self._pieces: list[bytes] = []
+
+    def __call__(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def flush(self) -> None:
+        """Raises OSError."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        if data:
+            self._write(data)
+
+
 class Writer:
     """An unbuffered file. A write is complete or raises OSError."""
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import contract_schema
 import procfs
 import pytest
 from harness import DISPATCH, Inferior, run, started, wait_until
+from probing import PROBES, probes_placed
 
-pytestmark = [pytest.mark.torch, pytest.mark.skipif(
-    not Path("/sys/bus/event_source/devices/uprobe/type").exists() or os.geteuid() != 0,
-    reason="counting by kernel probes needs root and a kernel with uprobes",
-)]  # fmt: skip
+pytestmark = [pytest.mark.torch, PROBES]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def top(inferior: Inferior, work: Callable[[], Any], *args: str) -> dict[str, An
     command = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-top", "--interval", "6", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tool:
         try:
-            wait_until(lambda: counts_now(tool.pid) or tool.poll() is not None, "the probes are placed")
+            wait_until(lambda: probes_placed(tool.pid) or tool.poll() is not None, "the probes are placed")
             work()
             stdout, stderr = tool.communicate(timeout=120)
         finally:
@@ -54,15 +49,6 @@ def top(inferior: Inferior, work: Callable[[], Any], *args: str) -> dict[str, An
     document: dict[str, Any] = json.loads(stdout)
     contract_schema.check(document)
     return document
-
-
-def counts_now(pid: int) -> bool:
-    """The tool holds both of its links, so that every probe is in place."""
-    links = 0
-    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
-        with contextlib.suppress(OSError):
-            links += "bpf_link" in str(descriptor.readlink())
-    return links == 2
 
 
 def by_operator(document: dict[str, Any]) -> dict[tuple[str, str, str], Any]:
@@ -112,17 +98,17 @@ def test_nobody_is_stopped_and_nothing_is_left(counted: Inferior) -> None:
 
 
 def code(pid: int) -> bytes:
-    """The bytes of OperatorEntry::lookup in the process: a probe is a breakpoint instruction there."""
+    """The bytes of mm's own functions in the process: a probe is a breakpoint instruction there."""
     from gdbext.inspection.session import Session
+    from gdbext.live.hooks.operator_functions import OperatorFunctions
     from gdbext.targets.running_process import RunningProcess
-    from gdbext.torch.symbols import LOOKUP
 
     target = RunningProcess(pid)
     try:
-        found = Session(target).symbolizer.symbol_of(LOOKUP.examples[0], LOOKUP.library)
-        assert found is not None
-        module, symbol = found
-        return target.read(module.base + symbol.vaddr, 64)
+        session = Session(target)
+        functions = OperatorFunctions(session).extents(session.dispatcher.find_one("aten::mm"))
+        assert [event for event, _, _ in functions] == ["call", "redispatch"]
+        return b"".join(target.read(address, size) for _, address, size in functions)
     finally:
         target.close()
 
@@ -132,10 +118,13 @@ def test_when_the_tool_is_ended_the_process_runs_on(counted: Inferior, number: s
     before = code(counted.pid)
     command = [DISPATCH, "-p", str(counted.pid), "dispatch-top", "--interval", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
-        wait_until(lambda: counts_now(tool.pid), "the probes are placed")
-        assert code(counted.pid) != before
-        tool.send_signal(number)
-        tool.communicate(timeout=60)
+        try:
+            wait_until(lambda: probes_placed(tool.pid), "the probes are placed")
+            assert code(counted.pid) != before
+            tool.send_signal(number)
+            tool.communicate(timeout=60)
+        finally:
+            tool.kill()
     wait_until(lambda: code(counted.pid) == before, "the probes are gone")
     one_turn(counted)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+
 import pytest
 
 from gdbext.arch import registry
@@ -29,35 +32,22 @@ def test_the_first_cheap_place_that_has_the_arguments(code: str, kept: int, offs
     assert X86_64.probe_offset(bytes.fromhex(code.replace(" ", "")), kept) == offset
 
 
-def run(code: bytes, register: int, value: int) -> list[int]:
-    """The constants that a program loads into R3, in order: a little interpreter of what the jumps do."""
-    registers = {register: value}
-    loaded, at = [], 0
-    while at < len(code) // 8:
-        opcode, targets, low, high, *rest = code[8 * at : 8 * at + 8]
-        offset, immediate = int.from_bytes((low, high), "little", signed=True), int.from_bytes(bytes(rest), "little")
-        at += 1
-        if opcode == 0x05:
-            at += offset
-        elif opcode == 0x15:
-            at += offset if registers[targets & 15] == immediate else 0
-        elif opcode == 0x45:
-            at += offset if registers[targets & 15] & immediate else 0
-        elif opcode == 0xB7:
-            loaded.append(immediate)
-    return loaded
+def test_jumps_lead_to_their_labels() -> None:
+    code = bpf.assemble((
+        bpf.jump_if_equal("end", bpf.B7, 5), *bpf.jump_unless_bit("end", bpf.B7, 4), bpf.load_map(bpf.B1, 3),
+        bpf.Label("again"), bpf.jump("again"), bpf.Label("end"), bpf.end(),
+    ))  # fmt: skip
+    calls = (0x85, 0x95)
+    jumps = {at: distance for at, opcode, distance in instructions(code) if opcode & 7 == 5 and opcode not in calls}
+    # from behind each jump: over the rest to the end, over the next instruction, to the end, and back to itself
+    assert jumps == {0: 5, 1: 1, 2: 3, 5: -1}
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0, [1, 2, 9]), (5, [3, 9])])
-def test_if_zero(value: int, expected: list[int]) -> None:
-    then, otherwise = [bpf.constant(bpf.R3, 1), bpf.constant(bpf.R3, 2)], [bpf.constant(bpf.R3, 3)]
-    assert run(bpf.if_zero(bpf.R7, then, otherwise) + bpf.constant(bpf.R3, 9), bpf.R7, value) == expected
-
-
-@pytest.mark.parametrize(("value", "expected"), [(4, [1, 9]), (3, [2, 3, 9]), (7, [1, 9])])
-def test_if_bit(value: int, expected: list[int]) -> None:
-    then, otherwise = [bpf.constant(bpf.R3, 1)], [bpf.constant(bpf.R3, 2), bpf.constant(bpf.R3, 3)]
-    assert run(bpf.if_bit(bpf.R7, 4, then, otherwise) + bpf.constant(bpf.R3, 9), bpf.R7, value) == expected
+def instructions(code: bytes) -> Iterator[tuple[int, int, int]]:
+    """(number, opcode, distance)"""
+    for at in range(len(code) // 8):
+        opcode, _, distance, _ = struct.unpack_from("<BBhi", code, 8 * at)
+        yield at, opcode, distance
 
 
 def test_every_instruction_is_eight_bytes() -> None:

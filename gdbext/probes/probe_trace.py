@@ -1,0 +1,166 @@
+"""dispatch-trace by kernel probes: from records to nested dispatches, while the process runs on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdbext.errors import TargetError
+from gdbext.inspection.target_reporting import report_target
+from gdbext.live.trace.traced_operators import TracedOperators
+from gdbext.live.trace.tracing import MakeSink, Traced
+from gdbext.model.ending import Ending, EndingKind
+from gdbext.probes.dispatch_tracer import DispatchTracer
+from gdbext.probes.late_interrupt import LateInterrupt
+from gdbext.probes.nesting import Nesting
+from gdbext.probes.trace_places import TracePlaces
+from gdbext.probes.watched_process import WatchedProcess
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.trace.sink import Sink
+    from gdbext.live.trace.trace_request import TraceRequest
+
+_PAUSE = 0.02
+"""Seconds between two looks at the ring."""
+_CHECK = 0.25
+"""Seconds between two looks at the process."""
+_KEPT_BYTES = 1 << 30
+"""Of --last: what is older is dropped."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """``seconds``: write down only the last ones, at the end (0: everything at once). ``hung_after``: it also ends when
+    nothing was dispatched for that many seconds (0: never)."""
+
+    seconds: float = 0.0
+    hung_after: float = 0.0
+
+
+class ProbeTrace:
+    """One run of dispatch-trace in a process that nobody stops."""
+
+    def __init__(self, session: Session, request: TraceRequest, keep: Keep, notify: Callable[[str], None]) -> None:
+        """``notify`` shows at once what the user must know before the end."""
+        self._session = session
+        self._request = request
+        self._keep = keep
+        self._notify = notify
+        self._notes: list[str] = []
+        self._kept: deque[tuple[float, bytes]] = deque()
+        self._kept_bytes = 0
+        self._last_dispatch = time.monotonic()
+
+    def run(self, make_sink: MakeSink, flush: Callable[[], None]) -> Traced:
+        """Trace until something ends it; ``flush`` writes what the sink has been given. Raises GdbextError."""
+        self._flush = flush
+        session, request = self._session, self._request
+        operators = TracedOperators(session.dispatcher, request)
+        for error in operators.unknown:
+            raise error
+        process = WatchedProcess(session.target.pid)
+        places = TracePlaces(session)
+        chosen = places.everything() if request.everything else places.of(operators.all())
+        wanted = () if request.everything else [operator.address for operator in operators.all()]
+        architecture, pid = session.memory.architecture, session.target.pid
+        with DispatchTracer(architecture, pid, chosen, wanted, request.tid) as tracer:
+            sink = make_sink(lambda: (time.monotonic_ns() - tracer.started) / 1e3, pid)
+            nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
+            ending = self._watch(tracer, nesting, process)
+            left = nesting.open(tracer) if ending.kind is EndingKind.INTERRUPTED else ()
+            lost = tracer.lost()
+        ending = self._closed(sink, ending)
+        if lost:
+            self._note(f"{lost} dispatches found no room in the ring and are missing")
+        names = tuple(sorted(nesting.names))
+        return Traced(
+            report_target(session), nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost
+        )
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._notify(text)
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    def _watch(self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess) -> Ending:
+        def show(data: bytes) -> None:
+            nesting.take(tracer, data)
+            self._flush()
+
+        take = self._keep_it if self._keep.seconds else show
+        ending: Ending | None = None
+        try:
+            with LateInterrupt() as interrupt:
+                while ending is None and not nesting.is_full:
+                    ending = self._some(tracer, nesting, take, process, interrupt)
+                self._take(tracer, nesting, take)
+                if self._keep.seconds:
+                    self._tell_the_last(tracer, nesting)
+        except OSError as error:
+            ending = _cannot_write(error)
+        if nesting.is_full:
+            return Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
+        return ending or Ending(EndingKind.ASKED, "")
+
+    def _take(self, tracer: DispatchTracer, nesting: Nesting, take: Callable[[bytes], None]) -> bool:
+        """All that there is now; whether that was anything."""
+        data = tracer.read()
+        nesting.learn(tracer)
+        if data:
+            self._last_dispatch = time.monotonic()
+            take(data)
+        return bool(data)
+
+    def _some(
+        self, tracer: DispatchTracer, nesting: Nesting, take: Callable[[bytes], None], process: WatchedProcess,
+        interrupt: LateInterrupt,
+    ) -> Ending | None:  # fmt: skip
+        """What comes until the next look at the process."""
+        until = time.monotonic() + _CHECK
+        while time.monotonic() < until and not nesting.is_full:
+            if interrupt.came:
+                return Ending(EndingKind.INTERRUPTED, "interrupted")
+            if not self._take(tracer, nesting, take):
+                time.sleep(_PAUSE)
+        ending = process.ending()
+        quiet = time.monotonic() - self._last_dispatch
+        if ending is None and 0 < self._keep.hung_after < quiet:
+            return Ending(EndingKind.ASKED, f"nothing was dispatched for {self._keep.hung_after:g} s")
+        return ending
+
+    def _closed(self, sink: Sink, ending: Ending) -> Ending:
+        try:
+            sink.close()
+            self._flush()
+        except OSError as error:
+            return _cannot_write(error)
+        return ending
+
+    # --- the last seconds ------------------------------------------------------------------------
+
+    def _keep_it(self, data: bytes) -> None:
+        now = time.monotonic()
+        if data:
+            self._kept.append((now, data))
+            self._kept_bytes += len(data)
+        # Counted from the last dispatch, not from now: it may hang already.
+        horizon = self._last_dispatch - self._keep.seconds - _CHECK
+        while self._kept and (self._kept[0][0] < horizon or self._kept_bytes > _KEPT_BYTES):
+            self._kept_bytes -= len(self._kept.popleft()[1])
+
+    def _tell_the_last(self, tracer: DispatchTracer, nesting: Nesting) -> None:
+        newest = tracer.newest(self._kept[-1][1]) if self._kept else 0
+        nesting.begin_at(newest - int(self._keep.seconds * 1e9))
+        for _, data in self._kept:
+            nesting.take(tracer, data)
+
+
+def _cannot_write(error: OSError) -> Ending:
+    what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
+    return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))
