@@ -60,6 +60,6 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
         verdict=verdict._replace(advice=told),
         findings=found.judgement.findings,
         errors=dispatcher_errors(session),
-        sections=sections,
+        sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
         sources={} if args.json else source_lines(session.target, involved),
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import GdbextError
+from gdbext.inspection.collective_waits import is_rank, name_collectives
 from gdbext.inspection.error_log import ErrorLog
 from gdbext.inspection.missing_kernels import missing_kernels
 from gdbext.inspection.observe import observe
@@ -20,6 +21,9 @@ from gdbext.waits.holdings import held_resources
 from gdbext.waits.recognise import State, state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
+if TYPE_CHECKING:
+    from gdbext.model.sections.collectives_section import CollectivesSection
+
 _PLACED = 200
 """Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
 
@@ -29,6 +33,8 @@ class Inspection(NamedTuple):
 
     threads: tuple[ThreadReport, ...]
     judgement: Judgement
+    collectives: CollectivesSection | None = None
+    """What the process knows of its job; None where it is no rank of one, or nothing of that can be read."""
     places: Mapping[int, Place] = MappingProxyType({})
     """Where each thread is, to compare several samples by; empty for a core."""
 
@@ -36,15 +42,20 @@ class Inspection(NamedTuple):
 def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     """Inspects every thread, ``frames``: with its whole stack. What cannot be read is in the session's errors."""
     process = session.threads.all()
-    threads = _report_threads(session, process, frames)
+    states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
+    collectives = None
+    if is_rank(session.target, process, states):
+        collectives = name_collectives(session, process, states)
+    threads = _report_threads(session, process, states, frames)
     judgement = judge(observe(process, threads, session.target.maps))
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
-    return Inspection(threads, judgement, _places(process, session.procfs))
+    return Inspection(threads, judgement, collectives, _places(process, session.procfs))
 
 
-def _report_threads(session: Session, process: ProcessSnapshot, frames: bool) -> tuple[ThreadReport, ...]:
-    states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
+def _report_threads(
+    session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
+) -> tuple[ThreadReport, ...]:
     held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
     return tuple(
         report_thread(

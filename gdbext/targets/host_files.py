@@ -66,6 +66,10 @@ class HostFiles:
         """The time of a clock of this machine (CLOCK_*), in seconds."""
         return self.fact(f"clock {number}", None, lambda: _clock(number))
 
+    def host(self) -> str:
+        """The name of this machine, "" where that is not known."""
+        return self.fact("host", "", lambda: os.uname().nodename)
+
     def keep(self, name: str, make: Callable[[], str]) -> None:
         """A recording keeps that text, which was made on this machine and will be wanted at a replay."""
 

@@ -16,3 +16,14 @@ LOADER_WORKER = ("worker.py", "_worker_loop")
 PIN_MEMORY_THREADS = (("pin_memory.py", "_pin_memory_loop"), ("pin_memory.py", "do_one_step"))
 """(file, function) of the main function of the threads of torch/utils/data/_utils/pin_memory.py; without it an idle one
 is called a waiting thread."""
+
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+"""The module that keeps the process groups; without it, groups are known from the flight recorder alone."""
+GROUP_MAP, GROUP_NAMES, GROUP_RANKS = "_pg_map", "_pg_names", "_pg_group_ranks"
+"""Its dicts, all by process group: (backend, store), the name, rank in the job → rank in the group."""
+TORCH_FILES = "/torch/"
+"""In the path of every file of torch's Python code."""
+DISTRIBUTED_FILE = "torch/distributed/distributed_c10d.py"
+POINT_TO_POINT = {"recv": ("src", "group_src"), "send": ("dst", "group_dst")}
+"""Its functions that wait for one other rank: the arguments that name it in the job and in the group (2.6 and later);
+without them, such a wait has no peer."""

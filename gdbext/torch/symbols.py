@@ -354,5 +354,14 @@ COLLECTIVE_PATTERN = (
 """A pattern: any function of gloo, what waits for the work of a process group, and the gradient reduction of
 DistributedDataParallel (c10d::Reducer), which waits for futures of such work."""
 
+# --- torch.distributed: torch/csrc/distributed/c10d/FlightRecorder.hpp ---
+
+FLIGHT_RECORDER = TorchSymbol(
+    ("_ZZN4c10d14FlightRecorderIN3c105EventEE3getEvE8instance",), "the flight recorder of gloo's collectives",
+    "sizes, lines and ages of pending collectives of gloo", CPU, first="2.9.0")  # fmt: skip
+FLIGHT_RECORDER_OF_NCCL = TorchSymbol(
+    ("_ZZN4c10d14FlightRecorderIN2at4cuda9CUDAEventEE3getEvE8instance",), "the flight recorder of NCCL's collectives",
+    "pending collectives of NCCL", CUDA, first="2.9.0")  # fmt: skip
+
 TORCH_SYMBOLS = {name: value for name, value in list(globals().items()) if isinstance(value, TorchSymbol)}
 """All of them by the names of their members."""

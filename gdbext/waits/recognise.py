@@ -56,7 +56,12 @@ RECOGNISERS: tuple[Recogniser, ...] = (
 POOLS: tuple[PoolRecogniser, ...] = (torch_pools.pool_of, openmp.pool_of, python_pools.pool_of)
 """Whose idle worker a thread inside a system call is, before anybody asks what it waits for."""
 
-SPINNING: tuple[Recogniser, ...] = (gil_waits.between_waits, torch_waits.spinning_device, syscall_waits.uninterruptible)
+SPINNING: tuple[Recogniser, ...] = (
+    gil_waits.between_waits,
+    torch_waits.spinning_device,
+    torch_waits.polling_store,
+    syscall_waits.uninterruptible,
+)
 """Waits of threads that are in no system call."""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.sections.section import Section
 from gdbext.model.symbol_check import SymbolChecks
 
@@ -56,7 +55,7 @@ class ModuleInfo:
     status: str
     problem: str | None
     build_id: str | None
-    base: Hexadecimal
+    base: int
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from gdbext.model.threads.wait_kind import Naming, WaitKind
 
 if TYPE_CHECKING:
     from gdbext.model.threads.child_process import ChildProcess
+    from gdbext.model.threads.collective_wait import CollectiveWait
     from gdbext.model.threads.pool import MissingWorkers
 
 
@@ -70,6 +71,8 @@ class Wait(NamedTuple):
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
     seconds: float | None = None
     """How long a sleep takes from now on, None where that is not known."""
+    collective: CollectiveWait | None = None
+    """What of other ranks is waited for, where that is known."""
 
     @property
     def kind(self) -> WaitKind:
@@ -85,6 +88,8 @@ class Wait(NamedTuple):
     def phrase(self) -> str:
         """What the thread does: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
         traits, resource = self.kind.traits, self.resource
+        if self.collective is not None:
+            return self.collective.phrase
         if traits.naming is Naming.ALONE:
             return traits.doing.format(resource.name or traits.unnamed)
         text = traits.doing.format(resource.phrase)

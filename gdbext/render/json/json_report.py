@@ -16,6 +16,7 @@ from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_edge import WaitEdge
 from gdbext.model.verdict import Verdict
 from gdbext.render.json.sections import members
+from gdbext.render.json.values import plain
 
 _WAIT_CERTAINTY = {
     Certainty.EXACT: "recorded",
@@ -114,6 +115,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         "certainty": _WAIT_CERTAINTY[wait.certainty],
         "timed": wait.timed,
         "evidence": list(wait.evidence),
+        **({"collective": plain(wait.collective)} if wait.collective is not None else {}),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import cast
 
 from gdbext.formats.elf import ElfImage
 from gdbext.formats.elf_header import Data
@@ -159,6 +160,7 @@ class LoggedFiles(HostFiles):
         }
 
     def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:
-        found: AnyFact = self._inner.fact(name, unknown, read)
-        self.facts[name] = found
-        return found
+        """The first answer, also for later commands on the same process: a replay has only one."""
+        if name not in self.facts:
+            self.facts[name] = self._inner.fact(name, unknown, read)
+        return cast(AnyFact, self.facts[name])

@@ -16,6 +16,8 @@ STRING_LIMIT = 1 << 16
 """Bytes. Nothing that the dispatcher keeps (names, schemas, "registered at" lines) comes near it."""
 VECTOR_LIMIT = 1 << 16
 """Elements."""
+_TREE_DEPTH = 64
+"""Links from the root of a red-black tree: more than any tree in memory needs."""
 MAP_SLOT_LIMIT = 1 << 20
 """Slots of a flat_hash_map; the operator table of torch 2.13 has 8,192."""
 
@@ -89,6 +91,29 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_
     if not begin <= end <= capacity or rest or count > limit:
         raise BadData(f"the vector at {address:#x} makes no sense ({begin:#x} to {end:#x})")
     return begin, count
+
+
+def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
+    """Addresses of the nodes of the ``std::map`` or ``std::set`` at ``address``, in order; values follow their links.
+
+    The object is an empty comparison (8 bytes with padding), a header node (color, parent, left, right) and the number
+    of nodes; bits/stl_tree.h of libstdc++. Raises BadData when the tree does not hold together, MemoryFault.
+    """
+    root, count = memory.u64(address + 16), memory.u64(address + 40)
+    if count > limit:
+        raise BadData(f"the map at {address:#x} claims {count} elements")
+    found: list[int] = []
+    path: list[int] = []
+    node = root
+    while (node or path) and len(found) < count and len(path) <= _TREE_DEPTH:
+        while node and len(path) <= _TREE_DEPTH:
+            path.append(node)
+            node = memory.u64(node + 16)
+        found.append(path.pop())
+        node = memory.u64(found[-1] + 24)
+    if node or path or len(found) != count:
+        raise BadData(f"the map at {address:#x} is broken: {len(found)} elements of {count} were found")
+    return found
 
 
 class MapEntry(NamedTuple):

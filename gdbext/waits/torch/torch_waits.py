@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.threads.collective_wait import CollectiveWait
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
@@ -48,7 +49,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     name = _name_of(thread, level)
     if tag in _OUTSIDE:
         resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
-        return Wait(resource, evidence=(f"frame {level}: {name}",))
+        store = CollectiveWait(name, is_store=True) if tag is FunctionTag.STORE else None
+        return Wait(resource, evidence=(f"frame {level}: {name}",), collective=store)
     if tag is FunctionTag.AUTOGRAD_EXECUTE:
         return _graph_task(thread, address, f"frame {level}: {name} waits for its graph task")
     if tag is FunctionTag.STD_FUTURE:
@@ -70,6 +72,16 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
         return None
     name = _name_of(thread, level)
     return Wait(Resource(WaitKind.DEVICE, 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+
+
+def polling_store(thread: ThreadSnapshot) -> Wait | None:
+    """The store's server, which counts its clients again and again: the thread runs, and still only waits."""
+    level = thread.first(FunctionTag.STORE, within=_SPINNING)
+    if level is None or _is_covered(thread, level):
+        return None
+    name = _name_of(thread, level)
+    resource, evidence = Resource(WaitKind.COLLECTIVE, 0, name), (f"frame {level}: {name} (it polls)",)
+    return Wait(resource, evidence=evidence, collective=CollectiveWait(name, is_store=True))
 
 
 def _is_covered(thread: ThreadSnapshot, level: int) -> bool:

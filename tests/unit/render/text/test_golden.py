@@ -39,6 +39,7 @@ RECORDED = {
     "diagnose-gloo-mismatch": ("gloo-mismatch", "dispatch-diagnose"),
     "diagnose-python-lock-abba": ("python-lock-abba", "dispatch-diagnose"),
     "diagnose-idle": ("idle", "dispatch-diagnose"),
+    "collectives-gloo-mismatch": ("gloo-mismatch", "dispatch-collectives"),
     "bt-meta-mm": ("meta-mm", "dispatch-bt"),
     "bt-why-meta-mm": ("meta-mm", "dispatch-bt", "--all", "--why"),
     "bt-native-nested-normal": ("nested-normal", "dispatch-bt", "--all", "--native"),

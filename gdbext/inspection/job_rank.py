@@ -1,0 +1,51 @@
+"""Which rank of which job a process is, by its initial environment: launchers set it before the program starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gdbext.model.sections.collectives_section import JobRank
+from gdbext.targets.base import Target
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""What torchrun, Open MPI, PMIx, MPICH and Slurm set, the first that is there."""
+
+
+def from_environment(target: Target) -> JobRank:
+    """What the environment says; all None for a process that no launcher started."""
+    environ = target.environ()
+    return JobRank(
+        rank=_number(environ, _RANK),
+        size=_number(environ, _SIZE),
+        local_rank=_number(environ, _LOCAL_RANK),
+        local_size=_number(environ, _LOCAL_SIZE),
+        host=_host(target),
+        job=job_of(environ),
+    )
+
+
+def job_of(environ: Mapping[str, str]) -> str | None:
+    """What the ranks of a job have in common: a scheduler's or torchrun's run id, else where they meet."""
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    if run and run != "none":
+        return run
+    if environ.get("SLURM_JOB_ID"):
+        return f"slurm {environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
+    if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
+        return f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    return None
+
+
+def _number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:
+    for name in names:
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return None
+
+
+def _host(target: Target) -> str | None:
+    """The machine of a live process; a core does not say where it is from."""
+    return None if target.is_core else target.files.host() or None

@@ -1,0 +1,33 @@
+"""CollectiveWait: what exactly a thread waits for that waits for other ranks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class CollectiveWait(NamedTuple):
+    """A collective, a send or recv, or an operation of the store through which ranks meet."""
+
+    op: str
+    """``all_reduce``, ``recv``; of a store the function that waits: ``c10d::TCPStore::wait``."""
+    seq: int | None = None
+    """The operation's number in its group, None where nothing numbers it."""
+    group: str = ""
+    enqueued: int | None = None
+    completed: int | None = None
+    """The group's last numbers in this process."""
+    peer: int | None = None
+    """The other end of a send or recv: its rank in the job."""
+    is_store: bool = False
+
+    @property
+    def phrase(self) -> str:
+        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        if self.is_store:
+            return f"waits for a key of the store ({self.op})"
+        if self.peer is not None:
+            return f"waits in {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}"
+        number = f"#{self.seq} " if self.seq is not None else ""
+        counts = (("enqueued", self.enqueued), ("completed", self.completed))
+        known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
+        return f"waits in {number}{self.op}" + (f" ({known})" if known else "")

@@ -1,0 +1,1 @@
+"""torch.distributed in memory: the flight recorder, process groups, stores."""

@@ -1,0 +1,187 @@
+"""The process groups of a process, as ``torch.distributed`` keeps them: Python's dicts, and the C++ objects in them.
+
+Source: torch/distributed/distributed_c10d.py (``_pg_map`` and its like), torch/csrc/distributed/c10d/ProcessGroup.hpp,
+Backend.hpp, ProcessGroupGloo.hpp of 2.13.0. An object of pybind11 with one value and the default holder has the address
+of its C++ object behind its head (pybind11/detail/common.h, ``instance``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_names import module_global
+from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.formats.demangle import demangle
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.process.struct_view import StructView
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
+from gdbext.torch.python_names import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
+from gdbext.torch.values.containers import StringReader, vector_span
+
+GROUP_LIMIT = 4096
+RANK_LIMIT = 1 << 20
+_WORK_LIMIT = 4096
+_HEAD = 16
+"""PyObject_HEAD, bytes."""
+_VTABLE = "vtable for "
+_VTABLE_START = 16
+_GLOO = "c10d::ProcessGroupGloo"
+
+
+class QueuedWork(NamedTuple):
+    """One piece of work that a Gloo group has not finished (``ProcessGroupGloo::AsyncWork``)."""
+
+    seq: int
+    title: str
+    """What the profiler calls it: ``gloo:all_reduce``."""
+    timeout_ms: int
+    in_progress: bool
+
+
+class GroupObject(NamedTuple):
+    """One ``c10d::ProcessGroup``; what is None or empty could not be read."""
+
+    name: str
+    backend: str | None
+    """As the program named it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    description: str
+    rank: int | None
+    size: int | None
+    ranks: tuple[int, ...]
+    store: int
+    """Address of its ``c10d::Store``, 0 where that is not known."""
+    status: GroupStatus | None = None
+    queued: tuple[QueuedWork, ...] = ()
+
+
+class ProcessGroupReader:
+    """Reads them. ``problems`` says what could not be read."""
+
+    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer, runtime: PythonRuntime) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._symbolizer = symbolizer
+        self._runtime = runtime
+        self._strings = StringReader(memory, layout.struct("std::string").size == 32)
+        self.problems: list[GdbextError] = []
+
+    def groups(self) -> list[GroupObject]:
+        """All groups, in the order in which they were made; empty before init_process_group()."""
+        for interpreter in self._runtime.interpreters():
+            try:
+                found = {n: module_global(self._runtime, interpreter, DISTRIBUTED, n) for n in _GLOBALS}
+            except GdbextError as error:
+                self.problems.append(error)
+                continue
+            if found[GROUP_MAP]:
+                return [group for group in self._groups(found) if group is not None]
+        return []
+
+    def _groups(self, found: Mapping[str, int | None]) -> Iterator[GroupObject | None]:
+        runtime = self._runtime
+        names = self._items(found[GROUP_NAMES])
+        ranks = self._items(found[GROUP_RANKS])
+        for group, value in self._items(found[GROUP_MAP]).items():
+            try:
+                items = runtime.objects.tuple_items(value, 4)
+                backend = runtime.objects.text(items[0]) if items else None
+                name = runtime.objects.text(names[group]) if group in names else ""
+                yield self._group(group, name, backend, self._members(ranks.get(group, 0)))
+            except GdbextError as error:
+                self.problems.append(error)
+                yield None
+
+    def _items(self, dictionary: int | None) -> dict[int, int]:
+        return dict(self._runtime.dicts.items(dictionary, GROUP_LIMIT)) if dictionary else {}
+
+    def _members(self, dictionary: int) -> tuple[int, ...]:
+        """The ranks in the job by the rank in the group: a dict from the one to the other."""
+        if not dictionary:
+            return ()
+        integer = self._runtime.objects.integer
+        found = {integer(v): integer(k) for k, v in self._runtime.dicts.items(dictionary, RANK_LIMIT)}
+        return tuple(found[rank] for rank in sorted(found))
+
+    def _group(self, group: int, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
+        unread = GroupObject(name, backend, "", None, None, ranks, 0)
+        try:
+            view = StructView(self._memory, self._memory.u64(group + _HEAD), self._layout.struct("c10d::ProcessGroup"))
+            own = self._own_backend(view)
+            described = view.address("pg_desc_") if "pg_desc_" in view.struct.fields else 0
+            rank, size = view.i32("rank_"), view.i32("size_")
+            if not 0 <= rank < size <= RANK_LIMIT:
+                raise BadData(f"the process group at {view.base:#x} says that it is rank {rank} of {size}")
+            return GroupObject(
+                name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
+                view.pointer("store_") if "store_" in view.struct.fields else 0,
+                self._status(own), tuple(self._queued(own)),
+            )  # fmt: skip
+        except GdbextError as error:
+            self.problems.append(error)
+            return unread
+
+    def _own_backend(self, group: StructView) -> StructView | None:
+        """The first of the group's backends that is Gloo's; None where there is none."""
+        node = self._layout.struct("c10d::ProcessGroup::deviceTypeToBackend_.node")
+        gloo = self._layout.struct(_GLOO)
+        place = self._memory.u64(group.address("deviceTypeToBackend_") + 16)  # _M_before_begin of the hash table
+        for _ in range(64):
+            if not place:
+                return None
+            backend = self._memory.u64(place + node.offset("_M_storage") + 8)
+            if self.class_of(backend) == _GLOO:
+                return StructView(self._memory, backend, gloo)
+            place = self._memory.u64(place)
+        return None
+
+    def class_of(self, address: int) -> str:
+        """The C++ class of an object with virtual functions, "" where its vtable has no name. Raises MemoryFault."""
+        names = self._symbolizer.names_at(self._memory.u64(address) - _VTABLE_START)
+        found = (demangle(name) for name in names)
+        return next((name[len(_VTABLE) :] for name in found if name.startswith(_VTABLE)), "")
+
+    def _status(self, backend: StructView | None) -> GroupStatus | None:
+        if backend is None or "pgStatus_" not in backend.struct.fields:
+            return None
+        return read_status(self._memory, self._layout, backend.pointer("pgStatus_"))
+
+    def _queued(self, backend: StructView | None) -> Iterator[QueuedWork]:
+        """What the group's threads work on, then what is in their queue."""
+        if backend is None:
+            return
+        start, count = vector_span(self._memory, backend.address("workInProgress_"), 8, _WORK_LIMIT)
+        for address in self._memory.words(start, count) if count else ():
+            if address:
+                yield self._work(address, in_progress=True)
+        for address in self._queue(backend):
+            yield self._work(address, in_progress=False)
+
+    def _queue(self, backend: StructView) -> list[int]:
+        """The pointers in a ``std::deque``: blocks of 512 bytes (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
+        deque = StructView(self._memory, backend.address("workQueue_"), self._layout.struct("std::deque"))
+        current, block_end = deque.pointer("_M_impl._M_start._M_cur"), deque.pointer("_M_impl._M_start._M_last")
+        node, end = deque.pointer("_M_impl._M_start._M_node"), deque.pointer("_M_impl._M_finish._M_cur")
+        found: list[int] = []
+        while current != end and len(found) < _WORK_LIMIT:
+            found.append(self._memory.u64(current))
+            current += 8
+            if current == block_end and current != end:
+                node += 8
+                current = self._memory.u64(node)
+                block_end = current + 512
+        return found
+
+    def _work(self, address: int, in_progress: bool) -> QueuedWork:
+        view = StructView(self._memory, address, self._layout.struct(f"{_GLOO}::AsyncWork"))
+        if "seq_" not in view.struct.fields:
+            raise LayoutError("this version's work has no sequence number")
+        title = self._strings.read(view.address("profilingTitle_"), 4096)
+        timeout = view.i64("timeout_") if "timeout_" in view.struct.fields else 0
+        return QueuedWork(view.u64("seq_"), title, timeout, in_progress)
+
+
+_GLOBALS = (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)

@@ -1,0 +1,273 @@
+"""job SCENARIO…: whole jobs that hang, each of two to four ranks over gloo on the loopback.
+
+One process imports torch and forks all ranks of all scenarios, as a launcher does. Each rank that hangs by itself first
+writes down what PyTorch's own flight recorder has of it (SCENARIO.RANK.json in the current folder), from a thread of
+its own where the main thread is in a collective. The truth has the pids by scenario and rank, and who is at fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+import truth
+from torch.utils.data import DataLoader, Dataset
+
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+SETTLED = 0.3  # seconds without a change in the flight recorder: the rank is where it will stay
+
+
+def recorded():
+    """What the flight recorder of this process has, by its own account."""
+    return torch._C._distributed_c10d._dump_fr_trace_json()
+
+
+def write_down(name, rank):
+    """Publish the recorder's own account."""
+    place = f"{name}.{rank}.json"
+    with open(place + ".tmp", "w") as out:
+        out.write(json.dumps({"pid": os.getpid(), "dump": json.loads(recorded())}))
+    os.rename(place + ".tmp", place)
+
+
+def write_down_later(name, rank):
+    """The same from another thread, when nothing changes any more."""
+    before, since = recorded(), time.monotonic()
+    while time.monotonic() - since < SETTLED:
+        time.sleep(0.05)
+        now = recorded()
+        if now != before:
+            before, since = now, time.monotonic()
+    write_down(name, rank)
+
+
+def three_steps(group=None):
+    """What a job does before it hangs: #1 to #3 of the group."""
+    for step in range(3):
+        dist.all_reduce(torch.full((4,), float(step)), group=group)
+
+
+def join():
+    dist.all_reduce(torch.ones(8, 2))
+
+
+def hang():
+    time.sleep(truth.FOREVER)
+
+
+def late_sleep(rank):
+    three_steps()
+    hang() if rank == 1 else join()
+
+
+def late_lock(rank):
+    three_steps()
+    if rank == 1:
+        lock = threading.RLock()
+        threading.Thread(target=lambda: (lock.acquire(), hang()), name="keeper", daemon=True).start()
+        time.sleep(0.2)
+        with lock:
+            pass
+    join()
+
+
+def late_gil(rank):
+    three_steps()
+    if rank == 1:
+        write_down("late_gil", 1)
+        keeps_gil = ctypes.PyDLL(None).sleep
+        threading.Thread(target=keeps_gil, args=(1 << 30,), name="gil-keeper", daemon=True).start()
+        while True:
+            time.sleep(0.01)
+    join()
+
+
+def late_import(rank):
+    three_steps()
+    if rank == 1:
+        with open("imports_for_ever.py", "w") as module:
+            module.write("import time\ntime.sleep(10_000_000)\n")
+        sys.path.insert(0, os.getcwd())
+        threading.Thread(target=__import__, args=("imports_for_ever",), name="importer", daemon=True).start()
+        time.sleep(0.2)
+        import imports_for_ever  # noqa: F401
+    join()
+
+
+class Stuck(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        hang()
+
+
+def late_loader(rank):
+    three_steps()
+    if rank == 1:
+        next(iter(DataLoader(Stuck(), num_workers=1, multiprocessing_context="fork")))
+    join()
+
+
+def swallowed(rank):
+    """Rank 2 raises before its third all_reduce, swallows that, and goes on to the next collective."""
+    for step in range(4):
+        try:
+            if rank == 2 and step == 2:
+                raise ValueError("a bad batch")
+            dist.all_reduce(torch.ones(4))
+        except ValueError:
+            pass
+    dist.broadcast(torch.ones(3), src=0)
+
+
+def other_order(rank):
+    three_steps()
+    if rank == 1:
+        dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
+        join()
+    else:
+        join()
+        dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
+
+
+def other_type(rank):
+    three_steps()
+    if rank == 1:
+        dist.reduce(torch.ones(8, 2), dst=1)
+        hang()
+    join()
+
+
+def other_size(rank):
+    """The root sends less than the others expect, which gloo lets pass; what follows is no longer the same program."""
+    three_steps()
+    dist.broadcast(torch.ones(8 if rank == 0 else 16), src=0)
+    hang() if rank == 1 else join()
+
+
+def other_dtype(rank):
+    """As many bytes of another type."""
+    three_steps()
+    dist.all_reduce(torch.ones(8, dtype=torch.int32 if rank == 1 else torch.float32))
+    hang() if rank == 1 else join()
+
+
+def dead(rank):
+    """Rank 1 dies; rank 0 gets gloo's error and waits for its return at the store; rank 2 waits for rank 0."""
+    three_steps()
+    if rank == 1:
+        write_down("dead", 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.recv(torch.ones(4), src=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
+    except RuntimeError:
+        dist.distributed_c10d._get_default_store().get("rank-1-is-back")
+
+
+def stopped(rank):
+    three_steps()
+    if rank == 1:
+        write_down("stopped", 1)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    join()
+
+
+def long_save(rank):
+    three_steps()
+    if rank == 1:
+        write_down("long_save", 1)  # a storage is written with the GIL in hand
+        os.mkfifo("slow-disk")
+        os.open("slow-disk", os.O_RDWR)  # keeps it open: what is written stays in it until it is full
+        with open("slow-disk", "wb") as disk:
+            torch.save({"weights": torch.ones(1 << 20)}, disk, _use_new_zipfile_serialization=False)
+    join()
+
+
+def crossing(rank):
+    """Ranks 0 and 1 enter the collectives of their two groups in opposite order."""
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    three_steps()
+    for group in (first, second) if rank == 0 else (second, first):
+        dist.all_reduce(torch.ones(4), group=group)
+
+
+def pipeline(rank):
+    """Rank 1 waits for a second batch instead of handing on the first."""
+    three_steps()
+    if rank == 0:
+        dist.send(torch.ones(4), dst=1)
+        join()
+    elif rank == 1:
+        dist.recv(torch.ones(4), src=0)
+        dist.recv(torch.ones(4), src=0)
+    else:
+        dist.recv(torch.ones(4), src=1)
+
+
+def store_wait(_rank):
+    """Rank 2 does not come to the rendezvous: see ``_rank``."""
+
+
+SIZES = {late_sleep: 4, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3, other_order: 2,
+         other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2, pipeline: 3,
+         store_wait: 3}  # fmt: skip
+SCENARIOS = {function.__name__: function for function in SIZES}
+
+
+def _rank(name, rank, port):
+    scenario = SCENARIOS[name]
+    truth._die_with_parent()
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(SIZES[scenario]), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if scenario is store_wait and rank == 2:
+        hang()
+    if scenario is not store_wait:
+        threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
+    dist.init_process_group("gloo")
+    _ready.set()
+    scenario(rank)
+    hang()
+
+
+_ready = threading.Event()
+
+
+def _watch(name, rank):
+    _ready.wait()
+    if SCENARIOS[name] not in (late_gil, stopped, dead, long_save) or rank != 1:
+        write_down_later(name, rank)
+
+
+def main():
+    import socket
+
+    pids = {}
+    for name in sys.argv[1:] or SCENARIOS:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        pids[name] = []
+        for rank in range(SIZES[SCENARIOS[name]]):
+            pid = os.fork()
+            if pid == 0:
+                _rank(name, rank, port)
+            pids[name].append(pid)
+    truth.thread("main", waits=None)
+    truth.note(pids=pids)
+    for name, ranks in pids.items():
+        expected = range(len(ranks)) if SCENARIOS[name] is not store_wait else ()
+        while not all(os.path.exists(f"{name}.{rank}.json") for rank in expected):
+            time.sleep(0.05)
+    time.sleep(0.5)
+    truth.ready()
+    hang()
+
+
+main()

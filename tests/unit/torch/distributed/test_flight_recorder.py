@@ -1,0 +1,154 @@
+"""The flight recorder in a fake memory, laid out as the shipped layout of 2.13.0 has it: whole, wrapped and damaged."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from fake_target import FakeTarget
+
+from gdbext.errors import BadData
+from gdbext.layouts import store
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.torch.distributed.flight_recorder import FlightRecorder
+
+LAYOUT = Layout(store.read_layout(store.DATA / "torch-2.13.0+cpu-cxx11.json", whole=True))
+RECORDER = LAYOUT.struct("c10d::FlightRecorder")
+ENTRY = LAYOUT.struct("c10d::FlightRecorder::Entry")
+BASE, ENTRIES, NODES = 0x100000, 0x200000, 0x300000
+
+
+class Made(NamedTuple):
+    """What an entry of the made-up recorder says."""
+
+    seq: int
+    op: str = "gloo:all_reduce"
+    group: str = "0"
+    sizes: tuple[int, ...] = (8, 2)
+    completed: int | None = None
+    retired: bool = False
+    epoch: int = 0
+
+
+def text(buffer: bytearray, base: int, offset: int, value: str) -> None:
+    """A short std::string."""
+    raw = value.encode()
+    assert len(raw) < 16
+    struct.pack_into("<QQ16s", buffer, offset, base + offset + 16, len(raw), raw)
+
+
+def entry(made: Made, base: int) -> bytes:
+    raw = bytearray(ENTRY.size)
+
+    def put(field: str, form: str, *values: int) -> None:
+        struct.pack_into(form, raw, ENTRY.offset(field), *values)
+
+    put("id_", "<Q", made.seq)
+    put("reset_epoch_", "<Q", made.epoch)
+    text(raw, base, ENTRY.offset("pg_name_") + 32, made.group)  # libstdc++ keeps a tuple's last element first
+    text(raw, base, ENTRY.offset("pg_name_"), "default_pg")
+    put("collective_seq_id_", "<Q", made.seq)
+    text(raw, base, ENTRY.offset("profiling_name_"), made.op)
+    put("retired_", "<B", made.retired)
+    put("time_discovered_completed_", "<qB", made.completed or 0, made.completed is not None)
+    put("input_dims_", "<QII", base + ENTRY.offset("input_dims_") + 16, 1, 4)
+    struct.pack_into("<q", raw, ENTRY.offset("input_dims_") + 16, len(made.sizes))
+    put("sizes_", "<QII", base + ENTRY.offset("sizes_") + 16, len(made.sizes), 8)
+    struct.pack_into(f"<{len(made.sizes)}q", raw, ENTRY.offset("sizes_") + 16, *made.sizes)
+    text(raw, base, ENTRY.offset("thread_name_"), "python")
+    return bytes(raw)
+
+
+def recorder(entries: Sequence[Made], following: int = 0, epoch: int = 0, claimed: int | None = None) -> FlightRecorder:
+    raw = bytearray(RECORDER.size)
+    raw[RECORDER.offset("enabled_")] = 1
+    count = len(entries) if claimed is None else claimed
+    end = ENTRIES + count * ENTRY.size
+    struct.pack_into("<QQQ", raw, RECORDER.offset("entries_"), ENTRIES, end, end)
+    struct.pack_into("<Q", raw, RECORDER.offset("next_"), following)
+    struct.pack_into("<Q", raw, RECORDER.offset("reset_epoch_"), epoch)
+    contents = b"".join(entry(made, ENTRIES + number * ENTRY.size) for number, made in enumerate(entries))
+    regions = {BASE: bytes(raw), ENTRIES: contents}
+    padded = {start: data + bytes(-len(data) % 4096) for start, data in regions.items()}
+    return FlightRecorder(Memory(FakeTarget(padded)), LAYOUT, BASE)
+
+
+def test_an_entry() -> None:
+    found = recorder([Made(18)]).entries()[0]
+    assert (found.collective_seq, found.profiling_name, found.group) == (18, "gloo:all_reduce", "0")
+    assert (found.description, found.thread_name) == ("default_pg", "python")
+    assert (found.input_sizes, found.output_sizes) == (((8, 2),), ())
+    assert (found.state, found.is_pending) == ("scheduled", True)
+
+
+def test_a_ring_that_has_wrapped_is_read_from_its_oldest_entry() -> None:
+    made = [Made(5), Made(6), Made(3), Made(4)]
+    assert [each.collective_seq for each in recorder(made, following=2).entries()] == [3, 4, 5, 6]
+
+
+def test_pending_is_what_is_neither_retired_nor_completed() -> None:
+    made = [Made(1, retired=True), Made(2, completed=77), Made(3)]
+    found = recorder(made)
+    assert [each.collective_seq for each in found.entries() if each.is_pending] == [3]
+    assert [each.state for each in found.entries()] == ["scheduled", "completed", "scheduled"]
+
+
+def test_entries_before_a_reset_are_left_out() -> None:
+    made = [Made(1, epoch=0), Made(1, epoch=1)]
+    assert len(recorder(made, epoch=1).entries()) == 1
+
+
+def test_a_torn_entry_costs_itself() -> None:
+    made = [Made(1), Made(2, sizes=(1,) * 5), Made(3)]
+    found = recorder(made)
+    raw = bytearray(entry(made[1], ENTRIES + ENTRY.size))
+    struct.pack_into("<q", raw, ENTRY.offset("input_dims_") + 16, 1 << 40)
+    found._memory.target.regions[ENTRIES] = (  # type: ignore[attr-defined]
+        entry(made[0], ENTRIES) + bytes(raw) + entry(made[2], ENTRIES + 2 * ENTRY.size) + bytes(4096)
+    )
+    assert [each.collective_seq for each in found.entries()] == [1, 3]
+    assert len(found.problems) == 1
+
+
+@pytest.mark.parametrize(("claimed", "following"), [(1 << 30, 0), (1, 2)])
+def test_a_ring_that_makes_no_sense_is_refused(claimed: int, following: int) -> None:
+    with pytest.raises(BadData):
+        recorder([Made(1)], following, claimed=claimed).entries()
+
+
+def tree(node: bytes, depth: int) -> bytes:
+    """The object of a std::map with ``depth`` nodes in a line to the right, the first of which is ``node``'s place."""
+    return bytes(16) + node + bytes(16) + struct.pack("<Q", depth)
+
+
+def test_ranks_of_groups() -> None:
+    size = LAYOUT.struct("c10d::FlightRecorder::pg_name_to_ranks_.node").size
+    raw = bytearray(RECORDER.size)
+    map_at = RECORDER.offset("pg_name_to_ranks_")
+    raw[map_at : map_at + 48] = tree(struct.pack("<Q", NODES), 2)
+    nodes = bytearray(4096)
+    for number, (name, ranks) in enumerate((("0", (0, 1, 2)), ("1", (2, 0)))):
+        at = number * size
+        struct.pack_into("<QQ", nodes, at + 16, 0, NODES + size if number == 0 else 0)
+        text(nodes, NODES, at + 32 + 32, name)
+        text(nodes, NODES, at + 32, "")
+        place = 0x800 + 0x100 * number
+        struct.pack_into(f"<{len(ranks)}Q", nodes, place, *ranks)
+        end = NODES + place + 8 * len(ranks)
+        struct.pack_into("<QQQ", nodes, at + 96, NODES + place, end, end)
+    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: bytes(nodes)}
+    found = FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE)
+    assert found.groups() == {("0", ""): (0, 1, 2), ("1", ""): (2, 0)}
+
+
+def test_a_map_whose_nodes_form_a_ring_is_refused() -> None:
+    raw = bytearray(RECORDER.size)
+    map_at = RECORDER.offset("pg_name_to_ranks_")
+    raw[map_at : map_at + 48] = tree(struct.pack("<Q", NODES), 3)
+    node = struct.pack("<QQQQ", 0, 0, NODES, 0)
+    regions = {BASE: bytes(raw) + bytes(-len(raw) % 4096), NODES: node + bytes(4096 - len(node))}
+    with pytest.raises(BadData):
+        FlightRecorder(Memory(FakeTarget(regions)), LAYOUT, BASE).groups()
