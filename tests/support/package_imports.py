@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from parsed import nodes
+
 
 def module_name(relative: Path) -> str:
     """process/elf.py is "process.elf", process/__init__.py is "process"."""
@@ -16,7 +18,7 @@ def module_name(relative: Path) -> str:
 def imported(relative: Path, source: str) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of everything the file imports, anywhere in it, also for type checking only."""
     package = ["gdbext", *relative.parent.parts]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

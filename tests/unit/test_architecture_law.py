@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes
 
 from gdbext.arch import registry
 from gdbext.glibc import abi
@@ -54,7 +55,7 @@ def _breaches_of(relative: str, source: str) -> Iterator[tuple[int, str]]:
     if relative not in NAMES_ITS_ROWS:
         for match in WORDS.finditer(source):
             yield source.count("\n", 0, match.start()) + 1, f"{match.group()} is of one architecture"
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         yield from _numbers(node)
         if not GLIBC_ROOM.fullmatch(relative):
             yield from _offsets(node)

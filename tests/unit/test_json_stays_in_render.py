@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ("render/json/", "layouts/", "targets/recording/")
@@ -28,7 +29,7 @@ def breaches(package: Path) -> list[str]:
 
 def untyped_mappings(source: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each ``dict[str, Any]`` or the like, also in a quoted annotation."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Subscript) and _is_untyped_mapping(node):
             yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "Any]" in node.value:

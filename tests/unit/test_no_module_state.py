@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ MUTATORS = {
 
 def breaches(package: Path) -> list[str]:
     """Every breach in the package (a folder named gdbext), as "file:line: what"."""
-    trees = {file.relative_to(package): ast.parse(file.read_text()) for file in sorted(package.rglob("*.py"))}
+    trees = {file.relative_to(package): tree(file.read_text()) for file in sorted(package.rglob("*.py"))}
     changing = {name for tree in trees.values() for name in _changing_classes(tree)}
     return [f"{file}:{line}: {what}" for file, tree in trees.items() for line, what in _breaches_of(tree, changing)]
 

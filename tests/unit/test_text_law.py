@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes
 
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
 ROOMS = ("waits", "verdict", "inspection", "live", "render", "commands", "debuggers", "cli")
@@ -27,9 +28,8 @@ PATTERNS = frozenset({"search", "match", "fullmatch", "findall", "finditer", "su
 
 def readings(source: str) -> list[int]:
     """The lines on which the source reads text that is meant for people."""
-    tree = ast.parse(source)
     found: set[int] = set()
-    for scope in ast.walk(tree):
+    for scope in nodes(source):
         if isinstance(scope, (ast.FunctionDef, ast.Module)):
             found.update(_readings_in(scope))
     return sorted(found)

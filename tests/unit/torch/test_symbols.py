@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from parsed import nodes
 
 from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.symbols import Symbolizer
@@ -36,7 +37,7 @@ def names_in(package: Path) -> list[str]:
 
 
 def _texts(source: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Constant):
             text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
             if isinstance(text, str) and (MANGLED.match(text) or QUALIFIED.match(text)):

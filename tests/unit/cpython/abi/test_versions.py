@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed import nodes
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
@@ -25,12 +26,12 @@ def comparisons(package: Path) -> list[str]:
     for file in sorted(package.rglob("*.py")):
         relative = file.relative_to(package).as_posix()
         if not relative.startswith(ALLOWED):
-            found += [f"{relative}:{line}: {what}" for line, what in _comparisons_of(ast.parse(file.read_text()))]
+            found += [f"{relative}:{line}: {what}" for line, what in _comparisons_of(file.read_text())]
     return found
 
 
-def _comparisons_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def _comparisons_of(source: str) -> Iterator[tuple[int, str]]:
+    for node in nodes(source):
         if isinstance(node, ast.Tuple) and _is_python_version(node):
             yield node.lineno, f"the version {ast.unparse(node)}"
         elif isinstance(node, ast.Compare):
