@@ -6,6 +6,7 @@ Both are generated, so that they cannot drift from the code: tests/unit/test_doc
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ def _summary(file: Path) -> str:
 
 def main() -> None:
     """Writes both pages."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     (ROOT / "docs" / "commands.md").write_text(commands_page())
     (ROOT / "docs" / "modules.md").write_text(modules_page())
 

@@ -6,18 +6,17 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.inspection.target_reporting import report_target
 from gdbext.live.breakpoints.break_plan import PLACES, check_keys
 from gdbext.live.host import write
-from gdbext.model.error_report import ErrorReport
-from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
     from gdbext.live.run_control import RunControl
+    from gdbext.model.report import Report
 
 NAME = "dispatch-break"
 
@@ -66,18 +65,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
 
 
 def _report(session: Session, args: argparse.Namespace, section: BreaksSection) -> Report:
-    target, ending = report_target(session), section.ending
-    error = None if ending is None else ending.error
-    # of a process that has ended nothing is missed
-    unread = session.errors.reports() if ending is None or ending.kind.leaves_process else ()
-    return Report(
-        command=NAME,
-        target=target,
-        view="breaks",
-        errors=unread if error is None else (*unread, ErrorReport.of(error, NAME)),
-        sections=(section,),
-        why=args.why,
-    )
+    return make_report(session, args, NAME, "breaks", sections=(section,), ending=section.ending)
 
 
 def _request(session: Session, args: argparse.Namespace) -> BreakRequest:

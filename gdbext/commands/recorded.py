@@ -12,7 +12,7 @@ from gdbext.inspection.session import Session
 from gdbext.targets.base import Target
 from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.recording import container, writer
-from gdbext.targets.recording.recorder import RecordingTarget
+from gdbext.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.targets.recording.recording import Recording
 
 READERS = (
@@ -24,6 +24,11 @@ READERS = (
 )
 """What is read besides what the command itself reads, so that a bug report can be looked into."""
 
+_INCOMPLETE = (
+    f"\n  It is not complete: it keeps {MAX_MEMORY >> 20} MB of memory, and more was read. What is missing is among "
+    "the errors of a replay.\n  Record a command that reads less: dispatch-bt --thread TID"
+)
+
 
 class RecordedCommand:
     """One command and its recording: ``run`` while the target is stopped, ``save`` when it goes on again."""
@@ -34,6 +39,7 @@ class RecordedCommand:
         self._argv = argv
         self._path = path
         self._recording: Recording | GdbextError | None = None
+        self._is_complete = True
         self._seconds = 0.0
         entry = registry.find(name)
         if entry.live or entry.running or any(word.startswith("--samples") for word in argv):
@@ -60,6 +66,7 @@ class RecordedCommand:
         for reader, *options in READERS:
             registry.execute(reader, options, lambda: session)  # as text: only that shows lines of source
         assert isinstance(session.target, RecordingTarget)
+        self._is_complete = session.target.is_complete
         try:
             return session.target.recording(" ".join((self._name, *self._argv)))
         except GdbextError as error:
@@ -75,6 +82,7 @@ class RecordedCommand:
             data = writer.encode(self._recording)
             container.write(self._path, data)
             note = summary(self._recording, self._path, len(data), self._seconds)
+            note += "" if self._is_complete else _INCOMPLETE
         except (GdbextError, OSError) as error:
             outcome.status = outcome.status or 1
             note = f"no recording was made: {error}"

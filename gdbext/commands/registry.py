@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from types import ModuleType
 
     from gdbext.commands.options import CommandParser
     from gdbext.inspection.session import Session
@@ -117,8 +117,8 @@ def find(name: str) -> Entry:
     )
 
 
-def module_of(entry: Entry) -> Any:
-    """The command's module."""
+def module_of(entry: Entry) -> ModuleType:
+    """The command's module, imported."""
     from importlib import import_module
 
     return import_module(f"gdbext.commands.{entry.module}")

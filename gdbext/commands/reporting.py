@@ -13,8 +13,10 @@ from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.ending import Ending
     from gdbext.model.finding import Finding
     from gdbext.model.sections.section import Section
+    from gdbext.model.target_report import TargetReport
     from gdbext.model.threads.thread_report import ThreadReport
     from gdbext.model.verdict import Verdict
 
@@ -31,20 +33,25 @@ def make_report(
     errors: Sequence[ErrorReport] = (),
     sections: Sequence[Section] = (),
     sources: SourceLines = NO_SOURCES,
+    target: TargetReport | None = None,
+    ending: Ending | None = None,
 ) -> Report:
     """The report of a command: what it found, on which target, and everything that could not be read on the way.
 
     ``view`` names the text view (a module of render.text.views). ``errors`` are those that the session does not know.
+    A live command gives the ``ending`` of its run, and the ``target`` as it was if it may have changed since.
     """
-    target = report_target(session)
+    leaves_process = ending is None or ending.kind.leaves_process
+    unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
+    failed = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, command),)
     return Report(
         command=command,
-        target=target,
+        target=target or report_target(session),
         view=view,
         threads=tuple(threads),
         verdict=verdict,
         findings=tuple(findings),
-        errors=(*errors, *session.errors.reports(), *recording_errors(session.target)),
+        errors=(*failed, *errors, *unread, *recording_errors(session.target)),
         sections=tuple(sections),
         why=args.why,
         sources=sources,

@@ -39,7 +39,7 @@ class Stacks:
 
 def _file_error(module: Module) -> SymbolFileError:
     """What the report lacks because of a file; where the deleted file could still be read, it lacks nothing."""
-    what = module.problem if module.path in module.problem else f"{module.path}: {module.problem}"
     if module.status == "deleted" and module.image is not None and not module.image.from_memory:
-        return SymbolFileError(what, why="", help="nothing is lost here, but take no core without keeping that file")
-    return SymbolFileError(what)
+        nothing_lost = "nothing is lost here, but take no core without keeping that file"
+        return SymbolFileError(module.problem, why="", help=nothing_lost)
+    return SymbolFileError(module.problem)

@@ -176,7 +176,7 @@ class VdsoModule(Module):
         try:
             self._image = ElfImage(data or b"", self.path)
         except SymbolFileError as error:
-            self._status, self._problem = "missing", f"the vdso cannot be read: {error.what}"
+            self._status, self._problem = "missing", f"{self.path} cannot be read: {error.what}"
 
 
 class ModuleTable:

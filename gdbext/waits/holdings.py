@@ -20,7 +20,7 @@ def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> di
             name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
             held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
     for wait in waits:
-        if wait is None or wait.handover or not wait.kind.traits.may_be_held:
+        if wait is None or wait.handover or not wait.kind.traits.relation.is_possession:
             continue
         for owner in wait.owners:
             held.setdefault(owner.tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)

@@ -17,6 +17,11 @@ class Relation(Enum):
     IS = "is what is waited for: a thread whose end others await"
     OWES = "has yet to arrive, deliver or notify"
 
+    @property
+    def is_possession(self) -> bool:
+        """The owner has it until it lets go, and is listed as holding it."""
+        return self in (Relation.HOLDS, Relation.RUNS)
+
 
 class Naming(Enum):
     """How the name and the address of a resource go with the noun of its kind."""
@@ -45,8 +50,6 @@ class WaitTraits(NamedTuple):
     """A lock of C or C++ code, which must not be waited for with the GIL in hand."""
     may_be_lock: bool = False
     """It is a lock, or may be one: an owner that nobody knows may close a cycle."""
-    may_be_held: bool = True
-    """Its owner is listed as holding it."""
     is_outside: bool = False
     """A device or another process ends it, wherever in the program it happens."""
     needs_thread: bool = True
@@ -108,21 +111,14 @@ class WaitKind(Enum):
         ),
     )
     JOIN = "join", WaitTraits(
-        "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS, may_be_held=False,
+        "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS,
         advice_in_deadlock=_RELEASE_FIRST,
     )  # fmt: skip
-    BARRIER = (
-        "barrier",
-        WaitTraits("the barrier", relation=Relation.OWES, may_be_held=False, advice_in_deadlock=_RELEASE_FIRST),
-    )
+    BARRIER = "barrier", WaitTraits("the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
     WORKER_POOL = "worker-pool", WaitTraits(
-        "worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, may_be_held=False,
-        advice_in_deadlock=_RELEASE_FIRST,
+        "worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST
     )  # fmt: skip
-    QUEUE = (
-        "queue",
-        WaitTraits("the queue", relation=Relation.OWES, may_be_held=False, advice_in_deadlock=_RELEASE_FIRST),
-    )
+    QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
     FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
     IO = "io", WaitTraits(
         "io", Naming.ALONE, "waits in {}", needs_thread=False,

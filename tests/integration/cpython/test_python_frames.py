@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from python_targets import PYTHONS, PythonInferior, View
+from python_targets import View
 
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.threads.frame_reader import FrameReader
@@ -16,17 +15,8 @@ from gdbext.cpython.threads.thread_names import read_thread_names
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
-def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
-    process = PythonInferior(request.param, "python_stacks")
-    yield process
-    process.close()
-
-
-@pytest.fixture(scope="module", params=["live", "core"])
-def view(inferior: PythonInferior, request: pytest.FixtureRequest) -> Iterator[View]:
-    with inferior.look(request.param) as found:
-        yield found
+PROGRAM = "python_stacks"
+"""Of tests/inferiors, for the fixtures of conftest.py."""
 
 
 def throws(thread: dict[str, object]) -> bool:

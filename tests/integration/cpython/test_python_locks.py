@@ -18,17 +18,8 @@ from gdbext.cpython.sync.python_wait import python_wait
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
-def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
-    process = PythonInferior(request.param, "python_locks")
-    yield process
-    process.close()
-
-
-@pytest.fixture(scope="module", params=["live", "core"])
-def view(inferior: PythonInferior, request: pytest.FixtureRequest) -> Iterator[View]:
-    with inferior.look(request.param) as found:
-        yield found
+PROGRAM = "python_locks"
+"""Of tests/inferiors, for the fixtures of conftest.py."""
 
 
 @pytest.fixture(scope="module", params=PYTHONS)

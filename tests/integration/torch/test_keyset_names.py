@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
+from keyset_samples import random_bits
 from machine import need_torch
 
 from gdbext.errors import BadData
@@ -25,21 +25,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning
 def keys() -> KeyNames:
     assert _LAYOUTS, f"no layout for torch {torch.__version__} in {store.DATA}"
     return KeyNames(store.load(Path(_LAYOUTS[0])))
-
-
-def random_bits(keys: KeyNames, count: int) -> list[int]:
-    """Dense sets, sparse sets and near-real sets (a few functionalities, one or two backends)."""
-    source = random.Random(20260)
-    full = keys.known_bits
-    found = []
-    for number in range(count):
-        bits = source.getrandbits(64) & full
-        if number % 3:
-            bits &= source.getrandbits(64)
-        if number % 3 == 2:
-            bits &= source.getrandbits(64) & source.getrandbits(64)
-        found.append(bits)
-    return found
 
 
 def oracle_name(key: torch._C.DispatchKey) -> str:

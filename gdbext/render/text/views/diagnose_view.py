@@ -103,13 +103,18 @@ def _idle_workers(pool: Pool, count: int) -> str:
     return f"idle {pool.value} worker{'s' if count > 1 else ''}"
 
 
+def _others_heading(count: int, total: int) -> str:
+    if count == 1:
+        return "The only thread" if total == 1 else "The other thread"
+    return f"The {count} threads" if count == total else f"The other {count} of {total} threads"
+
+
 def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
     seen = {thread.tid for thread in involved}
     groups = folded([thread for thread in threads if thread.tid not in seen])
     if groups:
         yield ""
-        count = sum(map(len, groups))
-        yield style(f"The other {count} of {len(threads)} threads" if seen else f"The {count} threads", "bold")
+        yield style(_others_heading(sum(map(len, groups)), len(threads)), "bold")
     for group in groups[:_MAX_OTHERS]:
         first = group[0]
         what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))

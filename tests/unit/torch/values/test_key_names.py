@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import timeit
 
 import pytest
+from keyset_samples import random_bits
 
 from gdbext.errors import BadData, UsageError
 from gdbext.layouts import store
@@ -15,21 +15,6 @@ from gdbext.torch.values.key_names import KeyNames
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
     return KeyNames(store.load(store.DATA / "torch-2.13.0+cpu-cxx11.json"))
-
-
-def random_bits(keys: KeyNames, count: int) -> list[int]:
-    """Dense sets, sparse sets and near-real sets (a few functionalities, one or two backends)."""
-    source = random.Random(20260)
-    full = keys.known_bits
-    found = []
-    for number in range(count):
-        bits = source.getrandbits(64) & full
-        if number % 3:
-            bits &= source.getrandbits(64)
-        if number % 3 == 2:
-            bits &= source.getrandbits(64) & source.getrandbits(64)
-        found.append(bits)
-    return found
 
 
 def test_text_can_be_parsed_back(keys: KeyNames) -> None:

@@ -1,0 +1,23 @@
+"""One program on every Python: live, and from its core. A module's PROGRAM names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from python_targets import PYTHONS, PythonInferior, View
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def inferior(request: pytest.FixtureRequest) -> Iterator[PythonInferior]:
+    """The module's program on each Python."""
+    process = PythonInferior(request.param, request.module.PROGRAM)
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module", params=["live", "core"])
+def view(inferior: PythonInferior, request: pytest.FixtureRequest) -> Iterator[View]:
+    """What can be read of it."""
+    with inferior.look(request.param) as found:
+        yield found
