@@ -202,7 +202,11 @@ def _target(options: Options) -> Target:
     measure_for_process(options.pid or 0, 2)
     if _watches(options):
         return RunningProcess(options.pid or 0)
-    return ProcTarget(options.pid or 0)
+    if options.record is not None:
+        return ProcTarget(options.pid or 0)
+    from gdbext.targets.brief_stop import brief_stop
+
+    return brief_stop(options.pid or 0)
 
 
 def _watches(options: Options) -> bool:

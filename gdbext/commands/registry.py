@@ -189,7 +189,8 @@ def _run(entry: Entry, session: Session, args: Namespace, host: Host | None) -> 
         report: Report = module.run(session, args, host or NoDebugger())
     else:
         report = module.run(session, args)
-    return report
+    later = session.again()
+    return report if later is None else _run(entry, later, args, host)
 
 
 def failure(name: str, argv: Sequence[str], error: GdbextError) -> Outcome:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, NotTorch
 from gdbext.inspection.attempt import Attempt
 from gdbext.inspection.error_log import ErrorLog
+from gdbext.inspection.loaded_files import LoadedFiles
 from gdbext.process.memory import Memory
-from gdbext.process.modules import ModuleTable
-from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import Target
 from gdbext.unwind.unwinder import Unwinder
 
@@ -40,13 +39,15 @@ TORCH_LIBRARY = "libtorch_cpu.so"
 class Session:
     """What a command receives. It only wires readers together: what they know is asked of them."""
 
-    def __init__(self, target: Target, layout: Layout | None = None) -> None:
-        """``layout``: torch's, where it is known already; else it is chosen when it is first needed."""
+    def __init__(self, target: Target, layout: Layout | None = None, files: LoadedFiles | None = None) -> None:
+        """``layout``: torch's, ``files``: what was mapped, where an earlier look at the process has found them out."""
         self.target = target
         self.memory = Memory(target)
-        self.modules = ModuleTable(target, self.memory)
-        self.symbolizer = Symbolizer(self.modules, target.files.symbols)
-        self.unwinder = Unwinder(self.memory, self.modules)
+        target.on_change(self.memory.forget)
+        self.files = LoadedFiles(target, self.memory, files)
+        self.modules = self.files.modules
+        self.symbolizer = self.files.symbolizer
+        self.unwinder = Unwinder(self.memory, self.modules, self.files.steps)
         self.errors = ErrorLog()
         self._layout = Attempt(self._choose_layout if layout is None else lambda: layout)
         self._dispatcher = Attempt(self._read_dispatcher)
@@ -54,6 +55,12 @@ class Session:
     def reopened(self, target: Target) -> Session:
         """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
         return Session(target, self.layout)
+
+    def again(self) -> Session | None:
+        """A session of another look at the process, None where none is needed: nothing moved during this one."""
+        if not self.target.again():
+            return None
+        return Session(self.target, self.layout_if_known, self.files)
 
     # --- threads ---------------------------------------------------------------------------------
 

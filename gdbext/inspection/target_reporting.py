@@ -21,6 +21,8 @@ def report_target(session: Session) -> TargetReport:
         layout_id=layout.id if layout is not None else None,
         layout_match=layout.match if layout is not None else "none",
         python_version=session.python.version if session.python is not None else None,
+        paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
+        moved=tuple(target.moved()),
         recording=target.recorded,
     )
 

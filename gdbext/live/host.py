@@ -97,11 +97,11 @@ class NoDebugger(Host):
         """The closed target's process runs; another target stops it again."""
         import time
 
-        from gdbext.targets.proc_target import ProcTarget
+        from gdbext.targets.brief_stop import brief_stop
 
         def pause(seconds: float) -> Target:
             time.sleep(seconds)
-            return ProcTarget(target.pid)
+            return brief_stop(target.pid)
 
         return pause
 

@@ -20,5 +20,9 @@ class TargetReport(NamedTuple):
     layout_match: str = "none"
     """"exact", "generated", "probed" or "none"."""
     python_version: str | None = None
+    paused_ms: float | None = None
+    """How long the process stood still for this report, in milliseconds; None where nobody measured it."""
+    moved: tuple[int, ...] = ()
+    """Threads that ran on while memory was read: what is said of them may mix two moments."""
     recording: RecordedRun | None = None
     """The recording that was replayed in place of the target."""

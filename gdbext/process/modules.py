@@ -182,17 +182,19 @@ class VdsoModule(Module):
 class ModuleTable:
     """All modules of the target, by address and by name. Nothing is opened before it is needed."""
 
-    def __init__(self, target: Target, memory: Memory) -> None:
+    def __init__(self, target: Target, memory: Memory, known: Sequence[Module] = ()) -> None:
+        """``known`` modules of the same process are taken over where they are still mapped as they were."""
         self.files = target.files
         self._maps = sorted(target.maps(), key=lambda mapping: mapping.start)
         self._map_starts = [mapping.start for mapping in self._maps]
         self.modules: list[Module] = []
+        before = {module.mappings: module for module in known}
         for group in _groups(self._maps):
             if _is_module(group, memory):
-                self.modules.append(Module(target, memory, group))
+                self.modules.append(before.get(tuple(group)) or Module(target, memory, group))
         vdso = _vdso_mapping(self._maps, target, memory)
         if vdso is not None:
-            self.modules.append(VdsoModule(target, memory, [vdso]))
+            self.modules.append(before.get((vdso,)) or VdsoModule(target, memory, [vdso]))
         self.modules.sort(key=lambda module: module.start)
         self._starts: list[int] = []
         self._pieces: list[tuple[int, Module]] = []

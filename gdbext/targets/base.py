@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class Target(ABC):
     architecture: Architecture
     recorded: RecordedRun | None = None
     """The run that this is a recording of; None for a target that is there."""
+    stopped_since: float | None = None
+    """When it was stopped (time.perf_counter), where that is known."""
     reads_ahead = True
     """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
 
@@ -127,6 +129,22 @@ class Target(ABC):
         The start of a live process, the time at which a core was written; None if unknown.
         """
         return None
+
+    def on_change(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called at a stop that comes later: what was read so far may be older than the threads."""
+
+    @property
+    def paused_ms(self) -> float | None:
+        """How long the process stood still for us, in milliseconds; None for a core, and where that is not over."""
+        return None
+
+    def moved(self) -> Sequence[int]:
+        """Thread ids of those that ran on while memory was read: what is said of them may mix two moments."""
+        return ()
+
+    def again(self) -> bool:
+        """Take another look at the process, where threads moved during this one; whether that was done."""
+        return False
 
     def close(self) -> None:
         """Let the target go on as before (live without debugger); idempotent."""

@@ -21,6 +21,15 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
     return found
 
 
+def thread_name(pid: int, tid: int) -> str | None:
+    """The kernel's name of a thread (comm), None where it has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
+            return os.fsdecode(file.read().rstrip(b"\n"))
+    except OSError:
+        return None
+
+
 def read_file(pid: int, name: str) -> bytes:
     """A file of /proc/PID. Raises TargetGone."""
     try:

@@ -21,7 +21,7 @@ from gdbext.errors import NotPermitted, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks, ptrace
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
-from gdbext.targets.proc_reads import read_file, read_memory
+from gdbext.targets.proc_reads import read_file, read_memory, thread_name
 from gdbext.targets.procfs import started_at
 
 STOP_SECONDS = 1.0
@@ -49,11 +49,7 @@ class ProcThread(Thread):
     @property
     def name(self) -> str | None:  # type: ignore[override]
         """comm, read when asked for."""
-        try:
-            with open(f"/proc/{self._pid}/task/{self.tid}/comm", "rb") as file:
-                return os.fsdecode(file.read().rstrip(b"\n"))
-        except OSError:
-            return None
+        return thread_name(self._pid, self.tid)
 
     @property
     def kernel_state(self) -> str | None:
@@ -179,13 +175,20 @@ class ProcTarget(Target):
                     return
 
     def _stop_all(self) -> None:
-        """Seize and stop every thread, again and again until a look at the list finds no new one."""
+        """Stop every thread, again and again until a look at the list finds no new one.
+
+        Seizing stops nobody, so all are seized before the first is interrupted.
+        """
         for _ in range(MAX_PASSES):
             new = self._new_threads()
             if not new:
                 break
             for thread in new:
                 self._seize(thread)
+            if self.stopped_since is None:
+                self.stopped_since = time.perf_counter()
+            for thread in new:
+                self._interrupt(thread)
             self._await_stops()
         if not self._threads:
             raise TargetGone(f"process {self.pid} ended while it was being stopped")
@@ -203,7 +206,6 @@ class ProcTarget(Target):
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
         try:
             ptrace.seize(thread.tid)
-            ptrace.interrupt(thread.tid)
         except OSError as error:
             del self._threads[thread.tid]
             if error.errno == errno.ESRCH:
@@ -215,6 +217,14 @@ class ProcTarget(Target):
                 raise proc_checks.refusal(self.pid) from error
             raise NotPermitted(f"cannot stop thread {thread.tid} of process {self.pid}: {error.strerror}") from error
 
+    def _interrupt(self, thread: ProcThread) -> None:
+        if thread.tid not in self._threads:
+            return
+        try:
+            ptrace.interrupt(thread.tid)
+        except OSError:  # it has ended since
+            del self._threads[thread.tid]
+
     def _await_stops(self) -> None:
         """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that ended are dropped."""
         deadline = time.monotonic() + STOP_SECONDS
@@ -225,7 +235,7 @@ class ProcTarget(Target):
             if not waiting or time.monotonic() > deadline:
                 return
             time.sleep(pause)
-            pause = min(pause * 2, 0.005)
+            pause = min(pause * 2, 0.001)
 
     def _has_settled(self, thread: ProcThread) -> bool:
         try:

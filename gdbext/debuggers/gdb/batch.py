@@ -5,6 +5,7 @@ This gdb reads no symbols at all, so that attaching takes milliseconds (launch.p
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import gdb
@@ -12,6 +13,7 @@ import gdb
 from gdbext.debuggers.gdb.target import GdbCoreTarget, connection_type, current_target
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
 from gdbext.targets import proc_checks
+from gdbext.targets.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.debuggers.job import Job
@@ -22,14 +24,28 @@ def open_target(job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     if job.core is not None:
         return _load(job.core, job.sysroot)
-    states = None
     if job.pid is not None:
-        states = _attach(job.pid)
-    elif live:
+        keeps = live or job.record is not None
+        return _attached(job.pid) if keeps else brief_stop(job.pid)
+    if live:
         _start_program()
     else:
         _run_program()
-    return current_target(states)
+    return current_target()
+
+
+def brief_stop(pid: int) -> BriefStop:
+    """A process that gdb is attached to for as long as registers and stacks are copied. Raises as BriefStop."""
+    return BriefStop(pid, "gdb", lambda: _attached(pid), lambda _: _detach())
+
+
+def _attached(pid: int) -> Target:
+    return current_target(_attach(pid))
+
+
+def _detach() -> None:
+    with suppress(gdb.error):  # it is gone
+        gdb.execute("detach", False, True)
 
 
 def _load(core: str, sysroot: str) -> Target:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import gdb
 
 from gdbext.debuggers.gdb.target import GdbTarget
 from gdbext.errors import TargetGone, UsageError
+from gdbext.targets.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.live.host import Pause
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 def pause_of(target: Target) -> Pause:
     """What lets the process run for some seconds. Raises UsageError for one that gdb started itself: detaching from it
     could not be undone."""
+    if isinstance(target, BriefStop):
+        return partial(_look_again, target.pid)
     inferior = gdb.selected_inferior()
     if not inferior.was_attached or not getattr(target, "is_native", False):
         raise UsageError(
@@ -40,3 +44,11 @@ def pause_of(target: Target) -> Pause:
         return GdbTarget(gdb.selected_inferior())
 
     return pause
+
+
+def _look_again(pid: int, seconds: float) -> Target:
+    """The process runs already."""
+    from gdbext.debuggers.gdb.batch import brief_stop
+
+    time.sleep(seconds)
+    return brief_stop(pid)

@@ -63,6 +63,8 @@ def _target(target: TargetReport | None) -> dict[str, Any] | None:
         "debugger": target.debugger,
         "torch": torch,
         "python": python,
+        "paused_ms": target.paused_ms,
+        **({"moved": list(target.moved)} if target.moved else {}),
         **_recording(target.recording),
     }
 

@@ -1,0 +1,45 @@
+"""Pieces of memory as they were at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gdbext.targets.linux import PAGE_SIZE
+
+
+class PageCopy:
+    """Copies of whole pages: each piece is an address, a multiple of the page size, and its bytes."""
+
+    def __init__(self, pieces: Iterable[tuple[int, bytes]] = ()) -> None:
+        self._pages: dict[int, memoryview] = {}
+        for start, data in pieces:
+            view = memoryview(data)
+            first = start // PAGE_SIZE
+            for index in range(len(data) // PAGE_SIZE):
+                self._pages[first + index] = view[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """``size`` bytes at ``address``, None unless all of them were copied."""
+        first, offset = divmod(address, PAGE_SIZE)
+        last = (address + size - 1) // PAGE_SIZE
+        pages = self._pages
+        if first not in pages or last not in pages:
+            return None
+        found = [pages.get(number) for number in range(first, last + 1)]
+        if None in found:
+            return None
+        return b"".join(page for page in found if page is not None)[offset : offset + size]
+
+    def over(self, address: int, data: bytes) -> bytes:
+        """``data``, read at ``address``, with the copy in place of what was copied of it."""
+        first, last = address // PAGE_SIZE, (address + len(data) - 1) // PAGE_SIZE
+        copied = [number for number in range(first, last + 1) if number in self._pages]
+        if not copied:
+            return data
+        mixed = bytearray(data)
+        for number in copied:
+            low = max(number * PAGE_SIZE, address)
+            high = min((number + 1) * PAGE_SIZE, address + len(data))
+            start = number * PAGE_SIZE
+            mixed[low - address : high - address] = self._pages[number][low - start : high - start]
+        return bytes(mixed)
