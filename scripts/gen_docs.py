@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from gdbext.cli import watch  # noqa: E402
 from gdbext.commands import registry  # noqa: E402
 
 COMMANDS = """# Commands
@@ -38,6 +39,7 @@ def commands_page() -> str:
     parts = [COMMANDS]
     for entry in registry.TABLE:
         parts.append(f"## {entry.name}\n\n```\n{registry.help_text(entry).rstrip()}\n```\n")
+    parts.append(f"## scripts/dispatch watch\n\n```\n{watch.help_text().rstrip()}\n```\n")
     return "\n".join(parts)
 
 

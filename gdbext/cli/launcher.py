@@ -24,6 +24,7 @@ usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; 
        dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
        dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
        dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
+       dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch COMMAND --help                       explain a command
 
 Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
@@ -63,6 +64,10 @@ def main(argv: Sequence[str]) -> int:
             return deliver(registry.Outcome(0, f"gdbext {__version__}\n"))
         if "--init-path" in argv[:1]:
             return deliver(registry.Outcome(0, f"{init_path(argv[1:])}\n"))
+        if argv[0] == "watch":
+            from gdbext.cli import watch
+
+            return watch.main(argv[1:], main)
         parse(argv, options)
         outcome = _run(options)
     except GdbextError as error:

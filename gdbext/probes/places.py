@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.process.modules import Module
     from gdbext.torch.registry.operators import Operator
+    from gdbext.torch.torch_symbol import TorchSymbol
 
 _PROLOGUE = 64
 """Bytes of a function in which the probe's place is looked for."""
@@ -58,6 +59,14 @@ class ProbePlaces:
         if offset is None:
             return None
         return RedispatchPlace(operator, address, offset, None if hidden is None else int(hidden))
+
+    def cheap_place(self, function: TorchSymbol) -> int:
+        """The offset in the file of a place in the function where a probe is cheap. Raises TargetError."""
+        found = function.find(self._session.symbolizer)
+        offset = self._offset(found[1].vaddr, 0) if found is not None and found[0].path == self.module.path else None
+        if offset is None:
+            raise TargetError(f"libtorch_cpu.so has no place for a probe in {function.purpose}")
+        return offset
 
     def file_offset(self, address: int) -> int | None:
         """Where the library's file has the code at ``address``."""

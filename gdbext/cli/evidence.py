@@ -1,0 +1,89 @@
+"""What is kept of a hang: the diagnosis as text and as JSON, and the recording that it was made from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gdbext.errors import TargetError
+
+Dispatch = Callable[[Sequence[str]], int]
+"""``scripts/dispatch``: its words to its exit status."""
+_TIMEOUT = "120"
+"""Seconds for a diagnosis; the process goes on when they are over."""
+
+
+class Evidence(NamedTuple):
+    """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``."""
+
+    folder: str
+    stem: str
+    verdict: dict[str, str]
+    text: str
+
+    def remove(self) -> None:
+        """Take it away again: it was no hang."""
+        for ending in ("txt", "json", "rec"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.folder}/{self.stem}.{ending}")  # noqa: PTH108
+
+
+class EvidenceFolder:
+    """Where evidence goes: the user's folder, else one in the folder for temporary files, made when it is needed."""
+
+    def __init__(self, folder: str | None, dispatch: Dispatch) -> None:
+        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written there."""
+        self._folder = folder
+        self._dispatch = dispatch
+        if folder is not None:
+            try:
+                os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            except OSError as error:
+                raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
+
+    def take(self, pid: int) -> Evidence:
+        """Look at the process once, which stands still meanwhile, and keep what was seen. Raises TargetError."""
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="gdbext-watch-")
+        stem = f"hang-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
+        start = f"{self._folder}/{stem}"
+        looked = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{start}.rec"]
+        status = run_aside(self._dispatch, [*looked, "--json", "dispatch-diagnose"], f"{start}.json")
+        verdict, wrong = _verdict(f"{start}.json")
+        if status != 0:
+            raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
+        run_aside(self._dispatch, ["-r", f"{start}.rec", "dispatch-diagnose"], f"{start}.txt")
+        with open(f"{start}.txt", errors="replace") as file:
+            return Evidence(self._folder, stem, verdict, file.read())
+
+
+def run_aside(dispatch: Dispatch, words: list[str], output: str) -> int:
+    """``dispatch`` with these words in a process of its own, what it prints in a file; the exit status."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = 1
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        status = dispatch(words)
+    finally:
+        os._exit(status)
+
+
+def _verdict(path: str) -> tuple[dict[str, str], str]:
+    """Kind and summary of a report's verdict, and what went wrong, "" if nothing did."""
+    try:
+        with open(path) as file:
+            document = json.load(file)
+        verdict = document["verdict"] or {}
+        wrong = "; ".join(str(error["what"]) for error in document["errors"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return {"kind": "", "summary": ""}, "it left no report"
+    return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, wrong

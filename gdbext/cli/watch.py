@@ -1,0 +1,236 @@
+"""``scripts/dispatch watch``: waits, stopping nobody, until a process makes no progress; then keeps the evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gdbext.cli.evidence import EvidenceFolder
+from gdbext.commands.options import CommandParser, HelpRequested
+from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
+from gdbext.probes.progress_watch import ProgressWatch
+from gdbext.render.text.style import escape
+from gdbext.targets.activity import uses_torch
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from gdbext.cli.evidence import Dispatch, Evidence
+    from gdbext.probes.dispatch_pulse import DispatchPulse
+
+NAME = "watch"
+MAX_SECONDS = 86400.0
+_LOOKS = 12
+"""Looks in the time after which a process is said to hang."""
+_LONGEST = 15.0
+_HEALTHY = ("busy", "idle")
+"""Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
+_EPILOG = """\
+Progress is a dispatch, 64 KB read or written, a child process more or less, or 5 % of a processor used, by the process
+and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
+diagnosis finds something else than a busy or an idle thread. Every few seconds it is looked at in /proc (and for a
+dispatch, by one probe), which stops nobody; the diagnosis alone stops the process for some milliseconds.
+
+Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r) are
+written; COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY,
+GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment. Then it goes on watching. It ends with the
+process; with PROGRAM the exit status is the program's.
+
+  scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
+      -- python train.py
+"""
+
+
+def main(argv: Sequence[str], dispatch: Dispatch) -> int:
+    """Run ``dispatch watch`` with the words behind "watch"; the exit status. ``dispatch`` makes the diagnosis.
+
+    Raises GdbextError.
+    """
+    words = list(argv)
+    program = words[words.index("--") + 1 :] if "--" in words else []
+    own = words[: words.index("--")] if "--" in words else words
+    parser = _parser()
+    try:
+        args = parser.parse(own)
+    except HelpRequested as request:
+        print(str(request))
+        return 0
+    if (args.pid is None) == (not program):
+        raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
+    return Watch(args, program, dispatch).run()
+
+
+def help_text() -> str:
+    """What ``dispatch watch --help`` shows."""
+    return _parser().format_help()
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("dispatch watch", "Wait until a process makes no progress; then say why, and keep it.")
+    parser.epilog = _EPILOG
+    parser.add_argument("-p", "--pid", type=int, metavar="PID", help="the process; or start one: -- PROGRAM …")
+    parser.add_argument(
+        "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
+    )
+    parser.add_argument("--save", metavar="DIR", help="keep diagnosis and recording there")
+    parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
+    return parser
+
+
+class Watch:
+    """One run."""
+
+    def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
+        """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
+        if not 0 < args.hung_after <= MAX_SECONDS:
+            raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
+        self._args = args
+        self._folder = EvidenceFolder(args.save, dispatch)
+        self._commands: list[subprocess.Popen[bytes]] = []
+        self._program = _started(program) if program else None
+        self.pid: int = self._program.pid if self._program is not None else args.pid
+        if self._program is None:
+            from gdbext.targets.proc_checks import check_process
+
+            check_process(self.pid)
+        # What the program itself writes to standard output stays alone there.
+        self._output = sys.stderr if program else sys.stdout
+
+    def run(self) -> int:
+        """Until the process has ended, or Ctrl+C; the exit status."""
+        handler = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            self._watch()
+        except TargetGone:
+            pass
+        except KeyboardInterrupt:
+            self._tell("ended", "interrupted; the process goes on")
+            return 0
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        return self._ended()
+
+    def _interrupted(self, *_: object) -> None:
+        """A program of ours gets Ctrl+C, too, and may take its time to end."""
+        if self._program is None:
+            raise KeyboardInterrupt
+
+    # --- watching --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        after = self._args.hung_after
+        interval = min(after / _LOOKS, _LONGEST)
+        progress = ProgressWatch(self.pid)
+        moved = dispatched = time.monotonic()
+        hangs = tried = False
+        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
+        while True:
+            self._sleep(interval)
+            if not tried and uses_torch(self.pid):
+                tried = True
+                progress.pulse = _pulse(self.pid)
+            found = progress.look()
+            now = time.monotonic()
+            moved = now if found.moves else moved
+            dispatched = now if found.moves and not found.computes_only else dispatched
+            if hangs and dispatched == now:
+                hangs = False
+                self._tell("moves", "it goes on")
+            if not hangs and now - moved > after:
+                hangs = self._hung(now - moved, ())
+            elif not hangs and found.computes_only and now - dispatched > after:
+                hangs = self._hung(now - dispatched, _HEALTHY)
+                dispatched = dispatched if hangs else now
+
+    def _sleep(self, seconds: float) -> None:
+        """Raises TargetGone when a program of ours has ended."""
+        self._commands = [each for each in self._commands if each.poll() is None]
+        if self._program is None:
+            time.sleep(seconds)
+            return
+        try:
+            self._program.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise TargetGone(f"process {self.pid} has ended")
+
+    def _hung(self, seconds: float, healthy: Sequence[str]) -> bool:
+        """Whether it is a hang: keeps the evidence then."""
+        try:
+            evidence = self._folder.take(self.pid)
+        except TargetError as error:
+            self._tell("failed", f"no progress for {seconds:.0f} s, and {error.what}")
+            return True
+        if evidence.verdict["kind"] in healthy:
+            evidence.remove()
+            return False
+        self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence)
+        if self._args.run:
+            self._start(evidence)
+        return True
+
+    def _start(self, evidence: Evidence) -> None:
+        told = {
+            "GDBEXT_PID": str(self.pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
+            "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
+            "GDBEXT_FILE": f"{evidence.folder}/{evidence.stem}",
+        }  # fmt: skip
+        command = ["/bin/sh", "-c", self._args.run]
+        self._commands.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _ended(self) -> int:
+        status = self._program.wait() if self._program is not None else None
+        if status is None:
+            how = "the process has ended"
+        elif status < 0:
+            how = f"the program was killed by {signal.Signals(-status).name}"
+        else:
+            how = f"the program exited with status {status}"
+        self._tell("ended", how)
+        for command in self._commands:
+            command.wait()
+        return 0 if status is None else status if status >= 0 else 128 - status
+
+    def _tell(self, event: str, text: str, evidence: Evidence | None = None) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        if self._args.json:
+            told: dict[str, object] = {"event": event, "time": stamp, "pid": self.pid, "text": text}
+            if evidence is not None:
+                told |= {"verdict": evidence.verdict, "file": f"{evidence.folder}/{evidence.stem}"}
+            line = json.dumps(told)
+        else:
+            line = f"{stamp} {escape(text if evidence is None else text.partition(':')[0])}"
+            if evidence is not None:
+                line += f"\n{evidence.text}kept: {evidence.folder}/{evidence.stem}.txt, .json, .rec"
+        print(line, file=self._output, flush=True)
+
+
+def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(list(program))
+    except OSError as error:
+        raise TargetError(f"{program[0]} cannot be started: {error.strerror}") from error
+
+
+def _pulse(pid: int) -> DispatchPulse | None:
+    """None where probes are not permitted."""
+    from gdbext.inspection.session import Session
+    from gdbext.probes.dispatch_pulse import DispatchPulse
+    from gdbext.targets.running_process import RunningProcess
+
+    try:
+        target = RunningProcess(pid)
+        try:
+            return DispatchPulse(Session(target))
+        finally:
+            target.close()
+    except GdbextError:
+        return None

@@ -1,0 +1,88 @@
+"""scripts/dispatch watch: a program that hangs, goes on and ends, once with its evidence and once from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import procfs
+import pytest
+from harness import DISPATCH, run, wait_until
+
+HANGS = """
+import sys, threading, time
+began = time.monotonic()
+while time.monotonic() - began < 1: pass
+lock = threading.Lock()
+lock.acquire()
+lock.acquire(timeout=float(sys.argv[1]))
+began = time.monotonic()
+while time.monotonic() - began < 2: pass
+sys.exit(3)
+"""
+
+
+def test_a_program_that_hangs_once(tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    told = tmp_path / "told"
+    outcome = run(
+        [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
+         "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--", sys.executable, script, "7"]
+    )  # fmt: skip
+    assert outcome.status == 3, outcome
+    assert outcome.stdout == ""  # that is the program's
+    events = [json.loads(line) for line in outcome.stderr.splitlines()]
+    assert [event["event"] for event in events] == ["watching", "hung", "moves", "ended"]
+    hung, ended = events[1], events[3]
+    assert "threading.Lock" in hung["verdict"]["summary"]
+    assert ended["text"] == "the program exited with status 3"
+    kind, pid, file = told.read_text().split()
+    assert (kind, int(pid), file) == (hung["verdict"]["kind"], hung["pid"], hung["file"])
+    assert "threading.Lock" in Path(f"{file}.txt").read_text()
+    assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
+    replayed = run([DISPATCH, "-r", f"{file}.rec", "dispatch-diagnose"])
+    assert replayed.stdout == Path(f"{file}.txt").read_text()
+
+
+def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
+    words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path)]
+    watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: bool(list(tmp_path.glob("*.txt"))), "the hang is seen")
+        time.sleep(2)  # it must not be told again
+        assert procfs.status(process.pid)["TracerPid"] == "0"
+        process.terminate()
+        process.wait()
+        output, _ = watch.communicate(timeout=60)
+    finally:
+        process.kill()
+        watch.kill()
+    assert watch.returncode == 0
+    assert output.count("kept: ") == 1, output
+    assert output.rstrip().endswith("the process has ended")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say what to watch"),
+        (["-p", "1", "--", "true"], "say what to watch"),
+        (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
+        (["-p", "x"], "invalid int value"),
+    ],
+)
+def test_wrong_usage(words: list[str], said: str) -> None:
+    outcome = run([DISPATCH, "watch", *words])
+    assert outcome.status == 2, outcome
+    assert said in outcome.stderr
+
+
+def test_a_program_that_cannot_be_started() -> None:
+    outcome = run([DISPATCH, "watch", "--", "/nonexistent/program"])
+    assert outcome.status == 1, outcome
+    assert "cannot be started" in outcome.stderr
