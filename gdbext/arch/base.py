@@ -57,6 +57,13 @@ class AddressUse(NamedTuple):
     loads: bool
 
 
+class LoadedMember(NamedTuple):
+    """What a function returns that does nothing but load: a member of the object that its first argument points at."""
+
+    offset: int
+    size: int
+
+
 class Architecture(ABC):
     """One architecture. There is one instance of each, made by ``registry``; it has no state."""
 
@@ -202,6 +209,12 @@ class Architecture(ABC):
         """
         del code, displacement, shift, within
         return iter(())
+
+    def loaded_member(self, code: bytes) -> LoadedMember | None:
+        """What a function that starts with ``code`` returns, where all that it does is to load an unsigned member of
+        its first argument; None for any other function."""
+        del code
+        return None
 
     @abstractmethod
     def address_uses(self, code: bytes, address: int) -> Iterable[AddressUse]:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report
+from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -15,12 +16,34 @@ NAME = "dispatch-info"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The command has no options of its own."""
+    """The command's own options."""
+    parser.add_argument(
+        "--settings",
+        action="store_true",
+        help="instead: PyTorch's global settings (determinism, seed, threads, default dtype, cuDNN, anomaly mode, …)",
+    )
+    parser.add_argument("--reproduce", metavar="FILE", help="with --settings: write Python that sets them again")
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
-    """Collects the facts; everything here is allowed to be unknown."""
+    """Collects the facts; everything here is allowed to be unknown. Raises NotTorch for settings without torch."""
+    if args.settings:
+        return _settings(session, args)
+    if args.reproduce:
+        raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
     from gdbext.inspection.info_collection import read_target_info
 
     info = read_target_info(session)
     return make_report(session, args, NAME, "info", errors=dispatcher_errors(session), sections=(info,))
+
+
+def _settings(session: Session, args: argparse.Namespace) -> Report:
+    from gdbext.model.sections.settings_section import SettingsSection
+    from gdbext.targets import environment
+
+    section = SettingsSection(session.settings.read(), environment.public(session.target.environ()), args.reproduce)
+    if args.reproduce:
+        from gdbext.render import settings_script
+
+        settings_script.write(args.reproduce, section)
+    return make_report(session, args, NAME, "settings", sections=(section,))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
     from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
+    from gdbext.torch.state.settings_reader import SettingsReader
     from gdbext.torch.state.tensor import TensorReader
     from gdbext.torch.values.key_names import KeyNames
     from gdbext.waits.snapshot import ProcessSnapshot
@@ -209,6 +210,15 @@ class Session:
         from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
 
         return DispatchStateReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type)
+
+    @cached_property
+    def settings(self) -> SettingsReader:
+        """Reads the global settings of torch. Raises NotTorch."""
+        from gdbext.torch.state.settings_reader import SettingsReader
+
+        if not self.has_torch:
+            raise NotTorch("no PyTorch is loaded in this process")
+        return SettingsReader(self.memory, self.symbolizer, self.layout_if_known)
 
     @cached_property
     def tensors(self) -> TensorReader:

@@ -13,6 +13,11 @@ _SHOWN = re.compile(
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY|CREDENTIAL", re.IGNORECASE)
 
 
+def public(environ: Mapping[str, str]) -> dict[str, str]:
+    """As ``shown``, without secrets."""
+    return {name: value for name, value in shown(environ).items() if not _SECRET.search(name)}
+
+
 def shown(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that change what torch, OpenMP, NCCL or Python do, by name; the values of secrets are hidden."""
     return {

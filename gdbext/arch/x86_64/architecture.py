@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gdbext.arch.base import AddressUse, Architecture, ReadCode, TlsRelocations
+from gdbext.arch.base import AddressUse, Architecture, LoadedMember, ReadCode, TlsRelocations
 from gdbext.arch.instruction import Instruction
 from gdbext.arch.x86_64 import patterns, probing, registers, syscalls
 from gdbext.arch.x86_64.decode import instructions
@@ -80,6 +80,9 @@ class X8664(Architecture):
 
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         return patterns.table_accesses(code, displacement, shift, within)
+
+    def loaded_member(self, code: bytes) -> LoadedMember | None:
+        return patterns.loaded_member(code)
 
     def address_uses(self, code: bytes, address: int) -> Iterator[AddressUse]:
         return patterns.address_uses(code, address)

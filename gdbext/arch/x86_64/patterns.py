@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gdbext.arch.base import AddressUse
+from gdbext.arch.base import AddressUse, LoadedMember
 from gdbext.arch.x86_64.decode import instructions
 
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
@@ -25,6 +25,11 @@ _STUB_JUMP = rb"\xff\x25(....)"
 _ADDRESSES = rb"[\x48\x4c](?:\x8d|\x8b)[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]"
 """``lea disp(%rip), reg`` and ``mov disp(%rip), reg`` (from the global offset table), up to the displacement."""
 _LOAD = 0x8B
+_RETURN = b"\xc3"
+_UNSIGNED_LOADS = {b"\x0f\xb6": 1, b"\x0f\xb7": 2, b"\x8b": 4, b"\x48\x8b": 8}
+"""``movzx`` from a byte and from two, ``mov`` of 32 bits, which clears the upper half, and of 64, by their bytes."""
+_RAX_FROM_RDI = {0x07: 0, 0x47: 1, 0x87: 4}
+"""ModRM bytes of ``disp(%rdi)`` into rax or eax, by how many bytes the displacement has."""
 
 
 def follows_call(before: bytes) -> bool:
@@ -143,3 +148,14 @@ def address_uses(code: bytes, address: int) -> Iterator[AddressUse]:
         end = match.end() + 4
         used = address + end + int.from_bytes(code[match.end() : end], "little", signed=True)
         yield AddressUse(address + match.start(), used, match.group()[1] == _LOAD)
+
+
+def loaded_member(code: bytes) -> LoadedMember | None:
+    """What ``mov disp(%rdi), %rax; ret`` loads, and the like for other sizes, with or without ``endbr64``."""
+    code = code.removeprefix(ENDBR64)
+    for opcode, size in _UNSIGNED_LOADS.items():
+        after = len(opcode) + 1
+        width = _RAX_FROM_RDI.get(code[after - 1]) if code.startswith(opcode) and len(code) >= after else None
+        if width is not None and code[after + width : after + width + 1] == _RETURN:
+            return LoadedMember(int.from_bytes(code[after : after + width], "little", signed=True), size)
+    return None

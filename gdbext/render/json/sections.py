@@ -15,6 +15,7 @@ _RENDERERS = {
     "trace": "trace_document",
     "keyset": "keyset_document",
     "info": "target_info_document",
+    "settings": "settings_document",
     "tensor": "tensor_document",
 }
 """Section name to the module here whose ``document(section, why)`` renders it; the others are rendered by ``plain``."""

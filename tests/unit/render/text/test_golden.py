@@ -20,6 +20,7 @@ from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.render.json import json_report
@@ -82,9 +83,20 @@ TOP = (
 )
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
+SETTINGS = SettingsSection(
+    (
+        Setting("deterministic_algorithms", True, False),
+        Setting("num_threads", 4, "default"),
+        Setting("seed", 1234),
+        Setting("anomaly_mode", False, False),
+        Setting("num_interop_threads", None, "default", "the pool runs, and its size is not read"),
+    ),
+    {"OMP_NUM_THREADS": "4"}, "again.py",
+)  # fmt: skip
 MADE = {
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
+    "settings": Report("dispatch-info", None, "settings", sections=(SETTINGS,)),
     "trace-open": Report("dispatch-trace", None, "trace", sections=(TRACE_OPEN,)),
     "trace-one": Report(
         "dispatch-trace", None, "trace", sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)

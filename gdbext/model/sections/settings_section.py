@@ -1,0 +1,39 @@
+"""What ``dispatch-info --settings`` reports: how PyTorch was set in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Union
+
+from gdbext.model.sections.section import Section
+
+SettingValue = Union[bool, int, str, None]
+DEFAULT = "default"
+"""The value where nobody has set one, and the libraries below choose."""
+
+
+class Setting(NamedTuple):
+    """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
+    there is none or it depends on the machine."""
+
+    name: str
+    value: SettingValue
+    default: SettingValue = None
+    unknown: str = ""
+
+    @property
+    def is_changed(self) -> bool:
+        """Somebody set it to something else than PyTorch's default."""
+        return self.value is not None and self.default is not None and self.value != self.default
+
+
+@dataclass(frozen=True)
+class SettingsSection(Section):
+    """``script`` is the file with Python that sets them again, where one was asked for."""
+
+    name: ClassVar[str] = "settings"
+    settings: tuple[Setting, ...]
+    environment: Mapping[str, str]
+    """Variables that PyTorch and the libraries below it read when they begin."""
+    script: str | None = None

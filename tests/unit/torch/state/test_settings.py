@@ -1,0 +1,162 @@
+"""Global settings: where they are read, and what is not believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_target import FakeTarget
+
+from gdbext.arch.base import LoadedMember
+from gdbext.arch.registry import by_name
+from gdbext.model.sections.settings_section import Setting, SettingsSection
+from gdbext.process.memory import Memory
+from gdbext.render.settings_script import script
+from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.settings_reader import SettingsReader
+
+CONTEXT, GENERATOR, SYMBOLS = 0x100000, 0x200000, 0x400000
+PAGE = 0x1000
+FLAG = bytes.fromhex("0fb687f3030000c3")
+"""movzbl 0x3f3(%rdi),%eax; ret"""
+SEED = bytes.fromhex("488b4750c3")
+"""mov 0x50(%rdi),%rax; ret"""
+
+
+class Process:
+    """A made-up process: every symbol has 16 bytes of its own, which a test may change."""
+
+    def __init__(self) -> None:
+        symbols = [source.symbol for source in sources.SETTINGS]
+        symbols += [name for owner in (sources.CONTEXT, sources.GENERATOR) for name in (owner.variable, owner.guard)]
+        self.addresses = {name: SYMBOLS + 16 * number for number, name in enumerate(symbols)}
+        self.bytes: dict[str, bytes] = {}
+        for source in sources.SETTINGS:
+            self.bytes[source.symbol] = bytes(16) if source.owner is None else FLAG
+        self.bytes["_ZNK2at16CPUGeneratorImpl12current_seedEv"] = SEED
+        self.bytes[sources.GENERATOR.variable] = GENERATOR.to_bytes(8, "little")
+        for owner in (sources.CONTEXT, sources.GENERATOR):
+            self.bytes[owner.guard] = b"\1"
+        self.addresses[sources.CONTEXT.variable] = CONTEXT
+        self.context = bytearray(PAGE)
+        self.generator = bytearray(PAGE)
+
+    def address_of(self, name: str, library: str) -> int | None:  # noqa: ARG002 - as Symbolizer
+        return self.addresses.get(name)
+
+    def dispatch(self, name: str) -> Any:
+        assert name == "scalar_types"
+        return [["Byte", 1], ["Float", 4], ["BFloat16", 2]]
+
+    def read(self) -> dict[str, Setting]:
+        page = bytearray(PAGE)
+        for name, data in self.bytes.items():
+            at = self.addresses[name] - SYMBOLS
+            page[at : at + 16] = data.ljust(16, b"\xcc")
+        memory = Memory(FakeTarget({CONTEXT: self.context, GENERATOR: self.generator, SYMBOLS: page}))
+        reader = SettingsReader(memory, self, self)  # type: ignore[arg-type]
+        return {setting.name: setting for setting in reader.read()}
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_a_member_is_where_its_accessor_loads_from(process: Process) -> None:
+    assert process.read()["cudnn_benchmark"].value is False
+    process.context[0x3F3] = 1
+    assert process.read()["cudnn_benchmark"] == Setting("cudnn_benchmark", True, False)
+    process.generator[0x50:0x58] = (2**64 - 3).to_bytes(8, "little")
+    assert process.read()["seed"].value == 2**64 - 3
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("0fb687f303000090c3", "is not a plain load"),
+        ("8b87f3030000c3", "has 4 bytes in this build"),
+        ("cc", "is not a plain load"),
+    ],
+)
+def test_an_accessor_that_does_more_or_other_things(process: Process, code: str, why: str) -> None:
+    process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = bytes.fromhex(code)
+    found = process.read()
+    assert found["cudnn_benchmark"].value is None
+    assert why in found["cudnn_benchmark"].unknown
+    assert found["cudnn_enabled"].value is False
+
+
+def test_what_is_no_bool_is_not_one(process: Process) -> None:
+    process.context[0x3F3] = 2
+    found = process.read()["cudnn_benchmark"]
+    assert (found.value, found.unknown) == (None, "cudnn_benchmark is 2, which is not a bool")
+
+
+def test_an_object_that_does_not_exist_yet(process: Process) -> None:
+    process.bytes[sources.CONTEXT.guard] = b"\0"
+    assert process.read()["cudnn_benchmark"].unknown == "at::globalContext() was not used yet: the default holds"
+
+
+def test_a_symbol_that_is_not_there(process: Process) -> None:
+    for name in (sources.CONTEXT.guard, "_ZN5torch8autograd11AnomalyMode8_enabledE"):
+        del process.addresses[name], process.bytes[name]
+    found = process.read()
+    assert "does not have _ZGVZN2at13globalContext" in found["cudnn_benchmark"].unknown
+    assert "does not have _ZN5torch8autograd" in found["anomaly_mode"].unknown
+    assert found["anomaly_check_nan"].value is False
+
+
+@pytest.mark.parametrize(("number", "value"), [(7, 7), (-1, "default"), (-2, None)])
+def test_numbers_of_threads(process: Process, number: int, value: Any) -> None:
+    process.bytes["_ZN2at12_GLOBAL__N_119num_interop_threadsE"] = number.to_bytes(4, "little", signed=True)
+    assert process.read()["num_interop_threads"].value == value
+
+
+@pytest.mark.parametrize(("number", "value"), [(1, "torch.float32"), (2, "torch.bfloat16"), (3, None)])
+def test_the_default_dtype(process: Process, number: int, value: str | None) -> None:
+    process.bytes["_ZN3c10L27default_dtype_as_scalartypeE"] = bytes([number])
+    assert process.read()["default_dtype"].value == value
+
+
+@pytest.mark.parametrize(
+    ("code", "load"),
+    [
+        ("0fb687f3030000c3", LoadedMember(0x3F3, 1)),
+        ("f30f1efa0fb74705c3", LoadedMember(5, 2)),
+        ("8b07c3", LoadedMember(0, 4)),
+        ("488b47f8c3", LoadedMember(-8, 8)),
+        ("488b87f3030000", None),  # cut short
+        ("0f", None),
+        ("", None),
+        ("488b4650c3", None),  # from the second argument
+        ("488b4f50c3", None),  # into another register
+        ("0fbe4750c3", None),  # signed
+        ("488b442408c3", None),  # from the stack
+        ("4c8b4750c3", None),  # into r8
+    ],
+)
+def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) -> None:
+    assert by_name("x86_64").loaded_member(bytes.fromhex(code)) == load
+
+
+def test_every_statement_sets_what_has_none_of_its_own() -> None:
+    text = " ".join(source.statement for source in sources.SETTINGS)
+    assert [source.name for source in sources.SETTINGS if f"{{{source.name}}}" not in text] == []
+    assert len({source.name for source in sources.SETTINGS}) == len(sources.SETTINGS)
+
+
+def test_the_script(process: Process) -> None:
+    process.bytes["_ZNK2at7Context14benchmarkCuDNNEv"] = b"\xcc"
+    process.bytes["_ZN2at12_GLOBAL__N_111num_threadsE"] = b"\xff" * 4
+    process.bytes["_ZN3c10L27default_dtype_as_scalartypeE"] = b"\1"
+    process.context[0x3F3] = 1
+    found = tuple(process.read().values())
+    text = script(SettingsSection(found, {"OMP_NUM_THREADS": "2'\n"}))
+    compile(text, "script", "exec")
+    lines = text.splitlines()
+    assert lines[3].startswith('os.environ.update({\'OMP_NUM_THREADS\': "2\'\\n"})')
+    assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
+    assert "torch.set_default_dtype(torch.float32)" in lines
+    assert "# num_threads: nobody set it" in lines
+    assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
