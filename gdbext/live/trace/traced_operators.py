@@ -38,7 +38,12 @@ class TracedOperators:
         return address in self._addresses
 
     def add(self, operator: Operator) -> bool:
-        """The operator was just defined; whether it is one that is named."""
+        """The operator was just defined; whether it is one that is named and that was not known before.
+
+        A kernel that is registered before the schema makes the entry: such an operator is defined and has its hooks.
+        """
+        if operator.address in self._addresses:
+            return False
         wanted = any(matches(operator.qualified) for matches in self._matchers)
         if wanted:
             self._addresses.add(operator.address)

@@ -70,6 +70,8 @@ class Tracer:
 
     def lookup(self, operator: Operator, event: str, tid: int, cfa: int, place: Place, bits: int) -> bool:
         """A lookup with keyset ``bits`` in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
+        if self.ended:
+            return True  # another hook of the stop that ended it
         stack = self._enter(tid, place.pc, cfa)
         if stack is None:
             return False

@@ -156,6 +156,14 @@ def test_limit_depth_thread_and_what_is_traced() -> None:
     assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[d], key=[CPU]\n"
 
 
+def test_nothing_is_counted_after_the_limit() -> None:
+    case = Case(events=1)
+    assert case.lookup("a", STACK)
+    assert case.lookup("b", STACK - 0x100)
+    assert case.tracer.count == 1
+    assert case.text == " [call] op=[a], key=[CPU]\n"
+
+
 def test_since() -> None:
     case = Case(since=(hash("begin"),))
     for name in ("a", "begin", "b"):

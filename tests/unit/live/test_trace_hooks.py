@@ -135,6 +135,13 @@ def test_operators_that_are_defined_later() -> None:
     assert not trace.operators.includes(other)
 
 
+def test_an_operator_whose_schema_comes_after_its_kernels_has_its_hooks_once() -> None:
+    trace = Trace("aten::mm")
+    before = list(trace.placed)
+    trace.installer.defined(operator("aten::mm"))
+    assert trace.placed == before
+
+
 def test_too_many_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_hooks, "FUNCTION_LIMIT", 2)
     Trace("aten::mm")
