@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from gdbext.commands.options import NUMBER, TENSOR, number
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.model.sections.keyset_section import KeySetSection
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.render.text.views.keyset_view import KeySetSection
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -70,12 +71,12 @@ def _section(keys: KeyNames, bits: int) -> KeySetSection:
     stray = keys.stray(bits)
     functionalities, backends = keys.building_blocks(bits)
     return KeySetSection(
-        bits=bits,
+        bits=Hexadecimal(bits),
         keys=keys.decode(bits),
         text=keys.text(bits),
         functionalities=functionalities,
         backends=backends,
         key=None if stray else keys.highest_key(bits),
         table_index=None if stray else keys.table_index(bits),
-        stray_bits=stray,
+        stray_bits=Hexadecimal(stray) if stray else None,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.target_reporting import torch_version
+from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.sections.info_section import LayoutInfo, LibcInfo, ModuleInfo, PythonInfo, TargetInfo, TorchInfo
 from gdbext.targets import environment
 
@@ -100,4 +101,4 @@ def _versioned(name: str) -> str:
 
 
 def _module(module: Module) -> ModuleInfo:
-    return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, module.base)
+    return ModuleInfo(module.path, module.status, module.problem or None, module.build_id, Hexadecimal(module.base))

@@ -1,1 +1,1 @@
-"""What single commands add to their reports: one type each, for the sections that a room below the commands fills."""
+"""What single commands add to their reports: one file for each section that a room below the commands fills."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.sections.section import Section
 from gdbext.model.symbol_check import SymbolChecks
 
@@ -55,7 +56,7 @@ class ModuleInfo:
     status: str
     problem: str | None
     build_id: str | None
-    base: int
+    base: Hexadecimal
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class Section:
-    """Base of all sections, which are frozen dataclasses of plain values and of the model's own types."""
+    """Base of all sections: plain values and the model's own types, in fields that nobody changes."""
 
     name: ClassVar[str]
     """What the section is called: its member of the JSON document ("operators", "lookup", …)."""

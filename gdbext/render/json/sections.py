@@ -13,12 +13,12 @@ _RENDERERS = {
     "lookup": "lookup_document",
     "breaks": "breaks_document",
     "trace": "trace_document",
-    "keyset": "keyset_document",
     "info": "target_info_document",
     "settings": "settings_document",
     "tensor": "tensor_document",
 }
-"""Section name to the module here whose ``document(section, why)`` renders it; the others are rendered by ``plain``."""
+"""Section name to the module here whose ``document(section, why)`` renders it. The others, as new ones should be, are
+rendered by ``plain``: their fields are their members."""
 
 
 def members(sections: tuple[Section, ...], why: bool) -> dict[str, Any]:

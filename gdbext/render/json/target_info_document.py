@@ -11,9 +11,8 @@ from gdbext.render.json.values import plain
 
 def document(info: TargetInfo, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
     """What was found of torch, Python, libc and the modules."""
-    modules = [{**plain(module), "base": f"{module.base:#x}"} for module in info.modules]
     torch = None if info.torch is None else {**plain(info.torch), "symbols": _symbols(info.torch.symbols)}
-    return {**plain(info), "torch": torch, "modules": modules}
+    return {**plain(info), "torch": torch}
 
 
 def _symbols(checks: SymbolChecks) -> dict[str, Any]:

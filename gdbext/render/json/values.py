@@ -8,18 +8,22 @@ from enum import Enum
 from typing import Any
 
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.sections.section import Section
 
 
 def plain(value: Any) -> Any:
     """A value of the model as JSON: named tuples and dataclasses become objects, enumerations their values, other
     tuples arrays.
 
-    An integer stays a number: addresses and bits, which reports write in hexadecimal, need a renderer of their own.
+    An integer is a number, a Hexadecimal the text that reports have for addresses and bits.
     """
     if isinstance(value, DispatchKeySet):
         return keyset(value)
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, Hexadecimal):
+        return f"{value:#x}"
     names = field_names(value)
     if names:
         return {name: plain(getattr(value, name)) for name in names}
@@ -32,6 +36,8 @@ def plain(value: Any) -> Any:
 
 def field_names(value: object) -> tuple[str, ...]:
     """The names of a record's fields; none for anything else."""
+    if isinstance(value, Section):
+        return tuple(vars(value))
     if is_dataclass(value):
         return tuple(field.name for field in fields(value))
     return getattr(value, "_fields", ())

@@ -54,6 +54,12 @@ def test_a_recorded_process(replays: dict[str, Replay], words: tuple[str, ...]) 
     contract_schema.check(replays[name].document(*command))
 
 
+def test_a_graph_that_was_written(replays: dict[str, Replay], tmp_path: Path) -> None:
+    graph = tmp_path / "waits.dot"
+    document = replays["gil-mutex"].document("all-threads", "--dot", str(graph))
+    assert document["dot"] == {"files": [str(graph)], "svg": None}
+
+
 def test_the_document_of_a_failure() -> None:
     def refuse() -> Any:
         raise TargetError("it ended", why="it was killed", help="use its core")
