@@ -94,6 +94,9 @@ class Architecture(ABC):
     frame_pointer: str
     thread_register: str
     """The register that points to the thread's control block."""
+    syscall_register: str = ""
+    """The system register in which the kernel keeps the number of the system call that a thread sits in; "" where that
+    is a general register."""
 
     # --- calls -----------------------------------------------------------------------------------
 

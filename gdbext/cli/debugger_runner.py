@@ -104,6 +104,9 @@ def _no_result(launch: Launch, process: DebuggerProcess, options: Options) -> Gd
 
     if options.pid is not None:
         check_process(options.pid)
+    known = launch.known_failure(process.printed())
+    if known is not None:
+        return known
     said = launch.said(process.printed())
     why = f"{launch.name} said: {said[-2000:]}" if said else f"it printed nothing; {launch.when_silent}"
     return TargetError(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from gdbext.debuggers.job import Job
+    from gdbext.errors import TargetError
     from gdbext.live.breakpoints.setter import BreakpointSetter
     from gdbext.live.host import Pause
     from gdbext.live.run_control import RunControl
@@ -37,11 +38,16 @@ class Launch(ABC):
     @abstractmethod
     def arguments(self, code: str, core: str | None, program: Sequence[str], live: bool) -> list[str]:
         """What stands behind the executable. ``code`` is one line of Python that does the job, attaching included; a
-        ``core`` is loaded and a ``program`` is named here, and a ``live`` command needs no symbols of it."""
+        ``core`` may be loaded and a ``program`` is named here, and a ``live`` command needs no symbols of it."""
 
     def said(self, output: str) -> str:
         """What matters of the debugger's own output, for an error message."""
         return output
+
+    def known_failure(self, output: str) -> TargetError | None:
+        """What its output says about the debugger itself, where it gave no result; None where that says nothing."""
+        del output
+        return None
 
 
 class Debugger(ABC):

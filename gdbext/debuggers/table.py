@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.debuggers.base import Debugger, Launch
 
-ENTRIES = {"gdb": "init.py"}
+ENTRIES = {"gdb": "init.py", "lldb": "lldb_init.py"}
 """Debugger to the file that a user loads into it, beside the packages. Each has a folder here of that name, in which
 ``launch.py`` has ``launch()`` and ``debugger.py`` has ``debugger()``."""
 

@@ -85,6 +85,33 @@ ensure_gdb() {
       "try: gdb -nx -batch -ex 'python import sys; print(sys.version)'"
 }
 
+# Some LLDB of which the Python loads. Debian 12's plain "lldb" is version 14, of which it does not.
+ensure_lldb() {
+  lldb_works && return
+  case "$(system_manager)" in
+    apt) for package in lldb-16 lldb-19 lldb; do
+           if apt_has "$package" && system_packages "$package" "$package" && lldb_works; then return; fi
+         done ;;
+    *) system_packages lldb lldb "lldb python3-lldb" "lldb py3-lldb" lldb || true ;;
+  esac
+  lldb_works || say "no LLDB that works: its tests are skipped, and fail where CI=true"
+}
+
+# The package lists may be missing (a container): then they are fetched.
+apt_has() {
+  apt-cache show "$1" >/dev/null 2>&1 || { as_root apt-get -q update >/dev/null 2>&1; apt-cache show "$1" >/dev/null 2>&1; }
+}
+
+lldb_works() {
+  local candidate
+  for candidate in lldb-22 lldb-21 lldb-20 lldb-19 lldb-18 lldb-17 lldb-16 lldb; do
+    have "$candidate" &&
+      "$candidate" --no-lldbinit -b -o "script import lldb; print('loads', len(dir(lldb)))" 2>/dev/null </dev/null |
+      grep -q '^loads [0-9]' && return
+  done
+  return 1
+}
+
 # What one test of the remote protocol needs; nothing else does.
 ensure_gdbserver() {
   have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true

@@ -1,6 +1,7 @@
 """Asks a Target everything and gives the answers as plain JSON values: the same code inside gdb and without it.
 
-Inside gdb:  gdb … -ex "python import look_at_target; look_at_target.inside_gdb(request_file, answer_file)"
+Inside gdb:  gdb … -ex "python import look_at_target; look_at_target.inside('gdb', request_file, answer_file)"
+Inside LLDB: lldb … -o "script import look_at_target; look_at_target.inside('lldb', request_file, answer_file)"
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ def _read(target: Target, address: int, size: int) -> dict[str, Any]:
         return {"error": type(error).__name__, "what": error.what}
 
 
-def inside_gdb(request_file: str, answer_file: str) -> None:
-    """Answer the request about gdb's selected inferior; errors as {"error", "what"}."""
-    from gdbext.debuggers.gdb.target import current_target
+def inside(debugger: str, request_file: str, answer_file: str) -> None:
+    """Answer the request about what the debugger has selected; errors as {"error", "what"}."""
+    from gdbext.debuggers import table
 
     with open(request_file) as file:
         request = json.load(file)
     try:
-        answer = answers(current_target(), request["reads"], request["paths"])
+        answer = answers(table.debugger(debugger).target(), request["reads"], request["paths"])
     except GdbextError as error:
         answer = {"error": type(error).__name__, "what": error.what, "help": error.help}
     with open(answer_file, "w") as file:

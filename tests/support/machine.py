@@ -76,6 +76,12 @@ def _no_program(*names: str) -> str:
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
+def _no_lldb() -> str:
+    import lldbs
+
+    return lldbs.missing()
+
+
 def _no_pythons(*versions: str) -> str:
     """A test that is parametrized by version names none here and asks ``pythons.need``."""
     absent = [version for version in versions if pythons.executable(version) is None]
@@ -85,7 +91,7 @@ def _no_pythons(*versions: str) -> str:
 NEEDS: dict[str, Callable[..., str]] = {
     "torch": _no_torch,
     "gdb": lambda: _no_program("gdb"),
-    "lldb": lambda: _no_program("lldb"),
+    "lldb": _no_lldb,
     "compiler": lambda: _no_program(*COMPILER_TOOLS),
     "pythons": _no_pythons,
 }

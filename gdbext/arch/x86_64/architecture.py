@@ -26,6 +26,7 @@ class X8664(Architecture):
     stack_pointer = "rsp"
     frame_pointer = "rbp"
     thread_register = "fs_base"
+    syscall_register = "orig_rax"
 
     argument_registers = registers.ARGUMENTS
     callee_saved = registers.CALLEE_SAVED

@@ -254,9 +254,6 @@ def test_the_time_is_up_in_the_middle_of_reading(inferior: Start, debugger: str)
     assert outcome.seconds < 10
 
 
-def test_lldb_says_what_it_can_do(inferior: Start) -> None:
-    """A debugger that is not there, or not supported yet, is refused with the way out."""
-    if shutil.which("lldb"):
-        pytest.skip("lldb is installed here")
+def test_an_lldb_that_is_not_there(inferior: Start) -> None:
     words = ["-p", str(inferior("strange-names").pid), "--json", "--debugger", "lldb", "dispatch-bt"]
-    assert_told(run([DISPATCH, *words]), "lldb", "--debugger none")
+    assert_told(run([DISPATCH, *words], env={"LLDB": "/nonexistent/lldb"}), "lldb", "--debugger none")

@@ -1,4 +1,7 @@
-"""One suite for every target: gdb and no debugger, live and core (by gcore and by the kernel), all say the same."""
+"""One suite for every target: gdb, each LLDB and no debugger, live and core (by gcore and by the kernel).
+
+All say the same of one program: memory and its faults, registers, threads, maps, signals.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lldbs
 import look_at_target
 import plain_program
 import pytest
@@ -18,7 +22,13 @@ from gdbext.targets.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
 
-WAYS = ["gdb-live", "gdb-core", "gdb-kernel", "none-live", "none-core", "none-kernel"]
+SOURCES = ("live", "core", "kernel")
+DEBUGGERS = [pytest.param("gdb", id="gdb"), *lldbs.parameters(), pytest.param("none", id="none")]
+WAYS = [
+    pytest.param((each.values[0], source), marks=each.marks, id=f"{each.id}-{source}")
+    for each in DEBUGGERS
+    for source in SOURCES
+]
 THREADS = 3
 PATTERN = bytes((i * 7 + i // 256) & 0xFF for i in range(3 * 4096))
 TEXT = b"read-only data that no core contains\0"
@@ -27,8 +37,9 @@ TEXT = b"read-only data that no core contains\0"
 class Seen:
     """What one way of looking gave, beside what the program wrote of itself."""
 
-    def __init__(self, way: str, truth: dict[str, Any], answer: dict[str, Any], program: Path) -> None:
-        self.debugger, self.source = way.split("-")
+    def __init__(self, way: tuple[str, str], truth: dict[str, Any], answer: dict[str, Any], program: Path) -> None:
+        name, self.source = way
+        self.debugger = name.partition("-")[0]
         self.truth = truth
         self.answer = answer
         self.program = str(program)
@@ -92,13 +103,14 @@ def crashed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Path, tmp_path_factory: Any) -> Seen:
     way = request.param
     truth, core = plain.truth, None
-    if way.endswith("core"):
+    name, source = way
+    if source == "core":
         core = request.getfixturevalue("gcore")
-    elif way.endswith("kernel"):
+    elif source == "kernel":
         core, truth = request.getfixturevalue("crashed")
     paths = [str(program), "[vdso]", "relative"]
-    if way.startswith("gdb"):
-        answer = _in_gdb(tmp_path_factory.mktemp("gdb"), core, plain.pid, _reads(truth), paths)
+    if name != "none":
+        answer = _inside(name, tmp_path_factory.mktemp(name), core, plain.pid, _reads(truth), paths)
     else:
         target = CoreTarget(str(core)) if core else ProcTarget(plain.pid)
         try:
@@ -110,14 +122,19 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
     return Seen(way, truth, answer, program)
 
 
-def _in_gdb(folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
+def _inside(name: str, folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
     request, answer = folder / "request", folder / "answer"
     request.write_text(json.dumps({"reads": reads, "paths": paths}))
     setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(look_at_target.__file__).parent)!r}]"
-    call = f"import look_at_target; look_at_target.inside_gdb({str(request)!r}, {str(answer)!r})"
+    debugger = name.partition("-")[0]
+    call = f"import look_at_target; look_at_target.inside({debugger!r}, {str(request)!r}, {str(answer)!r})"
     what = ["-c", str(core)] if core else ["-p", str(pid)]
-    quiet = ["-iex", "set debuginfod enabled off"]
-    done = run(["gdb", "-nx", "-batch", *quiet, *what, "-ex", f"python {setup}", "-ex", f"python {call}"])
+    if debugger == "gdb":
+        quiet = ["-iex", "set debuginfod enabled off"]
+        done = run(["gdb", "-nx", "-batch", *quiet, *what, "-ex", f"python {setup}", "-ex", f"python {call}"])
+    else:
+        start = [lldbs.executable(name), "--no-lldbinit", "-b"]
+        done = run([*start, *what, "-o", f"script {setup}", "-o", f"script {call}", "-o", "detach"])
     assert answer.exists(), done
     found: dict[str, Any] = json.loads(answer.read_text())
     return found
@@ -137,7 +154,7 @@ def test_all_threads_are_there(seen: Seen) -> None:
 
 def test_threads_are_in_the_debuggers_order(seen: Seen) -> None:
     threads = seen.answer["threads"]
-    if seen.debugger == "gdb":
+    if seen.debugger != "none":
         assert [thread["number"] for thread in threads] == list(range(1, THREADS + 2))
     else:
         assert [thread["number"] for thread in threads] == [None] * (THREADS + 1)

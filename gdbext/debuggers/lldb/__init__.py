@@ -1,0 +1,1 @@
+"""All that is LLDB: target, commands, run control, breakpoints, batch job."""

@@ -1,0 +1,277 @@
+"""A live process inside LLDB. LLDB lends memory, registers and threads; nothing here runs, writes or reads symbols."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import lldb
+
+from gdbext.arch import registry
+from gdbext.arch.base import Architecture
+from gdbext.errors import MemoryFault, TargetError, TargetGone
+from gdbext.formats.auxv import parse_auxv
+from gdbext.glibc.abi import glibc_abi
+from gdbext.glibc.control_block import find_control_block
+from gdbext.targets import linux
+from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
+from gdbext.targets.procfs import started_at
+
+_WORD = (1 << 64) - 1
+_STOPPED = (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended)
+_RUNNING = (lldb.eStateRunning, lldb.eStateStepping, lldb.eStateAttaching, lldb.eStateLaunching)
+
+
+class LldbThread(Thread):
+    """One thread of a live process in LLDB; its registers are read when asked for and then kept."""
+
+    def __init__(self, owner: LldbTarget, thread: lldb.SBThread, state: str | None) -> None:
+        self.tid = thread.GetThreadID()
+        self.number = thread.GetIndexID()
+        self._owner = owner
+        self._thread = thread
+        self._state = state
+        self._registers: dict[str, int] | None = None
+
+    @property
+    def name(self) -> str | None:  # type: ignore[override]
+        """comm."""
+        return str(self._thread.GetName()) if self._thread.IsValid() and self._thread.GetName() else None
+
+    @property
+    def signal(self) -> Signal | None:  # type: ignore[override]
+        """The crash signal that LLDB stopped this thread for. Raises TargetError (the process runs), TargetGone."""
+        self._owner.check_stopped()
+        return _stop_signal(self._thread)
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state before the attach where scripts/dispatch looked; in LLDB every thread is stopped, so None."""
+        return self._state
+
+    def registers(self) -> Mapping[str, int]:
+        """All that is to be had of the architecture's registers. Raises TargetError (the process runs), TargetGone."""
+        if self._registers is None:
+            self._owner.check_stopped()
+            self._registers = self._owner.read_registers(self.tid, self._thread)
+        return self._registers
+
+
+class LldbTarget(Target):
+    """A process in LLDB, live and stopped. Raises ForeignArchitecture.
+
+    ``selected`` is the thread that the user looks at; ``states`` gives each thread's state (tid to letter) as it was
+    before the attach, where somebody looked.
+    """
+
+    kind = "live"
+    debugger = "lldb"
+
+    def __init__(
+        self, process: lldb.SBProcess, selected: lldb.SBThread | None = None, states: Mapping[int, str] | None = None
+    ) -> None:
+        self.pid = process.GetProcessID()
+        self.architecture = architecture_of(process)
+        self.is_native = is_native(self.pid)
+        self._process = process
+        self._selected = selected
+        self._states = states or {}
+        self._threads: list[LldbThread] | None = None
+        self._maps: list[MemoryMapping] | None = None
+        self._root: str | None = None
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
+        if size == 0:
+            return b""
+        if size < 0 or not 0 <= address <= _WORD - size:
+            raise MemoryFault(address, size, "no such address")
+        error = lldb.SBError()
+        data = self._process.ReadMemory(address, size, error)
+        if error.Fail() or data is None or len(data) != size:
+            if self._process.GetState() not in _STOPPED + _RUNNING:
+                raise TargetGone(f"process {self.pid} has ended")
+            raise MemoryFault(address, size)
+        return bytes(data)
+
+    def threads(self) -> Sequence[Thread]:
+        """All threads, by LLDB's number."""
+        return self._all_threads()
+
+    def selected_thread(self) -> Thread | None:
+        """The thread that the command is about, else LLDB's selected one, asked anew each time."""
+        selected = self._selected
+        if selected is None or not selected.IsValid():
+            selected = self._process.GetSelectedThread()
+        number = selected.GetIndexID() if selected.IsValid() else None
+        threads = self._all_threads()
+        return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """/proc/PID/maps. Raises TargetError for a remote process, of whose files LLDB does not know which part is
+        mapped where."""
+        if self._maps is None:
+            if not self.is_native:
+                raise TargetError(
+                    f"process {self.pid} is on another machine, or under a server that LLDB did not start",
+                    why="LLDB gives the memory regions of such a process without the parts of files that they show",
+                    help=f"on that machine: scripts/dispatch -p {self.pid}; or take a core there: gcore {self.pid}",
+                )
+            self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
+        return self._maps
+
+    def auxv(self) -> Mapping[int, int]:
+        """/proc/PID/auxv of a local process, else empty."""
+        return parse_auxv(self._proc_file("auxv")) if self.is_native else {}
+
+    def environ(self) -> Mapping[str, str]:
+        """/proc/PID/environ of a local process, else empty."""
+        return linux.parse_environ(self._proc_file("environ")) if self.is_native else {}
+
+    def files_known_at(self) -> float | None:
+        """When the process started, on this machine."""
+        return started_at(self.pid) if self.is_native else None
+
+    def local_path(self, path: str) -> str:
+        """The file as the process itself sees it (/proc/PID/root)."""
+        if self._root is None:
+            self._root = linux.process_root(self.pid) if self.is_native else ""
+        return linux.under_sysroot(self._root, path)
+
+    def check_stopped(self) -> None:
+        """Raises TargetError (it runs), TargetGone."""
+        state = self._process.GetState()
+        if state in _RUNNING:
+            raise running_error(self.pid)
+        if state not in _STOPPED:
+            raise TargetGone(f"process {self.pid} has ended")
+
+    def read_registers(self, tid: int, thread: lldb.SBThread) -> dict[str, int]:
+        """One thread's. The innermost frame's are the thread's own. Raises TargetError."""
+        registers = self._lldb_registers(thread)
+        missing = [name for name in self.architecture.general_registers if name not in registers]
+        if missing:
+            raise TargetError(f"LLDB cannot read thread {tid}: it gives no {', '.join(missing)}")
+        self._add_call_number(registers, tid)
+        self._add_thread_pointer(registers, tid)
+        return registers
+
+    def _lldb_registers(self, thread: lldb.SBThread) -> dict[str, int]:
+        frame = thread.GetFrameAtIndex(0)
+        found: dict[str, int] = {}
+        error = lldb.SBError()
+        for name in (*self.architecture.general_registers, *self.architecture.system_registers):
+            value = frame.FindRegister(name)
+            number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
+            if value.IsValid() and error.Success():
+                found[name] = number & _WORD
+        return found
+
+    def _add_call_number(self, registers: dict[str, int], tid: int) -> None:
+        """LLDB leaves it out; the kernel tells it of a stopped thread (proc_pid_syscall(5)), -1 in user code."""
+        name = self.architecture.syscall_register
+        if not name or name in registers or not self.is_native:
+            return
+        try:
+            with open(f"/proc/{self.pid}/task/{tid}/syscall", "rb") as file:
+                registers[name] = int(file.read().split(maxsplit=1)[0]) & _WORD
+        except (OSError, ValueError, IndexError):
+            return  # forbidden here, or the thread ran: what is known without it stays known
+
+    def _add_thread_pointer(self, registers: dict[str, int], tid: int) -> None:
+        """LLDB has the register since version 18 only. Without it the block that it points to is looked for."""
+        name = self.architecture.thread_register
+        if name in registers or not self.is_native:
+            return
+        stack_pointer = registers[self.architecture.stack_pointer]
+        found = find_control_block(self.read, self.maps(), glibc_abi(self.architecture), tid, stack_pointer)
+        if found is not None:
+            registers[name] = found
+
+    def _all_threads(self) -> list[LldbThread]:
+        if self._threads is None:
+            threads = [self._process.GetThreadAtIndex(index) for index in range(self._process.GetNumThreads())]
+            found = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
+            self._threads = sorted(found, key=lambda thread: thread.number or 0)
+        return self._threads
+
+    def _proc_file(self, name: str) -> bytes:
+        try:
+            with open(f"/proc/{self.pid}/{name}", "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise TargetGone(f"process {self.pid} has ended: {error}") from error
+
+
+def current_target(
+    process: lldb.SBProcess, selected: lldb.SBThread | None = None, states: Mapping[int, str] | None = None
+) -> Target:
+    """The target of an LLDB process. Raises TargetError naming the next step, BadCore, ForeignArchitecture."""
+    if not is_there(process):
+        raise TargetError(
+            "lldb has no process and no core",
+            why="none was started or loaded yet, or it has ended",
+            help="process attach --pid PID   or   target create --core CORE   or   run",
+        )
+    if process.GetState() in _RUNNING:
+        raise running_error(process.GetProcessID())
+    if is_core(process):
+        from gdbext.debuggers.lldb.core_target import LldbCoreTarget
+
+        return LldbCoreTarget(process, selected)
+    return LldbTarget(process, selected, states)
+
+
+def is_there(process: lldb.SBProcess) -> bool:
+    """It is a process that has not ended, or a core."""
+    return bool(process.GetState() in _STOPPED + _RUNNING)
+
+
+def running_error(pid: int) -> TargetError:
+    """The error for a process that is not stopped."""
+    return TargetError(
+        f"process {pid} is running",
+        why="it was continued in the background",
+        help="stop it first: process interrupt   (then the command again)",
+    )
+
+
+def is_core(process: lldb.SBProcess) -> bool:
+    """It is a core that LLDB has loaded, of whatever format."""
+    return bool(process.GetPluginName() != "gdb-remote")
+
+
+def is_native(pid: int) -> bool:
+    """The process is one of this machine: its tracer is the server that this LLDB has started."""
+    tracer = _status_number(pid, "TracerPid")
+    return tracer != 0 and (tracer == os.getpid() or _status_number(tracer, "PPid") == os.getpid())
+
+
+def architecture_of(process: lldb.SBProcess) -> Architecture:
+    """By the first word of the target's triple. Raises ForeignArchitecture."""
+    name = str(process.GetTarget().GetTriple() or "").partition("-")[0]
+    if name not in registry.names():
+        raise registry.foreign(f"process {process.GetProcessID()} is of architecture {name or 'unknown'}")
+    return registry.by_name(name)
+
+
+def _status_number(pid: int, field: str) -> int:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(f"{field}:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 0
+
+
+def _stop_signal(thread: lldb.SBThread) -> Signal | None:
+    if thread.GetStopReason() not in (lldb.eStopReasonSignal, lldb.eStopReasonException):
+        return None
+    number = thread.GetStopReasonDataAtIndex(0)
+    if number not in linux.CRASH_SIGNALS:
+        return None
+    information = thread.GetSiginfo()
+    if not information.IsValid() or not information.GetChildMemberWithName("si_code").IsValid():
+        return Signal(number, linux.signal_name(number))
+    code = information.GetChildMemberWithName("si_code").GetValueAsSigned()
+    address = information.GetValueForExpressionPath("._sifields._sigfault.si_addr").GetValueAsUnsigned() & _WORD
+    return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))

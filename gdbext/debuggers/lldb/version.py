@@ -1,0 +1,24 @@
+"""Which LLDBs will do."""
+
+from __future__ import annotations
+
+import re
+
+import lldb
+
+from gdbext.errors import TargetError
+
+OLDEST = 16
+"""The oldest version that the tests have run in: Debian 12's package of 14 has a Python module that does not load.
+Apple numbers its own differently ("lldb-1500.0.404.7"); those are not refused."""
+
+
+def check_version(debugger: lldb.SBDebugger) -> None:
+    """Raises TargetError for an LLDB that is too old."""
+    found = re.match(r"lldb version (\d+)", debugger.GetVersionString())
+    if found is not None and int(found.group(1)) < OLDEST:
+        raise TargetError(
+            f"this is LLDB {found.group(1)}; {OLDEST} or later is needed",
+            why="older ones have not been tried",
+            help="apt-get install lldb-16 or later, and name it in $LLDB; or use --debugger none",
+        )

@@ -1,0 +1,101 @@
+"""The commands inside a user's own LLDB: the same as everywhere, and its names, selection and process stay as they
+were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lldbs
+import plain_program
+import pytest
+from harness import ROOT, Outcome, run
+from plain_program import Plain, running
+
+from gdbext.commands import registry
+
+pytestmark = [pytest.mark.compiler, pytest.mark.parametrize("name", lldbs.parameters())]
+
+IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def plain(program: Path) -> Iterator[Plain]:
+    with running(program, "3") as one:
+        yield one
+        assert one.is_untouched()
+
+
+def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
+    """LLDB with these commands, each of which runs whatever becomes of the one before: given as such, they would end
+    with the first that fails."""
+    words = [word for command in commands for word in ("-o", f"script lldb.debugger.HandleCommand({command!r})")]
+    what = [] if pid is None else ["-p", str(pid)]
+    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *what, *words], timeout=120)
+    assert "Traceback" not in outcome.stdout + outcome.stderr, outcome
+    return outcome
+
+
+def documents(outcome: Outcome) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+
+
+def shown(outcome: Outcome, mark: str) -> list[str]:
+    return [line for line in outcome.stdout.splitlines() if line.startswith(f"{mark} ")]
+
+
+def test_reports_and_selection(name: str, plain: Plain) -> None:
+    """What is selected is what is reported, by command and by word, and stays selected."""
+    show = (
+        "script t = lldb.debugger.GetSelectedTarget().process.GetSelectedThread(); "
+        "print('AT', t.GetIndexID(), t.GetSelectedFrame().GetFrameID())"
+    )
+    reports = ["dispatch-bt --json", "dispatch bt --json", "dispatch-bt --all --native --json", "all-threads --json"]
+    outcome = lldb(name, IMPORT, "thread select 3", "frame select 1", show, *reports, show, "detach", pid=plain.pid)
+    selected, by_word, everyone, threads = documents(outcome)
+    assert [each["number"] for each in selected["threads"]] == [3]
+    assert selected == {**by_word, "target": selected["target"]}
+    tids = {thread["tid"] for thread in plain.truth["threads"]}
+    assert {each["tid"] for each in everyone["threads"]} == {each["tid"] for each in threads["threads"]} == tids
+    assert {each["target"]["debugger"] for each in (selected, by_word, everyone, threads)} == {"lldb"}
+    before, after = shown(outcome, "AT")
+    assert before == after == "AT 3 1"
+
+
+def test_it_is_imported_twice_and_leaves_nothing_behind(name: str) -> None:
+    names = "script import sys; print('NAMES', sorted(globals()), [p for p in sys.path if 'gdbext' in p])"
+    outcome = lldb(name, names, IMPORT, names, IMPORT, names)
+    before, once, twice = shown(outcome, "NAMES")
+    assert once == twice
+    assert once == before.replace("'lldb',", "'lldb', 'lldb_init',", 1)
+
+
+def test_errors_end_nothing(name: str, plain: Plain) -> None:
+    """A command that fails says why and what to try, and the next one works."""
+    wrong = ["dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey"]
+    outcome = lldb(name, IMPORT, *wrong, "dispatch-bt --json", "detach", pid=plain.pid)
+    assert outcome.stderr.count("error: ") >= len(wrong), outcome
+    assert outcome.stderr.count("  try: ") >= len(wrong), outcome
+    assert len(documents(outcome)) == 1
+
+
+def test_without_a_process(name: str) -> None:
+    outcome = lldb(name, IMPORT, "dispatch-diagnose", "dispatch-bt --json")
+    assert "process attach --pid PID" in outcome.stderr
+    (document,) = documents(outcome)
+    assert document["errors"][0]["what"] == "lldb has no process and no core"
+
+
+def test_help(name: str) -> None:
+    """A line each in the list, the whole help for one."""
+    outcome = lldb(name, IMPORT, "help", "help dispatch-bt", "help dispatch")
+    for entry in registry.TABLE:
+        assert entry.name in outcome.stdout
+    assert " ".join(registry.help_text(registry.find("dispatch-bt")).split()) in " ".join(outcome.stdout.split())

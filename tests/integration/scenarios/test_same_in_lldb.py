@@ -1,0 +1,33 @@
+"""Through LLDB every report is the one that is made without a debugger, save for who made it and the thread numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lldbs
+import pytest
+from harness import Inferior
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.parametrize("name", lldbs.parameters())]
+
+Start = Callable[..., Inferior]
+
+
+def comparable(value: Any) -> Any:
+    """Without what may differ."""
+    if isinstance(value, dict):
+        return {key: comparable(each) for key, each in value.items() if key not in ("debugger", "number", "paused_ms")}
+    return [comparable(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("scenario", ["gil-mutex", "meta-mm"])
+@pytest.mark.parametrize("core", [False, True], ids=["live", "core"])
+def test_the_report_is_the_same(inferior: Start, name: str, scenario: str, core: bool) -> None:
+    hung = inferior(scenario)
+    words = ["dispatch-diagnose", "--why"]
+    through = hung.dispatch(*words, debugger="lldb", core=core, env={"LLDB": lldbs.executable(name)}).document
+    without = hung.dispatch(*words, debugger="none", core=core).document
+    assert through["target"]["debugger"] == "lldb"
+    assert all(isinstance(thread["number"], int) for thread in through["threads"])
+    assert comparable(through) == comparable(without)

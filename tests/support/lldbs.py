@@ -1,0 +1,57 @@
+"""The LLDBs of this machine: $GDBEXT_TEST_LLDBS (paths, separated by colons), else lldb and lldb-VERSION on PATH."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_LOADS = "script import lldb; print('loads', lldb.SBDebugger.GetVersionString().split()[2])"
+
+
+@cache
+def usable() -> dict[str, str]:
+    """Name (lldb-19) to executable, oldest first; those whose Python does not load are no use to anybody."""
+    return {Path(path).name: path for path in _candidates() if _loads(path)}
+
+
+def _candidates() -> list[str]:
+    named = os.environ.get("GDBEXT_TEST_LLDBS")
+    if named:
+        return [path for path in named.split(":") if os.access(path, os.X_OK)]
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(":") if folder]
+    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    versioned = {path.name: path for path in reversed(paths) if re.fullmatch(r"lldb-\d+", path.name)}
+    found = [str(versioned[name]) for name in sorted(versioned, key=lambda name: int(name[5:]))]
+    plain = shutil.which("lldb")
+    if plain is not None and os.path.realpath(plain) not in {os.path.realpath(path) for path in found}:
+        found.append(plain)
+    return found
+
+
+def _loads(path: str) -> bool:
+    words = [path, "--no-lldbinit", "-b", "-o", _LOADS]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return re.search(r"^loads \d", done.stdout, re.MULTILINE) is not None
+
+
+def missing() -> str:
+    """Why no test with LLDB can run here, "" when it can."""
+    return "" if usable() else "no lldb with a Python that loads is installed"
+
+
+def parameters(*more: Any) -> list[Any]:
+    """A pytest parameter for each LLDB: its name; ``more`` are further marks. One that fails where there is none."""
+    marks = (pytest.mark.lldb, *more)
+    return [pytest.param(name, marks=marks, id=name) for name in usable() or {"lldb": ""}]
+
+
+def executable(name: str) -> str:
+    """The executable of that name, for ``$LLDB``."""
+    return usable()[name]
