@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.commands.reporting import make_report
 from gdbext.errors import TargetError, UsageError
 from gdbext.inspection.thread_choice import find_thread
 from gdbext.live.host import write
 from gdbext.live.trace.trace_request import TraceRequest
 from gdbext.live.trace.tracing import Traced, Tracing
-from gdbext.model.error_report import ErrorReport
-from gdbext.model.report import Report
 from gdbext.model.sections.trace_section import TraceSection
 from gdbext.targets.running_process import RunningProcess
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
     from gdbext.live.trace.sink import Sink
+    from gdbext.model.report import Report
     from gdbext.render.text.trace_text import Batch
 
 NAME = "dispatch-trace"
@@ -146,14 +146,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes,
         args.output, output.events,
     )  # fmt: skip
-    return Report(
-        command=NAME,
-        target=traced.target,
-        view="trace",
-        errors=(*session.errors.reports(), *_errors(traced)),
-        sections=(section,),
-        why=args.why,
-    )
+    return _report(session, args, traced, section)
 
 
 def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, host: Host) -> Report:
@@ -174,10 +167,7 @@ def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, 
         traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
         output.events, PROBES, traced.lost,
     )  # fmt: skip
-    return Report(
-        command=NAME, target=traced.target, view="trace", errors=(*session.errors.reports(), *_errors(traced)),
-        sections=(section,), why=args.why,
-    )  # fmt: skip
+    return _report(session, args, traced, section)
 
 
 def _running_thread(process: RunningProcess, word: str) -> int:
@@ -189,9 +179,8 @@ def _running_thread(process: RunningProcess, word: str) -> int:
     return int(word)
 
 
-def _errors(traced: Traced) -> tuple[ErrorReport, ...]:
-    error = traced.ending.error
-    return (ErrorReport.of(error, NAME),) if error is not None else ()
+def _report(session: Session, args: argparse.Namespace, traced: Traced, section: TraceSection) -> Report:
+    return make_report(session, args, NAME, "trace", sections=(section,), target=traced.target, ending=traced.ending)
 
 
 class _Output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +27,12 @@ def test_each_row_is_a_command(entry: registry.Entry) -> None:
 def test_each_command_has_a_row() -> None:
     files = {file.stem for file in FOLDER.glob("*.py")}
     assert files - SHARED == {entry.module for entry in registry.TABLE}
+
+
+def test_every_command_makes_its_report_as_the_others_do() -> None:
+    """Else the report lacks what make_report adds: unread things, what a recording lacks, --why."""
+    own = re.compile(r"(?<![\w.])Report\(")
+    assert [file.name for file in FOLDER.glob("*.py") if own.search(file.read_text()) and file.stem not in SHARED] == []
 
 
 def test_a_misspelled_command_names_the_nearest() -> None:
