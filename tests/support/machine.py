@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,13 @@ def need_torch() -> Any:
     import torch
 
     return torch
+
+
+def need_module(name: str) -> Any:
+    """A module of tests/requirements.txt, for a test module that compares with it as a whole."""
+    if find_spec(name) is None:
+        lacking(f"{name} is not installed in this Python (scripts/test installs it)")
+    return import_module(name)
 
 
 def _no_torch() -> str:
