@@ -11,7 +11,7 @@ END='# <<< gdbext <<<'
 
 usage() {
   cat <<HELP
-usage: ./install.sh [--gdbinit] [--wheels DIR] [--dry-run]
+usage: ./install.sh [--gdbinit] [--lldbinit] [--wheels DIR] [--dry-run]
        ./install.sh --uninstall
 
 Makes gdbext ready for this user.
@@ -21,7 +21,10 @@ Makes gdbext ready for this user.
      $DATA/site-X.Y, and a .pth file in that Python's user
      site makes it look there last. Your other Pythons' packages stay untouched.
 
+  3. Says which LLDB there is, if any, and whether it will do (16 or later, with a Python that loads).
+
   --gdbinit     also adds one marked block to ~/.gdbinit, so that every gdb knows the commands
+  --lldbinit    the same for ~/.lldbinit and LLDB
   --wheels DIR  takes the packages from a folder of wheels (a machine without network)
   --dry-run     says what would be done and does nothing
   --uninstall   removes all of this, and the cache ($CACHE);
@@ -98,6 +101,39 @@ check_gdb() {
   esac
 }
 
+# --- LLDB --------------------------------------------------------------------------------------------------------
+
+# The version of an lldb whose Python loads; fails for any other. Apple's numbers (1500 and up) pass.
+lldb_version() {
+  "$1" --no-lldbinit -b -o 'script import lldb; print("loads", lldb.SBDebugger.GetVersionString().split()[2])' \
+    </dev/null 2>/dev/null | sed -n 's/^loads //p'
+}
+
+# Sets $lldb and $lldb_is: the first of $LLDB, lldb and lldb-VERSION that will do; empty where none does. Each that does
+# not is named with the reason.
+find_lldb() {
+  lldb=
+  lldb_is=
+  for candidate in "${LLDB:-}" lldb lldb-24 lldb-23 lldb-22 lldb-21 lldb-20 lldb-19 lldb-18 lldb-17 lldb-16; do
+    if [ -z "$candidate" ] || ! have "$candidate"; then continue; fi
+    lldb_is=$(lldb_version "$candidate")
+    case "$lldb_is" in
+      '') say "lldb: $(command -v "$candidate") has no Python inside, or one that cannot load LLDB's module" ;;
+      [0-9].* | 1[0-5].*) say "lldb: $(command -v "$candidate") is version $lldb_is; 16 or later is needed" ;;
+      *) lldb=$(command -v "$candidate"); return ;;
+    esac
+  done
+}
+
+check_lldb() {
+  find_lldb
+  if [ -n "$lldb" ]; then
+    say "lldb: $lldb, version $lldb_is"
+  elif [ "$lldbinit" = yes ]; then
+    fail "no LLDB 16 or later with Python was found" "apt-get install lldb-16 (or your system's way), then this again"
+  fi
+}
+
 # --- packages ----------------------------------------------------------------------------------------------------
 
 missing_packages() {
@@ -167,7 +203,7 @@ tell_gdb() {
   if ! grep -qxF -- "$pth" "$DATA/installed" 2>/dev/null; then say "$pth" >>"$DATA/installed"; fi
 }
 
-# --- ~/.gdbinit ----------------------------------------------------------------------------------------------------
+# --- ~/.gdbinit and ~/.lldbinit ----------------------------------------------------------------------------------------------------
 
 # gdb 11 and later read the first of these that exists, and no other.
 gdbinit_path() {
@@ -189,11 +225,18 @@ replace() {
   rm -f "$backup"
 }
 
+# LLDB reads the first of these that exists, and no other.
+lldbinit_path() {
+  if [ -e "$HOME/.lldbinit-lldb" ]; then say "$HOME/.lldbinit-lldb"; else say "$HOME/.lldbinit"; fi
+}
+
+# add_block FILE LINE: FILE gets one marked block with that line.
 add_block() {
-  file=$(gdbinit_path)
-  if [ "$dry" = yes ]; then say "would add to $file: source $ROOT/gdbext/init.py"; return; fi
-  if grep -qxF -- "source $ROOT/gdbext/init.py" "$file" 2>/dev/null && grep -qF -- "$BEGIN" "$file"; then
-    say "gdbinit: $file has the block already"
+  file=$1
+  line=$2
+  if [ "$dry" = yes ]; then say "would add to $file: $line"; return; fi
+  if grep -qxF -- "$line" "$file" 2>/dev/null && grep -qF -- "$BEGIN" "$file"; then
+    say "${file##*/}: $file has the block already"
     return
   fi
   remove_block "$file"
@@ -204,10 +247,10 @@ add_block() {
   new=$(mktemp)
   if [ -e "$file" ]; then cat -- "$file" >"$new"; fi
   if [ "$how" = ' newline' ]; then say "" >>"$new"; fi
-  { say "$BEGIN$how"; say "source $ROOT/gdbext/init.py"; say "$END"; } >>"$new"
+  { say "$BEGIN$how"; say "$line"; say "$END"; } >>"$new"
   replace "$file" "$new"
   rm -f "$new"
-  say "gdbinit: added one block to $file"
+  say "${file##*/}: added one block to $file"
 }
 
 # remove_block FILE: the file as it was before add_block, byte for byte, plus what the user has changed since.
@@ -224,7 +267,7 @@ remove_block() {
   fi
   if [ "$how" = created ] && [ ! -s "$new" ] && [ ! -h "$1" ]; then rm -f -- "$1"; else replace "$1" "$new"; fi
   rm -f -- "$new"
-  say "gdbinit: took the block out of $1"
+  say "${1##*/}: took the block out of $1"
 }
 
 # --- the two things it can do ---------------------------------------------------------------------------------------
@@ -233,15 +276,24 @@ install_all() {
   ensure_gdb
   if [ "$dry" = yes ] && ! have gdb; then say "the rest depends on that gdb's Python"; return; fi
   check_gdb
+  check_lldb
   ensure_packages
-  if [ "$gdbinit" = yes ]; then add_block; else
+  if [ "$lldbinit" = yes ]; then
+    add_block "$(lldbinit_path)" "command script import \"$ROOT/gdbext/lldb_init.py\""
+  elif [ -n "$lldb" ]; then
+    say "in LLDB: command script import $ROOT/gdbext/lldb_init.py    (in every LLDB: ./install.sh --lldbinit)"
+  fi
+  if [ "$gdbinit" = yes ]; then add_block "$(gdbinit_path)" "source $ROOT/gdbext/init.py"; else
     say "in gdb, for the commands: source $ROOT/gdbext/init.py    (in every gdb: ./install.sh --gdbinit)"
   fi
   say "without starting gdb yourself: $ROOT/scripts/dispatch -p PID"
 }
 
 uninstall_all() {
-  for file in "$HOME/.gdbinit" "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit"; do remove_block "$file"; done
+  for file in "$HOME/.gdbinit" "${XDG_CONFIG_HOME:-$HOME/.config}/gdb/gdbinit" "$HOME/.lldbinit" \
+    "$HOME/.lldbinit-lldb"; do
+    remove_block "$file"
+  done
   if [ -f "$DATA/installed" ]; then
     while IFS= read -r file; do
       case "$file" in */gdbext.pth) rm -f -- "$file"; remove_empty "$(dirname -- "$file")" ;; esac
@@ -260,12 +312,14 @@ remove_empty() {
 }
 
 gdbinit=no
+lldbinit=no
 dry=no
 action=install
 wheels=
 while [ $# -gt 0 ]; do
   case "$1" in
     --gdbinit) gdbinit=yes ;;
+    --lldbinit) lldbinit=yes ;;
     --dry-run) dry=yes ;;
     --uninstall) action=uninstall ;;
     --wheels)

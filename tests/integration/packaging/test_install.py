@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+import lldbs
 import pytest
 from harness import ROOT, Outcome, run
 
@@ -213,3 +214,33 @@ def test_a_gdb_without_python_is_refused(home: Home, tmp_path: Path) -> None:
 def test_wrong_usage(home: Home) -> None:
     assert home.install("--nonsense").status == 2
     assert "--uninstall" in home.install("--help").stdout
+
+
+@pytest.mark.parametrize("name", lldbs.parameters())
+def test_the_block_for_lldb(home: Home, complete: dict[str, str], name: str) -> None:
+    """Every LLDB has the commands; what the user had in the file stays as it was."""
+    lldbinit = home.path / ".lldbinit"
+    lldbinit.write_bytes(MINE.rstrip())
+    complete["LLDB"] = lldbs.executable(name)
+    for _ in range(2):
+        outcome = home.install("--lldbinit", **complete)
+        assert outcome.status == 0, outcome
+    assert f"lldb: {lldbs.executable(name)}, version" in outcome.stdout
+    assert "has the block already" in outcome.stdout
+    shown = run([complete["LLDB"], "-b", "-o", "help dispatch-bt"], env=home.environment())
+    assert "--native" in shown.stdout, shown
+    assert home.install("--uninstall", **complete).status == 0
+    assert lldbinit.read_bytes() == MINE.rstrip()
+    assert not home.gdbinit.exists()
+
+
+def test_an_lldb_that_will_not_do_is_named(home: Home, complete: dict[str, str], tmp_path: Path) -> None:
+    old = tmp_path / "lldb-old"
+    old.write_text("#!/bin/sh\necho loads 14.0.6\n")
+    broken = tmp_path / "lldb-broken"
+    broken.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'lldb'\" >&2\n")
+    reasons = ((old, "is version 14.0.6; 16 or later is needed"), (broken, "has no Python inside, or one"))
+    for program, reason in reasons:
+        program.chmod(0o755)
+        outcome = home.install("--dry-run", **complete, LLDB=str(program))
+        assert f"lldb: {program} {reason}" in outcome.stdout, outcome
