@@ -163,7 +163,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.O
 
     watches = _watches(options)
     if registry.find(options.command).live and not watches:
-        raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb")
+        raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
     limit = _TimeLimit(options.timeout, KeyboardInterrupt if watches else _TimeIsUp)
     try:
         with limit:

@@ -35,6 +35,10 @@ In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condit
 process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
 yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
 (with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
+
+In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
+"breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
+next run of the program are noticed. In a second run deleted ones are only off until it ends.
 """
 
 

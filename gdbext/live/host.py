@@ -112,7 +112,7 @@ class NoDebugger(Host):
 
 def needs_debugger() -> UsageError:
     """The error of a command that cannot work without one."""
-    return UsageError("this command needs gdb", help="use --debugger gdb")
+    return UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")
 
 
 def write(descriptor: int, text: str) -> None:

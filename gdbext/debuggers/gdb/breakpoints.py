@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.debuggers.gdb.expressions import condition_text
+from gdbext.debuggers.expressions import condition_text
 from gdbext.errors import MemoryFault, TargetError
 
 if TYPE_CHECKING:

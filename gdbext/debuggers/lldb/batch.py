@@ -37,7 +37,7 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     if job.pid is not None:
         states = proc_checks.thread_states(job.pid)
         return current_target(_attach(debugger, job.pid), None, states)
-    return current_target(_start(debugger.GetSelectedTarget(), live))
+    return current_target(start_program(debugger.GetSelectedTarget(), live))
 
 
 def _look_up_less(debugger: lldb.SBDebugger) -> None:
@@ -79,7 +79,7 @@ def _attach(debugger: lldb.SBDebugger, pid: int) -> lldb.SBProcess:
     return process
 
 
-def _start(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
+def start_program(target: lldb.SBTarget, live: bool) -> lldb.SBProcess:
     """The program that LLDB was given, stopped before its first instruction; or run until it stops: a crash, or Ctrl+C
     (or --timeout) in a hang. Raises TargetError, TargetGone: it ended."""
     information = target.GetLaunchInfo()

@@ -33,7 +33,10 @@ class DispatchCommand:
         self, _: lldb.SBDebugger, words: str, context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject
     ) -> None:
         """Called by LLDB. Failures become the command's error."""
-        outcome = self.commands.execute(self.entry, words, context)
+        try:
+            outcome = self.commands.execute(self.entry, words, context)
+        except KeyboardInterrupt:  # as the command ended
+            outcome = registry.Outcome(1, "", "interrupted")
         if outcome.output:
             result.AppendMessage(_encodable(outcome.output).rstrip("\n"))
         if outcome.error:
@@ -77,7 +80,7 @@ class LldbCommands:
             argv = shlex.split(words)
         except ValueError as error:
             return registry.failure(entry.name, [], UsageError(f"{entry.name}: {error}", help=f"help {entry.name}"))
-        with self._ours.command(context), _api_lock(entry, context):
+        with self._ours.selection.command(context), _api_lock(entry, context):
             return self._shell.execute(entry, argv, self._wants_color())
 
     def unload(self) -> None:

@@ -247,6 +247,11 @@ def is_native(pid: int) -> bool:
     return tracer != 0 and (tracer == os.getpid() or _status_number(tracer, "PPid") == os.getpid())
 
 
+def is_attached_to(pid: int) -> bool:
+    """The process is one of this machine that LLDB did not start."""
+    return is_native(pid) and _status_number(pid, "PPid") != _status_number(pid, "TracerPid")
+
+
 def architecture_of(process: lldb.SBProcess) -> Architecture:
     """By the first word of the target's triple. Raises ForeignArchitecture."""
     name = str(process.GetTarget().GetTriple() or "").partition("-")[0]

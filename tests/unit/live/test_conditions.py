@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gdbext.debuggers.gdb.expressions import condition_text, value_text
+from gdbext.debuggers.expressions import condition_text, value_text
 from gdbext.errors import UsageError
 from gdbext.layouts import store
 from gdbext.live.breakpoints.break_plan import BreakRequest, check_keys, key_condition

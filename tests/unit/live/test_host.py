@@ -33,7 +33,7 @@ def test_a_core_cannot_run_and_without_a_debugger_nothing_does() -> None:
     process: Any = SimpleNamespace(target=SimpleNamespace(is_core=False))
     with pytest.raises(TargetError, match="cannot run"):
         NoDebugger().run_control(core)
-    with pytest.raises(UsageError, match="needs gdb"):
+    with pytest.raises(UsageError, match="needs a debugger"):
         NoDebugger().run_control(process)
-    with pytest.raises(UsageError, match="needs gdb"):
+    with pytest.raises(UsageError, match="needs a debugger"):
         _ = NoDebugger().breakpoints

@@ -1,4 +1,4 @@
-"""Conditions of breakpoints as gdb's expressions, which gdb evaluates by itself and the user can see and change."""
+"""Conditions of breakpoints as the expressions of gdb and LLDB: C, with registers as variables that begin with $."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def condition_text(condition: Condition) -> str:
-    """The condition in C, as gdb reads it; "" where it always holds."""
+    """The condition in C, as debuggers read it; "" where it always holds."""
     if isinstance(condition, Equals):
         return f"{value_text(condition.value)} == {_number(condition.number)}"
     parts = [_operand(each) for each in condition.conditions]

@@ -1,0 +1,47 @@
+"""Functions of ours that LLDB calls at breakpoints.
+
+LLDB takes a callback by its name, which it looks up in the user's namespace for scripts. That namespace is to stay as
+it is, and has LLDB's own module: so the functions are kept in there, also while our commands are loaded anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import lldb
+
+from gdbext.errors import TargetError
+
+Callback = Callable[[lldb.SBFrame], bool]
+"""Called with the innermost frame of the thread that got there; True where the process is to stop."""
+
+_KEPT = "callbacks_of_gdbext"
+
+
+def attach(breakpoint: lldb.SBBreakpoint, callback: Callback) -> None:
+    """Call the function at each hit. Raises TargetError."""
+    kept = vars(vars(lldb).setdefault(_KEPT, SimpleNamespace()))
+    name = f"at_{len(kept)}"
+
+    def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
+        try:
+            return callback(frame)
+        finally:
+            _admit(names, sys._getframe(1).f_globals)
+
+    kept[name] = called
+    error = breakpoint.SetScriptCallbackFunction(f"lldb.{_KEPT}.{name}")
+    if error is not None and error.Fail():
+        raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
+
+
+def _admit(names: dict[str, object], others: dict[str, object]) -> None:
+    """Where a callback has set another such breakpoint, that one's wrapper is new in ``names``.
+
+    The wrapper that LLDB has made around ours (ScriptInterpreterPython.cpp, GenerateFunction, 16 to 22) copies every
+    name back from its own globals, and fails for one that is not there.
+    """
+    for name in names:
+        others.setdefault(name, names[name])

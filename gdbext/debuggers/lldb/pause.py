@@ -1,0 +1,43 @@
+"""Letting a process run for a while inside LLDB: detach, wait, attach. For --samples alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import lldb
+
+from gdbext.debuggers.lldb.target import LldbTarget, is_attached_to
+from gdbext.errors import TargetGone, UsageError
+
+if TYPE_CHECKING:
+    from gdbext.debuggers.lldb.selection import Selection
+    from gdbext.live.host import Pause
+    from gdbext.targets.base import Target
+
+
+def pause_of(selection: Selection, target: Target) -> Pause:
+    """What lets the process run for some seconds. Raises UsageError for one that LLDB started itself: detaching from it
+    could not be undone."""
+    if not is_attached_to(target.pid):
+        raise UsageError(
+            "--samples lets the process run by detaching from it, and this one was started by LLDB or is remote",
+            help=f"process detach, then: scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5",
+        )
+    process = selection.process()
+
+    def pause(seconds: float) -> Target:
+        nonlocal process
+        program = process.GetTarget()
+        number = process.GetSelectedThread().GetIndexID()
+        with selection.synchronous():
+            process.Detach()
+            time.sleep(seconds)
+            error = lldb.SBError()
+            process = program.AttachToProcessWithID(lldb.SBListener(), target.pid, error)
+        if error.Fail() or not process.IsValid():
+            raise TargetGone(f"process {target.pid} could not be attached again: {error.GetCString()}")
+        process.SetSelectedThreadByIndexID(number)
+        return LldbTarget(process)
+
+    return pause
