@@ -66,7 +66,10 @@ TABLE = (
     Entry("dispatch-tensor", "tensor", "Describe a tensor: metadata, statistics, values; --py finds it by its name."),
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
     Entry("dispatch-collectives", "collectives", "Show process groups, sequence numbers and pending collectives."),
-    Entry("dispatch-top", "top", "Count what a running process dispatches, stopping nothing.", running=True),
+    Entry(
+        "dispatch-top", "top", "Count what a running process dispatches, stopping nothing.",
+        takes_host=True, running=True,
+    ),
     Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
     Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested.", live=True, running=True),
 )

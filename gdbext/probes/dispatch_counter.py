@@ -4,47 +4,61 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.probes import bpf_program as bpf
-from gdbext.probes.kernel import PER_CPU_HASH, Bpf
+from gdbext.probes.kernel import HASH, PER_CPU_HASH, Bpf
 from gdbext.probes.place_program import MAX_PLACES, At, TracePlace, dispatch
 from gdbext.probes.probe_set import ProbeSet
+from gdbext.probes.python_lines import FramePath, find_line
 
 MAX_KEYS = 1 << 16
 """Combinations that are counted; a busy job has a few thousand."""
-_KEY = struct.Struct("<QQQQ")
-_PLACE, _ENTRY, _KEYSET, _THREAD, _ONE, _ZERO = -32, -24, -16, -8, -40, -48
-"""The key on the program's stack, from its end, and what else it needs there."""
+_KEY, _LINE = struct.Struct("<QQQQ"), struct.Struct("<QQ")
+"""What is counted; and with the line of Python."""
+_MAX_THREADS = 1 << 14
+_PLACE, _ENTRY, _KEYSET, _THREAD, _CODE, _INSTRUCTION = -48, -40, -32, -24, -16, -8
+"""The key on the program's stack, from its end,"""
+_ONE, _ZERO, _SCRATCH = -56, -64, -72
+"""and what else it needs there."""
 
 
 class DispatchCount(NamedTuple):
-    """How often one thread dispatched an operator with a keyset: ``entry`` is its OperatorEntry."""
+    """How often one thread dispatched an operator with a keyset: ``entry`` is its OperatorEntry; ``code`` and
+    ``instruction`` are Python's, 0 where the line was not asked for."""
 
     entry: int
     keyset: int
     tid: int
     event: DispatchEvent
     times: int
+    code: int = 0
+    instruction: int = 0
 
 
 class DispatchCounter:
     """Counts from construction to close(); a context manager. Raises ProbesRefused, OSError."""
 
     def __init__(
-        self, architecture: Architecture, pid: int, places: Sequence[TracePlace], wanted: Collection[int] = ()
-    ) -> None:
-        """``wanted``: the OperatorEntries that filtered places count."""
+        self, architecture: Architecture, pid: int, places: Sequence[TracePlace], wanted: Collection[int] = (),
+        path: FramePath | None = None, states: Mapping[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """``wanted``: the OperatorEntries that filtered places count; ``path``: to the line of Python, from ``states``,
+        which know_threads() explains."""
         self._places = places
+        self._path = path
         kernel = Bpf.of(architecture)
         self._probes = ProbeSet(kernel, architecture)
         try:
-            self._counts = kernel.map(PER_CPU_HASH, _KEY.size, MAX_KEYS)
+            size = _KEY.size + (_LINE.size if path is not None else 0)
+            self._counts = kernel.map(PER_CPU_HASH, size, MAX_KEYS)
             self._probes.own(self._counts.descriptor)
+            self._states = self._probes.own(kernel.memory(HASH, 8, 8, _MAX_THREADS))
             self._probes.want(wanted)
+            self.know_threads(states or {})
             self._probes.place(pid, places, lambda: self._program(architecture))
         except BaseException:
             self.close()
@@ -52,7 +66,13 @@ class DispatchCounter:
         self.started = time.monotonic()
 
     def _program(self, architecture: Architecture) -> bpf.Code:
-        return program(architecture, self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted)
+        maps = CounterMaps(self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted, self._states)
+        return program(architecture, maps, self._path)
+
+    def know_threads(self, states: Mapping[int, int]) -> None:
+        """Thread id → PyThreadState, for the lines. Raises OSError."""
+        for tid, state in states.items():
+            self._probes.kernel.put(self._states, struct.pack("<Q", tid), struct.pack("<Q", state))
 
     def __enter__(self) -> DispatchCounter:
         return self
@@ -64,9 +84,10 @@ class DispatchCounter:
         """What was counted so far. Raises OSError."""
         found = []
         for key, count in self._counts.totals():
-            number, entry, keyset, tid = _KEY.unpack(key)
+            number, entry, keyset, tid = _KEY.unpack_from(key)
+            line = _LINE.unpack_from(key, _KEY.size) if self._path is not None else (0, 0)
             place = self._places[number]
-            found.append(DispatchCount(entry or place.operator, keyset, tid, place.event, count))
+            found.append(DispatchCount(entry or place.operator, keyset, tid, place.event, count, *line))
         return found
 
     def lost(self) -> int:
@@ -78,17 +99,27 @@ class DispatchCounter:
         self._probes.close()
 
 
-def program(architecture: Architecture, counts: int, lost: int, wanted: int) -> bpf.Code:
-    """Adds 1 to the counter of (place, operator, keyset, thread); a key that finds no room counts as lost."""
+class CounterMaps(NamedTuple):
+    """Descriptors of what the program works with."""
+
+    counts: int
+    lost: int
+    wanted: int
+    states: int
+
+
+def program(architecture: Architecture, maps: CounterMaps, path: FramePath | None = None) -> bpf.Code:
+    """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
     add_one = [bpf.load(bpf.B1, bpf.B0, 0), bpf.increase(bpf.B1, 1), bpf.store(bpf.B0, 0, bpf.B1)]
+    line = [] if path is None else find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
     return bpf.assemble((
-        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), wanted, None),
+        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, None), *line,
         bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
-        *bpf.look_up(counts, _PLACE), bpf.jump_unless_equal("count", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ONE, 1), bpf.load_map(bpf.B1, counts),
+        *bpf.look_up(maps.counts, _PLACE), bpf.jump_unless_equal("count", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ONE, 1), bpf.load_map(bpf.B1, maps.counts),
         bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _PLACE), bpf.move(bpf.B3, bpf.FRAME),
         bpf.increase(bpf.B3, _ONE), bpf.constant(bpf.B4, 0), bpf.call(bpf.MAP_UPDATE),
         bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ZERO, 0), *bpf.look_up(lost, _ZERO), bpf.jump_if_equal("end", bpf.B0, 0),
+        bpf.store_constant(bpf.FRAME, _ZERO, 0), *bpf.look_up(maps.lost, _ZERO), bpf.jump_if_equal("end", bpf.B0, 0),
         bpf.Label("count"), *add_one, bpf.Label("end"), bpf.end(),
     ))  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+_STEP = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
 
 
@@ -25,6 +27,13 @@ class LateInterrupt:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before:
             signal.signal(number, handler)
+
+    def sleep(self, seconds: float) -> bool:
+        """Until that time is over or a signal came; whether the time is over."""
+        until = time.monotonic() + seconds
+        while not self.came and time.monotonic() < until:
+            time.sleep(min(_STEP, max(0.0, until - time.monotonic())))
+        return not self.came
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -2,88 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.errors import BadData, GdbextError
+from gdbext.errors import GdbextError
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 from gdbext.model.sections.top_section import TopRow
-from gdbext.probes.dispatch_counter import DispatchCount
-from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.probes.odd_dispatches import OddDispatches
 
-GROUPINGS = ("op", "key", "kernel", "thread")
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.probes.dispatch_counter import DispatchCount
+    from gdbext.probes.python_lines import PythonLines
+    from gdbext.torch.registry.operators import Dispatcher, Operator
+
+GROUPINGS = ("op", "key", "kernel", "thread", "line")
+ORDERS = ("count", "op", "key", "kernel", "thread", "line")
+
+
+class Selection(NamedTuple):
+    """Which rows: grouped ``by`` one of GROUPINGS, ordered by one of ORDERS, ``limit`` of them."""
+
+    by: str = "op"
+    sort: str = "count"
+    limit: int = 40
 
 
 class _Dispatched(NamedTuple):
-    """What one count is about; equal ones are one row."""
+    """What one count is about; equal ones are one row. ``operator`` is an OperatorEntry."""
 
-    op: str | None
-    overload: str | None
-    event: str | None
-    keyset: int | None
-    key: str | None
-    kernel: str | None
-    tid: int | None
-    mark: str
-
-
-def rows(
-    counts: Iterable[DispatchCount], dispatcher: Dispatcher, by: str, seconds: float, names: Mapping[int, str]
-) -> list[TopRow]:
-    """The counts summed up by one of GROUPINGS, most dispatches first. Raises MemoryFault, BadData."""
-    sums: dict[_Dispatched, int] = {}
-    for count in counts:
-        what = _grouped(_dispatched(count, dispatcher), by)
-        sums[what] = sums.get(what, 0) + count.times
-    ordered = sorted(sums.items(), key=lambda item: (-item[1], str(item[0])))
-    return [_row(what, count, seconds, dispatcher, names) for what, count in ordered]
+    operator: int | None = None
+    event: str | None = None
+    keyset: int | None = None
+    key: str | None = None
+    kernel: str | None = None
+    tid: int | None = None
+    line: str | None = None
 
 
-def _dispatched(count: DispatchCount, dispatcher: Dispatcher) -> _Dispatched:
-    operator = dispatcher.by_def(count.entry)
-    if operator is None:
-        return _Dispatched(None, None, count.event.value, count.keyset, None, None, count.tid, "operator not known")
-    keyset, key, kernel, mark = _kernel(operator, count.keyset)
-    return _Dispatched(operator.name, operator.overload, count.event.value, keyset, key, kernel, count.tid, mark)
+class Summary:
+    """Sums up what was counted in one process."""
+
+    def __init__(self, session: Session, lines: PythonLines | None = None) -> None:
+        self._session = session
+        self._lines = lines
+        self._known: dict[tuple[int, int], tuple[int | None, str | None, str | None]] = {}
+
+    def rows(
+        self, counts: Sequence[DispatchCount], select: Selection, seconds: float, names: Mapping[int, str]
+    ) -> tuple[list[TopRow], int]:
+        """The rows that are asked for, and how many more there are. Raises MemoryFault, BadData."""
+        sums: dict[_Dispatched, int] = {}
+        for count in counts:
+            what = _grouped(self._dispatched(count), select.by)
+            sums[what] = sums.get(what, 0) + count.times
+        odd = OddDispatches(self._session, counts)
+        found = [self._row(what, count, seconds, names) for what, count in sums.items()]
+        ordered = sorted(zip(found, sums), key=lambda each: _order(each[0], select.sort))
+        shown = [self._marked(row, what, odd) for row, what in ordered[: select.limit]]
+        return shown, max(0, len(ordered) - select.limit)
+
+    def _dispatched(self, count: DispatchCount) -> _Dispatched:
+        operator = self._session.dispatcher.by_def(count.entry)
+        line = self._lines.text(count.code, count.instruction) if self._lines is not None else None
+        known: tuple[int | None, str | None, str | None] = (count.keyset, None, None)
+        if operator is not None:
+            known = self._known.get((count.entry, count.keyset)) or self._kernel(operator, count.keyset)
+            self._known[count.entry, count.keyset] = known
+        return _Dispatched(count.entry, count.event.value, *known, count.tid, line)
+
+    def _kernel(self, operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None]:
+        """(keyset, key, kernel). A keyset that no call can have is dropped: it was something else."""
+        keys, kernels = operator.dispatcher.keys, operator.dispatcher.kernels
+        try:
+            if keys.stray(keyset):
+                return None, None, None
+            key = keys.highest_key(keyset)
+            kernel = operator.kernel_for(keyset)[1]
+            return keyset, key, kernels.name(kernel, key, operator.name).function or None
+        except GdbextError:
+            return None, None, None
+
+    def _row(self, what: _Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
+        dispatcher = self._session.dispatcher
+        operator = dispatcher.by_def(what.operator) if what.operator is not None else None
+        keyset = _decoded(dispatcher, what.keyset)
+        thread = names.get(what.tid) if what.tid is not None else None
+        rate = round(count / seconds, 1) if seconds > 0 else 0.0
+        name, overload = (operator.name, operator.overload) if operator is not None else (None, None)
+        return TopRow(
+            name, overload, what.event, keyset, what.key, what.kernel, what.tid, thread, count, rate, "", what.line
+        )
+
+    def _marked(self, row: TopRow, what: _Dispatched, odd: OddDispatches) -> TopRow:
+        if what.operator is None:
+            return row
+        operator = self._session.dispatcher.by_def(what.operator)
+        if operator is None:
+            return replace(row, mark="operator not known")
+        if what.event is None:
+            return row
+        if what.keyset is None:
+            return replace(row, mark="keyset not known")
+        return replace(row, mark=odd.mark(operator, what.event, what.keyset))
 
 
-def _kernel(operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None, str]:
-    """(keyset, key, kernel, what is odd). A keyset that no call can have is dropped: it was something else."""
-    keys, kernels = operator.dispatcher.keys, operator.dispatcher.kernels
-    try:
-        if keys.stray(keyset):
-            return None, None, None, "keyset not known"
-        key = keys.highest_key(keyset)
-        kernel = operator.kernel_for(keyset)[1]
-        name = kernels.name(kernel, key, operator.name).function or None
-    except (BadData, GdbextError):
-        return None, None, None, "keyset not known"
-    mark = "no kernel" if not kernel.valid else "falls through" if kernels.fallthrough(kernel) else ""
-    return keyset, key, name, mark
+def _decoded(dispatcher: Dispatcher, keyset: int | None) -> DispatchKeySet | None:
+    return None if keyset is None else DispatchKeySet(keyset, dispatcher.keys.decode(keyset))
 
 
 def _grouped(what: _Dispatched, by: str) -> _Dispatched:
     """Without what this grouping does not tell apart."""
     if by == "thread":
-        return _Dispatched(None, None, None, None, None, None, what.tid, "")
+        return _Dispatched(tid=what.tid)
     if by == "key":
-        return _Dispatched(None, None, None, None, what.key, None, None, "")
+        return _Dispatched(key=what.key)
     if by == "kernel":
-        return what._replace(event=None, keyset=None, tid=None)
-    return what._replace(tid=None)
+        return what._replace(event=None, keyset=None, tid=None, line=None)
+    if by == "line":
+        return _Dispatched(operator=what.operator, line=what.line)
+    return what._replace(tid=None, line=None)
 
 
-def _row(
-    what: _Dispatched, count: int, seconds: float, dispatcher: Dispatcher, names: Mapping[int, str]
-) -> TopRow:
-    keyset = None
-    if what.keyset is not None:
-        keyset = DispatchKeySet(what.keyset, dispatcher.keys.decode(what.keyset))
-    thread = names.get(what.tid) if what.tid is not None else None
-    rate = round(count / seconds, 1) if seconds > 0 else 0.0
-    return TopRow(
-        what.op, what.overload, what.event, keyset, what.key, what.kernel, what.tid, thread, count, rate, what.mark
-    )
+def _order(row: TopRow, sort: str) -> tuple[str, int, str]:
+    """By that column, then the most dispatches first."""
+    texts = {"op": row.op, "key": row.key, "kernel": row.kernel, "thread": row.thread, "line": row.line}
+    return texts.get(sort) or "", -row.count, str(row)
 
 
 def chosen(dispatcher: Dispatcher, patterns: Sequence[str]) -> list[Operator]:

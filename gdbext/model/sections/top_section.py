@@ -25,7 +25,9 @@ class TopRow:
     rate: float
     """Dispatches a second."""
     mark: str = ""
-    """What is odd about it ("falls through", "no kernel"), else ""."""
+    """What is odd about it ("falls through", "no kernel", "boxed fallback"), else ""."""
+    line: str | None = None
+    """``file:line (function)`` of the innermost Python frame; null where no Python made it, or it was not asked for."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import pty
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import contract_schema
 import procfs
 import pytest
-from harness import DISPATCH, Inferior, run, started, wait_until
+from harness import DISPATCH, INFERIORS, Inferior, run, started, wait_until
 from probing import PROBES, probes_placed
 
 pytestmark = [pytest.mark.torch, PROBES]
@@ -35,17 +40,16 @@ def one_turn(inferior: Inferior) -> None:
 
 def top(inferior: Inferior, work: Callable[[], Any], *args: str) -> dict[str, Any]:
     """The report of a dispatch-top that counts while ``work`` is done."""
-    command = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-top", "--interval", "6", *args]
+    command = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-top", "--interval", "600", *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tool:
         try:
             wait_until(lambda: probes_placed(tool.pid) or tool.poll() is not None, "the probes are placed")
             work()
+            tool.send_signal(signal.SIGINT)
             stdout, stderr = tool.communicate(timeout=120)
         finally:
             tool.kill()
     assert tool.returncode == 0, stderr
-    import json
-
     document: dict[str, Any] = json.loads(stdout)
     contract_schema.check(document)
     return document
@@ -83,6 +87,56 @@ def test_threads_are_told_apart(counted: Inferior) -> None:
     counts = {row["tid"]: row["count"] for row in found["top"]["rows"]}
     expected = 2 * counted.truth["calls"]  # each call is redispatched once
     assert counts == {counted.tid("main"): expected, counted.tid("other"): expected}
+
+
+def test_the_lines_that_dispatch(counted: Inferior) -> None:
+    rows = top(counted, lambda: one_turn(counted), "--by", "line", "mm")["top"]["rows"]
+    source = (INFERIORS / "counted_calls.py").read_text().splitlines()
+    number = next(at for at, line in enumerate(source, 1) if "torch.mm(a, b)" in line)
+    assert [row["count"] for row in rows] == [4 * counted.truth["calls"]]
+    assert rows[0]["line"].endswith(f"counted_calls.py:{number} (work)")
+
+
+def test_what_is_odd_is_marked(counted: Inferior, tmp_path: Path) -> None:
+    def work() -> None:
+        counted.send(f"profile {tmp_path / 'unused'}")
+        wait_until(lambda: "done profile" in counted.output(), "the step is done")
+
+    marks = {(row["op"], row["key"]): row["mark"] for row in top(counted, work, "--limit", "200")["top"]["rows"]}
+    assert marks["gdbext_counted::twice", "AutogradCPU"] == "boxed fallback"
+    assert marks["aten::linear", "AutogradCPU"] == "decomposes"
+    assert marks["aten::add", "CPU"] == ""
+
+
+def test_one_document_a_report(counted: Inferior) -> None:
+    outcome = run([
+        DISPATCH, "--json", "-p", str(counted.pid), "dispatch-top", "mm", "--interval", "0.2", "--count", "3",
+        "--sort", "kernel",
+    ])  # fmt: skip
+    assert outcome.status == 0, outcome
+    documents = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [document["command"] for document in documents] == ["dispatch-top"] * 3
+
+
+def test_a_screen_until_q(counted: Inferior) -> None:
+    ours, theirs = pty.openpty()
+    command = [DISPATCH, "-p", str(counted.pid), "dispatch-top", "mm", "--interval", "0.2"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, env={**os.environ, "TERM": "xterm"}) as tool:
+        os.close(theirs)
+        seen = b""
+        try:
+            while b"q quit" not in seen:
+                seen += os.read(ours, 1 << 16)
+            os.write(ours, b"q")
+            while tool.poll() is None:
+                with contextlib.suppress(OSError):  # it has closed its end
+                    seen += os.read(ours, 1 << 16)
+        finally:
+            tool.kill()
+            os.close(ours)
+    assert tool.returncode == 0
+    assert b"\x1b[?1049h" in seen
+    assert b"\x1b[?1049l" in seen
 
 
 def test_nobody_is_stopped_and_nothing_is_left(counted: Inferior) -> None:

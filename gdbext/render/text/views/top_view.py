@@ -8,7 +8,7 @@ from gdbext.model.report import Report
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.render.text.style import Style, escape
 
-_NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "")
+_NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "line", "")
 """Headings; the last column marks what is odd."""
 
 
@@ -39,7 +39,10 @@ def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
     by_event = any(row.event is not None for row in rows)
     by_operator = any(row.op is not None for row in rows) or by_event
     by_key = by_operator or not by_thread
-    return True, True, by_event, by_operator, by_key, by_operator, by_thread, by_operator
+    by_line = any(row.line is not None for row in rows)
+    by_key = by_key and any(row.key is not None or row.event is not None for row in rows)
+    by_kernel = by_operator and not by_line
+    return True, True, by_event, by_operator, by_key, by_kernel, by_thread, by_line, by_operator
 
 
 def _only(cells: tuple[str, ...], shown: tuple[bool, ...]) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ def _cells(row: TopRow) -> tuple[str, ...]:
     thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
     cells = (
         str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", row.kernel or "?", thread,
-        row.mark,
+        row.line or "(not from Python)", row.mark,
     )  # fmt: skip
     return tuple(escape(cell) for cell in cells)
 

@@ -1,0 +1,74 @@
+"""dispatch-top's measurements: what was dispatched since the last time, as a section of a report."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gdbext.model.sections.top_section import TopSection
+from gdbext.probes.dispatch_counter import DispatchCount, DispatchCounter
+from gdbext.probes.python_lines import PythonLines
+from gdbext.probes.summary import Selection, Summary
+from gdbext.probes.trace_places import TracePlaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gdbext.inspection.session import Session
+    from gdbext.targets.running_process import RunningProcess
+    from gdbext.torch.registry.operators import Operator
+
+
+class DispatchMeter:
+    """Counts from construction to close(); a context manager. Raises GdbextError."""
+
+    def __init__(
+        self, session: Session, process: RunningProcess, operators: Sequence[Operator], with_lines: bool
+    ) -> None:
+        """``operators``: only these; all without one."""
+        self._process = process
+        self._lines = PythonLines(session) if with_lines else None
+        self._summary = Summary(session, self._lines)
+        finder = TracePlaces(session)
+        places = finder.of(operators) if operators else finder.everything()
+        self._places = len(places)
+        wanted = [operator.address for operator in operators]
+        path = self._lines.path if self._lines is not None else None
+        states = self._lines.thread_states() if self._lines is not None else None
+        self._counter = DispatchCounter(session.memory.architecture, process.pid, places, wanted, path, states)
+        self._before: dict[DispatchCount, int] = {}
+        self._lost = 0
+        self._since = self._counter.started
+
+    def section(self, select: Selection) -> TopSection:
+        """What was dispatched since the last section, or since all probes were in place. Raises OSError."""
+        counts, lost, now = self._counter.counts(), self._counter.lost(), time.monotonic()
+        self._know_threads()
+        current = {count._replace(times=0): count.times for count in counts}
+        news = [
+            count._replace(times=times - self._before.get(count, 0))
+            for count, times in current.items()
+            if times > self._before.get(count, 0)
+        ]
+        seconds = now - self._since
+        rows, more = self._summary.rows(news, select, seconds, self._process.thread_names())
+        section = TopSection(
+            seconds=round(seconds, 3), engine="probes", total=sum(count.times for count in news),
+            lost=lost - self._lost, places=self._places, rows=tuple(rows), more=more,
+        )  # fmt: skip
+        self._before, self._lost, self._since = current, lost, now
+        return section
+
+    def _know_threads(self) -> None:
+        if self._lines is not None:
+            self._counter.know_threads(self._lines.thread_states())
+
+    def __enter__(self) -> DispatchMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take all probes away; idempotent."""
+        self._counter.close()
