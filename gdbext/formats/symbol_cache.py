@@ -87,6 +87,16 @@ def build_names(tables: Sequence[SymbolTable]) -> Built:
     return head, following
 
 
+def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) -> Built:
+    """(numbers of the entries whose names contain all needles, nothing)."""
+    numbers = array("I")
+    before = 0
+    for table in tables:
+        numbers.extend(before + number for number in table.numbers_with(needles))
+        before += table.count
+    return numbers, array("I")
+
+
 def find_name(arrays: Arrays, name: bytes) -> list[int]:
     """Numbers of the entries that may have that name, ascending; the caller compares."""
     head, following = arrays

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, UsageError
 from gdbext.live.breakpoints.break_plan import BreakPlan, BreakSite
 from gdbext.live.breakpoints.conditions import ALWAYS, holds
-from gdbext.live.breakpoints.stop_report import stop_lines
+from gdbext.live.breakpoints.stop_report import StopReports
 from gdbext.model.sections.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
@@ -53,6 +53,7 @@ class BreakSet:
         self.notes: tuple[str, ...] = ()
         self._setter = setter
         self._open_session = open_session
+        self._reports = StopReports(open_session)
         self._watch_of = watch_of
         self._show = show
         self._placed: list[Placed] = []
@@ -120,6 +121,7 @@ class BreakSet:
 
     def refresh(self, session: Session) -> None:
         """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
+        self._reports.forget()
         plan = BreakPlan(session)
         missing = plan.missing(self.request.patterns)
         if not self._add(plan) and not missing:
@@ -153,7 +155,7 @@ class BreakSet:
         def report(thread: StoppedThread) -> None:
             try:
                 if holds(condition, thread):
-                    self._show("\n".join(stop_lines(self._open_session(), site, thread)) + "\n")
+                    self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))
 
@@ -192,6 +194,7 @@ class BreakSet:
 
     def suspend(self) -> None:
         """The program has ended: addresses mean nothing any more. Raises TargetError."""
+        self._reports.forget()
         if any(each is not self._pending for each in self.alive()):
             self.delete()
             self.wait()

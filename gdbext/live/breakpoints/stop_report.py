@@ -1,13 +1,13 @@
-"""The report at a stop of dispatch-break."""
+"""The reports at the stops of dispatch-break."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.live.breakpoints.conditions import value_of
-from gdbext.live.hooks.arguments import argument_texts, holders, register_values
+from gdbext.live.hooks.arguments import Holder, argument_texts, holders, register_values
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -16,23 +16,84 @@ if TYPE_CHECKING:
     from gdbext.torch.registry.operators import Operator
 
 
-def stop_lines(session: Session, site: BreakSite, thread: StoppedThread) -> list[str]:
-    """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
+class StopReports:
+    """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
+    and what an operator's table says, as long as its bytes are the same."""
 
-    What cannot be read is left out, and the last line says so. Raises TargetError.
-    """
-    lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
-    bits = None if site.keyset is None else value_of(site.keyset, thread)
-    try:
-        operator = session.dispatcher.by_def(site.operator)
-        if operator is not None and bits is not None:
-            lines += _lookup(session, operator, bits)
-        if operator is not None:
-            lines += _arguments(session, site, operator, thread)
-        lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
-    except GdbextError as error:
-        lines.append(f"  cannot be read: {error.what}")
-    return lines
+    def __init__(self, open_session: Callable[[], Session]) -> None:
+        """``open_session`` gives a fresh session of the stopped process."""
+        self._open = open_session
+        self._session: Session | None = None
+        self._tables: dict[int, bytes] = {}
+        self._lookups: dict[tuple[int, int], list[str]] = {}
+        self._holders: dict[int, dict[str, Holder]] = {}
+
+    def forget(self) -> None:
+        """The process is another one, or has other operators."""
+        self._session = None
+        self._tables.clear()
+        self._lookups.clear()
+        self._holders.clear()
+
+    def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
+        """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
+
+        What cannot be read is left out, and the last line says so. Raises TargetError.
+        """
+        lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
+        bits = None if site.keyset is None else value_of(site.keyset, thread)
+        try:
+            session, operator = self._current(site)
+            if operator is not None and bits is not None:
+                lines += self._lookup(session, operator, bits)
+            if operator is not None:
+                lines += self._arguments(session, site, operator, thread)
+            lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
+        except GdbextError as error:
+            lines.append(f"  cannot be read: {error.what}")
+        return lines
+
+    def _current(self, site: BreakSite) -> tuple[Session, Operator | None]:
+        """A session that is right for this stop, and the site's operator."""
+        session = self._session
+        if session is not None:
+            session.memory.forget()
+            if self._is_current(session, site):
+                return session, session.dispatcher.by_def(site.operator)
+        self.forget()
+        session = self._session = self._open()
+        return session, session.dispatcher.by_def(site.operator)
+
+    def _is_current(self, session: Session, site: BreakSite) -> bool:
+        """The operator was there already, and its table is what it was, where that is reported."""
+        if session.dispatcher.by_def(site.operator) is None:
+            return False
+        if site.keyset is None:
+            return True
+        table = session.dispatcher.read_table(site.operator)
+        return self._tables.setdefault(site.operator, table) == table
+
+    def _lookup(self, session: Session, operator: Operator, bits: int) -> list[str]:
+        key = operator.address, bits
+        if key not in self._lookups:
+            operator.forget_table()
+            self._lookups[key] = list(_lookup(session, operator, bits))
+        return self._lookups[key]
+
+    def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
+        """The arguments that are in registers, or whose registers survived in the function."""
+        architecture, place = session.memory.architecture, site.arguments
+        if place is None:
+            return []
+        if place.function is None:
+            values: list[int | None] = [thread.register(name) for name in architecture.argument_registers]
+        else:
+            where = self._holders.get(site.address)
+            if where is None:
+                where = self._holders[site.address] = _holders(session, place.function, site.address)
+            values = register_values(architecture, where, thread.register, session.memory.try_u64)
+        texts = argument_texts(session, operator, values, place.skipped)
+        return [f"  arguments {', '.join(texts)}"] if texts else []
 
 
 def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
@@ -54,21 +115,11 @@ def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
         yield f"  further on: {links[-1].why}"
 
 
-def _arguments(session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> Iterator[str]:
-    """The arguments that are in registers, or whose registers survived in the function."""
-    architecture, place = session.memory.architecture, site.arguments
-    if place is None:
-        return
-    if place.function is None:
-        values: list[int | None] = [thread.register(name) for name in architecture.argument_registers]
-    else:
-        start, end = place.function
-        code = list(architecture.decode(session.memory.read(start, end - start), start))
-        places = holders(architecture, code, site.address)
-        values = register_values(architecture, places, thread.register, session.memory.try_u64)
-    texts = argument_texts(session, operator, values, place.skipped)
-    if texts:
-        yield f"  arguments {', '.join(texts)}"
+def _holders(session: Session, function: tuple[int, int], site: int) -> dict[str, Holder]:
+    start, end = function
+    architecture = session.memory.architecture
+    code = list(architecture.decode(session.memory.read(start, end - start), start))
+    return holders(architecture, code, site)
 
 
 def _state(session: Session, tid: int, thread_pointer: int) -> Iterator[str]:
