@@ -21,6 +21,7 @@ READERS = (
     ("all-threads", "--stacks"),
     ("dispatch-tls",),
     ("dispatch-info",),
+    ("dispatch-info", "--settings"),
 )
 """What is read besides what the command itself reads, so that a bug report can be looked into."""
 

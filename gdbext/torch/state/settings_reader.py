@@ -68,7 +68,7 @@ class SettingsReader:
     def _address(self, symbol: str, library: str) -> int:
         address = self._symbolizer.address_of(symbol, library)
         if address is None:
-            raise BadData(f"this build of torch does not have {symbol}")
+            raise BadData(f"{symbol} is not found in {library}")
         return address
 
     def _dtype(self, number: int) -> str:

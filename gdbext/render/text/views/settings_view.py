@@ -10,34 +10,32 @@ from gdbext.render.text.style import Style, escape
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
-    """A line a setting."""
+    """A line a setting, in blocks."""
     section = report.section(SettingsSection)
-    settings = section.settings
-    width = max((len(setting.name) for setting in settings), default=0)
-    changed = [setting for setting in settings if setting.is_changed]
-    yield style("Set in this process" if changed else "Nothing is set to anything but PyTorch's default", "bold")
-    for setting in changed:
-        usual = "else the libraries choose" if setting.default == DEFAULT else f"default {setting.default}"
-        yield f"  {setting.name:{width}}  {setting.value}  ({usual})"
-    yield ""
-    yield style("As PyTorch has it", "bold")
-    for setting in settings:
-        if setting.value is not None and not setting.is_changed:
-            yield f"  {setting.name:{width}}  {setting.value}"
-    yield from _unknown([setting for setting in settings if setting.value is None], width, style)
-    if section.environment:
-        yield ""
-        yield style("In the environment, as the process was started", "bold")
-        for name, value in section.environment.items():
-            yield f"  {escape(name)}={escape(value)}"
+    width = max((len(setting.name) for setting in section.settings), default=0)
+    yielded = False
+    for heading, lines in _blocks(section, width):
+        if lines:
+            yield from [""] * yielded
+            yield style(heading, "bold")
+            yield from (f"  {line}" for line in lines)
+            yielded = True
     if section.script is not None:
         yield ""
         yield f"Python that sets this again: {escape(section.script)}"
 
 
-def _unknown(settings: list[Setting], width: int, style: Style) -> Iterator[str]:
-    if settings:
-        yield ""
-        yield style("Not known", "bold")
-    for setting in settings:
-        yield f"  {setting.name:{width}}  {escape(setting.unknown)}"
+def _blocks(section: SettingsSection, width: int) -> Iterator[tuple[str, list[str]]]:
+    settings = section.settings
+    usual = [each for each in settings if each.value is not None and not each.is_changed]
+    unknown = [each for each in settings if each.value is None]
+    yield "Set in this process", [_changed(each, width) for each in settings if each.is_changed]
+    yield "As PyTorch has it", [f"{each.name:{width}}  {each.value}" for each in usual]
+    yield "Not known", [f"{each.name:{width}}  {escape(each.unknown)}" for each in unknown]
+    variables = [f"{escape(name)}={escape(value)}" for name, value in section.environment.items()]
+    yield "In the environment, as the process was started", variables
+
+
+def _changed(setting: Setting, width: int) -> str:
+    default = "else the libraries choose" if setting.default == DEFAULT else f"default {setting.default}"
+    return f"{setting.name:{width}}  {setting.value}  ({default})"
