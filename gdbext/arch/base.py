@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Optional
 
@@ -155,6 +155,12 @@ class Architecture(ABC):
     @abstractmethod
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         """Number and arguments of the system call that a stopped thread sits in; None when it runs user code."""
+
+    @abstractmethod
+    def sleeping_registers(
+        self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
+    ) -> dict[str, int]:
+        """What is known of a thread's registers while it sleeps in system call ``number`` (-1: in none)."""
 
     @abstractmethod
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:

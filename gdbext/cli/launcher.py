@@ -37,6 +37,7 @@ options:
   --record FILE        write down what is read, for -r: memory, registers, maps; the right thing for a bug report
   --sysroot DIR        where the files of the core's machine or container are found
   --debugger NAME      gdb (default), lldb, or none: needs no debugger at all, and is the fastest; lldb the slowest
+  --no-stop            stop nobody: threads that sleep are read as they sleep, what others do is said to be unknown
   --timeout SECONDS    give up after that time and let the process go on; with PROGRAM: report then
   --json               one JSON document on standard output, also when it fails
   --version            show the version
@@ -141,7 +142,7 @@ def _run(options: Options) -> registry.Outcome:
         from gdbext.targets.proc_checks import check_process
 
         check_process(options.pid)
-    if options.debugger == "none" or options.recording is not None or _watches(options):
+    if options.debugger == "none" or options.no_stop or options.recording is not None or _watches(options):
         return _run_alone(options, recorded)
     from gdbext.cli import debugger_runner
 
@@ -197,6 +198,11 @@ def _target(options: Options) -> Target:
     measure_for_process(options.pid or 0, 2)
     if _watches(options):
         return RunningProcess(options.pid or 0)
+    if options.no_stop:
+        from gdbext.glibc.find_thread import ThreadFinder
+        from gdbext.targets.unstopped import UnstoppedProcess
+
+        return UnstoppedProcess(options.pid or 0, ThreadFinder())
     if options.record is not None:
         return ProcTarget(options.pid or 0)
     from gdbext.targets.brief_stop import brief_stop

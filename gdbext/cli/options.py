@@ -32,6 +32,7 @@ class Options:
         self.sysroot = ""
         self.debugger = "gdb"
         self.timeout: float | None = None
+        self.no_stop = False
         self.command = ""
         self.argv: list[str] = []
         self.program: list[str] = []
@@ -48,6 +49,9 @@ def parse(argv: Sequence[str], options: Options) -> None:
     while position < len(words):
         name, equals, value = words[position].partition("=")
         position += 1
+        if name == "--no-stop" and not equals:
+            options.no_stop = True
+            continue
         if name not in setters:
             rest.append(words[position - 1])
             continue
@@ -124,6 +128,8 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         if has_dashes and not options.program:
             what = "there is no PROGRAM after --"
         raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
+    if options.no_stop:
+        _check_no_stop(options)
     if options.sysroot and options.core is None:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
@@ -133,6 +139,15 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
     if options.record is not None and options.recording is not None:
         raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
+
+
+def _check_no_stop(options: Options) -> None:
+    if options.pid is None:
+        raise UsageError("--no-stop is for a running process (-p PID)")
+    if registry.find(options.command).live:
+        raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
+    if options.record is not None:
+        raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")
 
 
 def timeout_error(seconds: float) -> TargetError:

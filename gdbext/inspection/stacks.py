@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gdbext.errors import SymbolFileError
 from gdbext.inspection.error_log import ErrorLog
+from gdbext.model.absent import Absent
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import Thread
@@ -28,6 +29,10 @@ class Stacks:
             stack = self._stacks[thread.tid] = Stack.walk(thread.registers(), self._unwinder, self._symbolizer)
             self._note_modules(stack)
         return stack
+
+    def unseen(self, why: str) -> Stack:
+        """A stack of which nothing can be known."""
+        return Stack([], Absent(why), self._symbolizer)
 
     def _note_modules(self, stack: Stack) -> None:
         """Functions of a file that cannot be used have no names, or fewer."""

@@ -12,12 +12,15 @@ from gdbext.unwind.stack import Stack
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gdbext.cpython.threads.thread_table import ThreadTable
     from gdbext.inspection.error_log import ErrorLog
     from gdbext.inspection.stacks import Stacks
     from gdbext.model.threads.frame import Frame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
 
+_RUNS_ON = "it runs, and nobody is stopped (--no-stop)"
 TORCH_PREFIXES = ("libtorch", "libc10")
 
 
@@ -62,14 +65,15 @@ class ThreadSnapshots:
         return taken
 
     def _take(self, thread: Thread) -> ThreadSnapshot:
-        stack = self._stacks.of(thread)
+        registers: Mapping[str, int] = {} if thread.runs_on else thread.registers()
+        stack = self._stacks.unseen(_RUNS_ON) if thread.runs_on else self._stacks.of(thread)
         python, notes = self._python_frames(thread, stack)
         if stack.outer is not None:
             notes = (*notes, f"the stack ends early: {stack.outer.reason}")
         return ThreadSnapshot(
             self._process,
             thread.tid,
-            thread.registers(),
+            registers,
             stack,
             kernel_state=thread.kernel_state,
             python=python,

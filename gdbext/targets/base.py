@@ -48,6 +48,8 @@ class Thread(ABC):
     """The debugger's number ("Thread 3"), None without a debugger."""
     name: str | None
     """The kernel's name (comm), None where it is unknown."""
+    runs_on = False
+    """It runs while we look, so that it has no registers to read: nobody is stopped."""
     signal: Signal | None
     """The fatal signal this thread is stopped by, None where it was only stopped by us."""
 

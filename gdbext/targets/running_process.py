@@ -31,6 +31,11 @@ class RunningProcess(Target):
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         return read_memory(self._memory, self.pid, address, size)
 
+    @property
+    def paused_ms(self) -> float:
+        """Nobody is stopped."""
+        return 0.0
+
     def threads(self) -> Sequence[Thread]:
         """None: only a stopped thread has registers."""
         return ()

@@ -7,7 +7,7 @@ instructions from its own address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdbext.arch.base import AddressUse, Architecture, ReadCode, SignalFrame, TlsRelocations
 from gdbext.arch.instruction import Instruction, MemoryOperand
@@ -50,6 +50,11 @@ class LinkArchitecture(Architecture):
     syscall_names: Mapping[int, str] = {5: "futex"}
 
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+        raise NotImplementedError
+
+    def sleeping_registers(
+        self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
+    ) -> dict[str, int]:
         raise NotImplementedError
 
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.arch.base import AddressUse, Architecture, LoadedMember, ReadCode, TlsRelocations
 from gdbext.arch.instruction import Instruction
@@ -48,6 +48,11 @@ class X8664(Architecture):
 
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         return syscalls.blocked(registers, read)
+
+    def sleeping_registers(
+        self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
+    ) -> dict[str, int]:
+        return syscalls.sleeping(number, arguments, stack_pointer, program_counter)
 
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         return read(registers.get("rip", 0) - 1, 1) == patterns.BREAKPOINT

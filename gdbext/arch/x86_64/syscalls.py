@@ -6,7 +6,7 @@ made again. Numbers: arch/x86/entry/syscalls/syscall_64.tbl; -ERESTART*: include
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gdbext.arch.base import ReadCode
 from gdbext.arch.x86_64.registers import SYSCALL_ARGUMENTS
@@ -22,6 +22,8 @@ NAMES = {
 }  # fmt: skip
 
 _RESTART = 219
+_ENOSYS = 38
+_WORD = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
 """-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
 from the entry of a system call until its result is known."""
@@ -56,6 +58,16 @@ def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[in
     if number is None:
         return None
     return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
+
+
+def sleeping(number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int) -> dict[str, int]:
+    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it.
+
+    rax is what it holds from the entry of the call on: -ENOSYS. The callee-saved registers are not known.
+    """
+    found = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _WORD, "rax": -_ENOSYS & _WORD}
+    found.update(zip(SYSCALL_ARGUMENTS, arguments))
+    return found
 
 
 def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int]) -> bool:

@@ -1,0 +1,84 @@
+"""``--no-stop``: threads that sleep are read as they sleep, and nobody notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import plain_program
+import procfs
+import pytest
+from harness import wait_until
+from plain_program import Plain, running
+
+from gdbext.errors import TargetError
+from gdbext.glibc.find_thread import ThreadFinder
+from gdbext.inspection.session import Session
+from gdbext.process.syscalls import blocked
+from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.thread_motion import place_of
+from gdbext.targets.unstopped import UnstoppedProcess
+
+pytestmark = pytest.mark.compiler
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def pausing(program: Path) -> Iterator[Plain]:
+    """Four threads, all in pause(2)."""
+    with running(program, "3") as plain:
+        yield plain
+
+
+def unstopped_process(plain: Plain) -> UnstoppedProcess:
+    """With all its threads back in pause(2)."""
+    wait_until(lambda: all(place_of(plain.pid, tid).stack_pointer for tid in procfs.threads(plain.pid)), "all sleep")
+    return UnstoppedProcess(plain.pid, ThreadFinder())
+
+
+def test_the_same_stacks_as_of_a_stopped_process(pausing: Plain) -> None:
+    unstopped = Session(unstopped_process(pausing))
+    seen = {thread.tid: unstopped.stacks.of(thread) for thread in unstopped.target.threads()}
+    assert set(pausing.states()) == {"S"}, "nobody was stopped"
+    assert unstopped.target.paused_ms == 0
+    assert unstopped.target.moved() == ()
+    with ProcTarget(pausing.pid) as stopped:
+        session = Session(stopped)
+        for thread in stopped.threads():
+            expected = session.stacks.of(thread)
+            assert [frame.pc for frame in seen[thread.tid].frames] == [frame.pc for frame in expected.frames]
+            assert seen[thread.tid].outer == expected.outer
+    unstopped.target.close()
+
+
+def test_the_system_call_and_the_control_block_are_the_same(pausing: Plain) -> None:
+    unstopped = unstopped_process(pausing)
+    registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
+    calls = {tid: blocked(each, Session(unstopped).memory) for tid, each in registers.items()}
+    with ProcTarget(pausing.pid) as stopped:
+        memory = Session(stopped).memory
+        for thread in stopped.threads():
+            expected = thread.registers()
+            assert stopped.architecture.thread_pointer(registers[thread.tid]) == expected["fs_base"]
+            call = blocked(expected, memory)
+            assert call is not None
+            assert calls[thread.tid] is not None
+            assert calls[thread.tid].name == call.name == "pause"  # type: ignore[union-attr]
+    unstopped.close()
+
+
+def test_one_that_runs_has_no_registers_and_is_said_to_run(pausing: Plain) -> None:
+    target = unstopped_process(pausing)
+    thread = target.threads()[0]
+    thread.place = thread.place._replace(call="running")  # type: ignore[attr-defined]
+    assert thread.runs_on
+    with pytest.raises(TargetError, match="runs"):
+        thread.registers()
+    snapshot = Session(target).threads.of(thread)
+    assert snapshot.frames == []
+    assert "--no-stop" in snapshot.notes[0]
+    target.close()
