@@ -148,7 +148,7 @@ HANDLE_CALL_BOXED_FOR_KEY = TorchSymbol(
     _BEGINNING, first="2.6.0", last="2.15.0", unoptimised=True)  # fmt: skip
 HANDLE_REDISPATCH_BOXED = TorchSymbol(
     ("_ZNK3c1014OperatorHandle15redispatchBoxedE",), "the boxed redispatch of a handle", _STACK, CPU, _BEGINNING,
-    first="2.4.1",
+    first="2.1.0",
     examples=("_ZNK3c1014OperatorHandle15redispatchBoxedENS_14DispatchKeySetEPSt6vectorINS_6IValueESaIS3_EE",),
 )  # fmt: skip
 TYPED_HANDLE = TorchSymbol(
@@ -239,7 +239,7 @@ DISPATCH_MODES = TorchSymbol(
     "the stack of __torch_dispatch__ modes (TorchDispatchModeTLS.cpp)", f"Python modes {_STATE}", C10)  # fmt: skip
 AUTOCAST_DTYPE = TorchSymbol(
     ("_ZN2at8autocast12_GLOBAL__N_114autocast_dtypeE",), "the types that autocast casts to (ATen/autocast_mode.cpp)",
-    f"types of autocast {_STATE}", CPU, first="2.4.1")  # fmt: skip
+    f"types of autocast {_STATE}", CPU, first="2.4.0")  # fmt: skip
 AUTOCAST_CACHE = TorchSymbol(
     ("_ZN2at8autocast12_GLOBAL__N_113cache_enabledE",), "whether autocast keeps casted weights",
     f"the cache of autocast {_STATE}", CPU)  # fmt: skip
@@ -331,7 +331,7 @@ STORE_WAIT = TorchSymbol(
 STORE_DAEMON = TorchSymbol(
     ("c10d::detail::TCPStoreMasterDaemon::run", "c10d::detail::LibUVStoreDaemon::run",
      "c10d::detail::TCPStoreWorkerDaemon::run"), "main function of a store's server", _WAITS, CPU, _FUNCTION,
-    first="2.4.1", examples=("_ZN4c10d6detail20TCPStoreMasterDaemon3runEv",))  # fmt: skip
+    first="2.1.0", examples=("_ZN4c10d6detail20TCPStoreMasterDaemon3runEv",))  # fmt: skip
 NCCL_WATCHDOG = TorchSymbol(
     ("c10d::ProcessGroupNCCL::ncclCommWatchdog", "c10d::ProcessGroupNCCL::heartbeatMonitor",
      "c10d::ProcessGroupNCCL::Watchdog::run", "c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop",
@@ -358,10 +358,10 @@ DistributedDataParallel (c10d::Reducer), which waits for futures of such work.""
 
 FLIGHT_RECORDER = TorchSymbol(
     ("_ZZN4c10d14FlightRecorderIN3c105EventEE3getEvE8instance",), "the flight recorder of gloo's collectives",
-    "sizes, lines and ages of pending collectives of gloo", CPU, first="2.9.0")  # fmt: skip
+    "sizes, lines and ages of pending collectives of gloo", CPU, first="2.8.0")  # fmt: skip
 FLIGHT_RECORDER_OF_NCCL = TorchSymbol(
     ("_ZZN4c10d14FlightRecorderIN2at4cuda9CUDAEventEE3getEvE8instance",), "the flight recorder of NCCL's collectives",
-    "pending collectives of NCCL", CUDA, first="2.9.0")  # fmt: skip
+    "pending collectives of NCCL", CUDA, first="2.8.0")  # fmt: skip
 
 TORCH_SYMBOLS = {name: value for name, value in list(globals().items()) if isinstance(value, TorchSymbol)}
 """All of them by the names of their members."""

@@ -25,10 +25,10 @@ class TorchSymbol(NamedTuple):
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is
     the file that defines them, ANY_LIBRARY where every library may. ``lost`` says what cannot be done without it.
-    ``first`` and ``last`` are the first and the last version in which it was found (the wheels of 2.0.1, 2.4.1, 2.6.0,
-    2.10.0, 2.13.0 and 2.15.0 were searched). ``examples`` are whole mangled names of the family: a look-up finds them
-    at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it
-    inlined; it was found in programs built without optimisation against the headers of those versions.
+    ``first`` and ``last`` are the first and the last version in which it was found (scripts/check_releases.py searches
+    the wheels of all releases; docs/releases.md). ``examples`` are whole mangled names of the family: a look-up finds
+    them at once, while the family itself has to be searched for. ``unoptimised``: release wheels have it inlined; it
+    was found in programs built without optimisation against the headers of those versions.
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class TorchSymbol(NamedTuple):
     lost: str
     library: str
     kind: NameKind = NameKind.SYMBOL
-    first: str = "2.0.1"
+    first: str = "2.0.0"
     last: str = "2.15.0"
     examples: tuple[str, ...] = ()
     unoptimised: bool = False

@@ -30,15 +30,20 @@ def released() -> list[str]:
                   key=_numbers)  # fmt: skip
 
 
+def download(version: str, folder: Path) -> Path:
+    """The wheel of that release, 0.5 to 0.9 GB, without its dependencies, in ``folder``. Raises LayoutError."""
+    platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
+    _pip("download", "--quiet", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--implementation", "cp",
+         "--python-version", _PYTHON, *platforms, "--dest", str(folder), f"torch=={version}")  # fmt: skip
+    return next(folder.glob("torch-*.whl"))
+
+
 def fetch(version: str, folder: Path) -> Path:
     """The folder torch of that release, below ``folder``: headers, libc10, the heads of the others. Raises LayoutError.
 
-    The wheel, 0.6 to 0.9 GB, is removed as soon as it is unpacked.
+    The wheel is removed as soon as it is unpacked.
     """
-    platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
-    _pip("download", "--quiet", "--no-deps", "--only-binary", ":all:", "--implementation", "cp",
-         "--python-version", _PYTHON, *platforms, "--dest", str(folder), f"torch=={version}")  # fmt: skip
-    wheel = next(folder.glob("torch-*.whl"))
+    wheel = download(version, folder)
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             if _WHOLE.fullmatch(member.filename):
