@@ -88,7 +88,10 @@ class Memory:
             raise MemoryFault(address, size, "no such address")
         if len(self._pages) >= _CACHE_PAGES:
             self._pages.clear()
-        if not self._fetch_run(number):
+        copied = self.target.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
+        if copied is not None:
+            self._pages[number] = copied
+        elif not self._fetch_run(number):
             self._fetch_single(number, first_bad, size)
         return self._pages[number]
 

@@ -93,6 +93,10 @@ class Target(ABC):
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
 
+    def copied_page(self, number: int) -> bytes | None:  # noqa: ARG002
+        """The page at ``number`` times the page size where it costs nothing to read, None elsewhere."""
+        return None
+
     def sample(self, address: int, size: int) -> bytes:
         """As ``read``, of what is compared with a file and then forgotten."""
         return self.read(address, size)

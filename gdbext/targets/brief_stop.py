@@ -22,7 +22,7 @@ from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.page_copy import PageCopy
 from gdbext.targets.proc_reads import read_file, read_memory, thread_name
 from gdbext.targets.procfs import started_at
-from gdbext.targets.thread_motion import Place, place_of
+from gdbext.targets.thread_motion import Place, place_of, turns_of
 
 _RED_ZONE = 256
 """Bytes below the stack pointer that are copied, too: a function that calls nothing may keep its variables there."""
@@ -124,6 +124,10 @@ class BriefStop(Target):
         if size <= _LOGGED_READ:
             self._wanted.add((address, size))
         return self._copy.over(address, found)
+
+    def copied_page(self, number: int) -> bytes | None:
+        """A page that was copied at the stop."""
+        return self._copy.page(number)
 
     def sample(self, address: int, size: int) -> bytes:
         """As it is now: what is compared with a file does not change."""
@@ -247,7 +251,7 @@ class BriefStop(Target):
         for action in self._actions:
             action()
         time.sleep(_SETTLING_SECONDS)
-        self._places = {thread.tid: place_of(self.pid, thread.tid) for thread in threads}
+        self._places = {thread.tid: turns_of(self.pid, thread.tid) for thread in threads}
 
     def _copied(self, runs: list[tuple[int, int]]) -> tuple[list[CopiedThread], list[tuple[int, bytes]]]:
         """All that happens while the process stands still."""

@@ -18,6 +18,11 @@ class PageCopy:
             for index in range(len(data) // PAGE_SIZE):
                 self._pages[first + index] = view[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
 
+    def page(self, number: int) -> bytes | None:
+        """The page at ``number`` times the page size, None unless it was copied."""
+        found = self._pages.get(number)
+        return None if found is None else bytes(found)
+
     def read(self, address: int, size: int) -> bytes | None:
         """``size`` bytes at ``address``, None unless all of them were copied."""
         first, offset = divmod(address, PAGE_SIZE)

@@ -11,6 +11,10 @@ from gdbext.arch import registry
 from gdbext.errors import NoSuchProcess, NotPermitted, TargetError
 from gdbext.formats.elf_header import identify
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
 PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 CAP_SYS_PTRACE = 19
 """The capability's bit in CapEff (linux/capability.h)."""
@@ -18,18 +22,23 @@ CAP_SYS_PTRACE = 19
 
 def thread_state(pid: int, tid: int | str) -> str:
     """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it is gone."""
-    with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
-        text = file.read()
+    descriptor = os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    try:
+        text = os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
     # The name stands in parentheses and may itself contain them: the last one ends it.
     return text[text.rindex(b")") + 2 :][:1].decode()
 
 
-def thread_states(pid: int) -> dict[int, str]:
-    """Thread id to state letter, of all threads that are there. Raises OSError: the process is gone."""
+def thread_states(pid: int, known: Container[int] = ()) -> dict[int, str]:
+    """Thread id to state letter, of all threads but the ``known``. Raises OSError: the process is gone."""
     found = {}
-    for entry in os.scandir(f"/proc/{pid}/task"):
+    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
+        if int(name) in known:
+            continue
         try:
-            found[int(entry.name)] = thread_state(pid, entry.name)
+            found[int(name)] = thread_state(pid, name)
         except OSError:
             continue
     return found

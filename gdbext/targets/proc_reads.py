@@ -24,8 +24,11 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
 def thread_name(pid: int, tid: int) -> str | None:
     """The kernel's name of a thread (comm), None where it has ended."""
     try:
-        with open(f"/proc/{pid}/task/{tid}/comm", "rb") as file:
-            return os.fsdecode(file.read().rstrip(b"\n"))
+        descriptor = os.open(f"/proc/{pid}/task/{tid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.fsdecode(os.read(descriptor, 64).rstrip(b"\n"))
+        finally:
+            os.close(descriptor)
     except OSError:
         return None
 

@@ -196,7 +196,7 @@ class ProcTarget(Target):
     def _new_threads(self) -> list[ProcThread]:
         """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
         try:
-            states = proc_checks.thread_states(self.pid)
+            states = proc_checks.thread_states(self.pid, self._threads)
         except OSError as error:
             raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
         new = ((tid, state) for tid, state in states.items() if tid not in self._threads and state not in "ZX")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 RUNNING = "running"
@@ -26,9 +27,11 @@ class Place(NamedTuple):
         return int(words[-2], 16) if len(words) > 2 else None
 
     def has_moved(self, earlier: Place) -> bool:
-        """Whether the thread may have run between the ``earlier`` look and this one."""
+        """Whether the thread may have run between the ``earlier`` look (of ``ran`` alone, perhaps) and this one."""
         if not self.call and not self.ran:
             return True
+        if earlier.ran and not earlier.call:
+            return self.call == RUNNING or self.ran != earlier.ran
         return self.call == RUNNING or self != earlier
 
 
@@ -38,9 +41,20 @@ def place_of(pid: int, tid: int) -> Place:
     return Place(_text(f"{folder}/syscall"), _text(f"{folder}/schedstat"))
 
 
+def turns_of(pid: int, tid: int) -> Place:
+    """How much a thread has run, and nothing else where that is told: half of the reads that ``place_of`` takes."""
+    ran = _text(f"/proc/{pid}/task/{tid}/schedstat")
+    return Place("", ran) if ran else place_of(pid, tid)
+
+
 def _text(path: str) -> str:
     try:
-        with open(path, "rb", 0) as file:
-            return file.read(256).decode().rstrip()
-    except (OSError, UnicodeDecodeError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    except OSError:
         return ""
+    try:
+        return os.read(descriptor, 256).decode(errors="replace").rstrip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

@@ -21,6 +21,7 @@ class Stack:
         self.outer = outer
         """Why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole stack."""
         self._symbolizer = symbolizer
+        self._path: tuple[int, ...] | None = None
 
     @classmethod
     def walk(
@@ -35,6 +36,13 @@ class Stack:
 
     def __len__(self) -> int:
         return len(self.frames)
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The program counters: threads of a pool often share them, and what only these decide is found out once."""
+        if self._path is None:
+            self._path = tuple(frame.pc for frame in self.frames)
+        return self._path
 
     def function(self, level: int) -> Function | None:
         """The function of frame ``level``, None where no symbol covers its pc."""

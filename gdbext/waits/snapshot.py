@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.process.memory import Memory
@@ -126,6 +126,7 @@ class ProcessSnapshot:
         self.fork_evidence: tuple[str, ...] | None = None
         """Kept by waits.fork_evidence, which says what it is."""
         self._tags: dict[int, frozenset[FunctionTag]] = {}
+        self._tags_along: dict[tuple[tuple[int, ...], range], dict[FunctionTag, int]] = {}
 
     def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[FunctionTag]:
         """The tags of a frame's function; looked up once for each code address."""
@@ -135,6 +136,16 @@ class ProcessSnapshot:
         if found is None:
             where = function()
             found = self._tags[frame.lookup_pc] = tags_of(where.names) if where is not None else frozenset()
+        return found
+
+    def tags_along(self, stack: Stack, levels: range) -> Mapping[FunctionTag, int]:
+        """Tag → the first of these levels that has it."""
+        found = self._tags_along.get((stack.path, levels))
+        if found is None:
+            found = self._tags_along[stack.path, levels] = {}
+            for level in levels:
+                for tag in self.tags(stack.frames[level], partial(stack.function, level)):
+                    found.setdefault(tag, level)
         return found
 
     def thread(self, tid: int) -> ThreadSnapshot | None:
@@ -247,20 +258,13 @@ class ThreadSnapshot:
     @cached_property
     def inner_tags(self) -> Mapping[FunctionTag, int]:
         """Tag → the innermost level that has it, over the inner frames."""
-        found: dict[FunctionTag, int] = {}
-        for level in range(min(len(self.frames), INNER)):
-            for tag in self.tags(level):
-                found.setdefault(tag, level)
-        return found
+        return self.process.tags_along(self.stack, range(min(len(self.frames), INNER)))
 
     @cached_property
     def outer_tags(self) -> Mapping[FunctionTag, int]:
         """Tag → the outermost level that has it, over the outer frames."""
-        found: dict[FunctionTag, int] = {}
-        for level in range(len(self.frames) - 1, max(len(self.frames) - 1 - OUTER, -1), -1):
-            for tag in self.tags(level):
-                found.setdefault(tag, level)
-        return found
+        outermost = len(self.frames) - 1
+        return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
 
     def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
         """The innermost level that has one of the tags, None where there is none."""

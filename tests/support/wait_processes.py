@@ -79,6 +79,7 @@ class Process:
 class Stack:
     def __init__(self, frames, registers):
         self.frames, self.functions = [], []
+        self.path = tuple(frames)
         for level, (module, name) in enumerate(frames):
             home = MODULES[module]
             start = home.start + sum(map(ord, name or "?")) % 0xF000

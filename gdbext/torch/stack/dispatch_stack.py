@@ -55,6 +55,8 @@ class DispatchStackReader:
         self._roles_at: dict[int, FunctionRole] = {}
         self._kernels: dict[tuple[int, KernelFunction, str], Kernel] = {}
         self._calls_callbacks: dict[int, bool] = {}
+        self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
+        """By a stack's path and the levels of its signal frames."""
 
     @property
     def sites(self) -> CallSites:
@@ -67,11 +69,7 @@ class DispatchStackReader:
 
     def steps(self, stack: Stack) -> tuple[DispatchFrame, ...]:
         """The steps of a stack, innermost first."""
-        signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
-        roles = self.roles(stack)
-        calls = group(
-            roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
-        )
+        calls = self._calls(stack)
         steps: list[DispatchFrame] = []
         for found, recovered in zip(calls, self._recover(stack, calls)):
             behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
@@ -80,6 +78,17 @@ class DispatchStackReader:
             if recovered.operator is not None or not found.needs_proof:
                 steps.append(self._step(stack, found, recovered, innermost=not steps))
         return tuple(steps)
+
+    def _calls(self, stack: Stack) -> list[DispatchCall]:
+        """The dispatch calls of a stack, innermost first."""
+        signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
+        calls = self._calls_of.get((stack.path, signals))
+        if calls is None:
+            roles = self.roles(stack)
+            calls = self._calls_of[stack.path, signals] = group(
+                roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
+            )
+        return calls
 
     def _recover(self, stack: Stack, calls: list[DispatchCall]) -> list[RecoveredCall]:
         """What is known of each dispatch call; found from the outermost one inwards."""

@@ -28,12 +28,16 @@ class KernelMatcher:
         self._sites = sites
         self._tail_calls = TailCalls(memory, symbolizer)
         self._frame_tables = FrameTables(memory, symbolizer.modules)
+        self._indices: dict[tuple[int, int], list[int]] = {}
+        """By operator and start of the function that runs."""
 
     def matches_frame(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
         start = self._function_start(stack, level)
-        if start is None:
-            return False
+        return start is not None and self._reaches(kernel, start)
+
+    def _reaches(self, kernel: KernelFunction, start: int) -> bool:
+        """The function at ``start`` is one of the kernel's entries, or what these jump to."""
         pointers = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
         return any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in pointers)
 
@@ -47,18 +51,15 @@ class KernelMatcher:
 
     def indices(self, stack: Stack, level: int | None, operator: Operator) -> list[int]:
         """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
-        if level is None:
+        start = self._function_start(stack, level) if level is not None else None
+        if start is None:
             return []
-        seen: dict[KernelFunction, bool] = {}
-        indices = []
-        for index, kernel in enumerate(operator.table):
-            if not kernel.valid:
-                continue
-            if kernel not in seen:
-                seen[kernel] = self.matches_frame(stack, level, kernel)
-            if seen[kernel]:
-                indices.append(index)
-        return indices
+        found = self._indices.get((operator.address, start))
+        if found is None:
+            seen = {kernel: self._reaches(kernel, start) for kernel in set(operator.table) if kernel.valid}
+            found = [index for index, kernel in enumerate(operator.table) if seen.get(kernel)]
+            self._indices[operator.address, start] = found
+        return found
 
     def words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
         """Callee-saved registers and stack words of a frame, with where they are."""
