@@ -18,6 +18,7 @@ NAME = "all-threads"
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own options."""
     parser.add_argument("--stacks", action="store_true", help="every frame of every thread, equal stacks folded")
+    parser.add_argument("--tasks", action="store_true", help="the tasks of asyncio's event loops, and what each awaits")
     parser.add_argument(
         "--dot", metavar="FILE", help="write the wait-for graph (and an SVG beside it where graphviz is there)"
     )
@@ -38,7 +39,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         args,
         NAME,
         "threads",
-        threads=found.threads,
+        threads=found.threads if args.tasks else [thread._replace(loop=None) for thread in found.threads],
         verdict=found.judgement.verdict,
         findings=found.judgement.findings,
         errors=dispatcher_errors(session),

@@ -22,6 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N",
                         help="look N times and tell stuck from slow; lets the process run in between")  # fmt: skip
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)")
+    parser.add_argument("--children", action="store_true",
+                        help="look at the child processes, too: each is stopped for some milliseconds")  # fmt: skip
 
 
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
@@ -45,12 +47,17 @@ def _sampled(session: Session, args: argparse.Namespace, host: Host) -> Report:
 
 
 def _report(session: Session, args: argparse.Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
+    from gdbext.inspection.children import children_of
     from gdbext.inspection.source_lines import source_lines
     from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict
     told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
-    involved = [thread for thread in found.threads if thread.tid in verdict.finding.threads]
+    shown = {session.target.pid, *verdict.finding.threads}
+    involved = [thread for thread in found.threads if thread.tid in shown]
+    children = children_of(session, args.children)
+    if children is not None:
+        sections = (*sections, children)
     return make_report(
         session,
         args,

@@ -10,9 +10,15 @@ from gdbext.cpython.threads.thread_table import NoteError, ThreadTable
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
+    from gdbext.cpython.sync.at_hand import AtHand
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.thread_state import ThreadState
+
+
+_LOOKING = 3
+"""Innermost Python frames in which the loop of a sleep is looked for: a function may do nothing but sleep."""
 
 
 class PythonWaitView:
@@ -72,12 +78,98 @@ class PythonWaitView:
         states = ((tid, state) for tid, states in self._threads.states.items() for state in states)
         return {tid: found[state.ident] for tid, state in states if state.ident in found}
 
+    def looked_at(self, tid: int) -> Sequence[AtHand]:
+        """What the code of the thread's innermost Python frames looks at; empty where that is not known."""
+        from gdbext.cpython.sync.at_hand import looked_at, sleeps
+
+        for state in self.states(tid):
+            frames = self.runtime.frames.stack(state).frames[:_LOOKING]
+            for frame in frames if frames and sleeps(self.runtime, frames[0]) else ():
+                found = looked_at(self.runtime, frame)
+                if found:
+                    return found
+        return ()
+
+    def loops(self) -> Sequence[RunningLoop]:
+        """The event loops of asyncio that have tasks."""
+        return self._loops
+
+    @cached_property
+    def _loops(self) -> Sequence[RunningLoop]:
+        from gdbext.cpython.tasks.loops import read_loops
+
+        return read_loops(self.runtime)
+
+    def owed_by_own_loop(self, tid: int, future: int) -> bool:
+        """Only the event loop that this thread runs, and blocks, can complete the future."""
+        from gdbext.cpython.tasks.loops import schedules
+
+        mine = [loop for loop in self._loops if loop.ident and self.tid_of_ident(loop.ident) == tid]
+        return any(schedules(self.runtime, loop, future) for loop in mine)
+
+    def instruction(self, tid: int) -> tuple[int, int] | None:
+        """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
+        from gdbext.cpython.threads.slots import instruction
+
+        for state in self.states(tid):
+            for frame in self.runtime.frames.stack(state).frames[:1]:
+                return frame.address, instruction(self.runtime, frame)
+        return None
+
+    def tid_of_ident(self, ident: int) -> int | None:
+        """The tid of the thread with this threading.get_ident()."""
+        return self.runtime.tid_of_ident(ident)
+
+    def users_of(self, address: int) -> Sequence[int]:
+        """Tids of the threads that have an object among the variables of their frames."""
+        return self._users.get(address, ())
+
+    @cached_property
+    def _users(self) -> dict[int, list[int]]:
+        from gdbext.cpython.sync.object_users import object_users
+
+        return object_users(self.runtime, self._threads.states)
+
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
         from gdbext.cpython.sync.locks import waited_words
 
         words = waited_words(self.runtime, futex) if self._inside else ()
         return [tid for word in words for tid in self._inside.get(word, ())]
+
+    def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
+        """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it; the innermost
+        frame of the ``waiter`` itself does not count."""
+        from gdbext.cpython.sync.locks import waited_words
+
+        found = [each for word in waited_words(self.runtime, futex) for each in self._inside_try.get(word, ())]
+        return list(dict.fromkeys(tid for tid, number in found if number or tid != waiter))
+
+    @cached_property
+    def _inside_try(self) -> dict[int, list[tuple[int, int]]]:
+        from gdbext.cpython.sync.try_blocks import seemingly_held
+
+        found: dict[int, list[tuple[int, int]]] = {}
+        for tid, states in self._threads.states.items():
+            for state in states:
+                for number, lock in seemingly_held(self.runtime, state):
+                    found.setdefault(lock.word, []).append((tid, number))
+        return found
+
+    def inside_object(self, address: int) -> Sequence[int]:
+        """Tids of the threads inside the ``with`` block of that object."""
+        return list(dict.fromkeys(self._inside_objects.get(address, ())))
+
+    @cached_property
+    def _inside_objects(self) -> dict[int, list[int]]:
+        from gdbext.cpython.sync.with_blocks import entered_objects
+
+        found: dict[int, list[int]] = {}
+        for tid, states in self._threads.states.items():
+            for state in states:
+                for address in entered_objects(self.runtime, state):
+                    found.setdefault(address, []).append(tid)
+        return found
 
     @cached_property
     def _inside(self) -> dict[int, list[int]]:

@@ -14,16 +14,19 @@ from gdbext.inspection.observe import observe
 from gdbext.inspection.session import Session
 from gdbext.inspection.thread_reporting import all_frames, report_thread
 from gdbext.model.threads.thread_report import ThreadReport
-from gdbext.targets.procfs import ProcFs
 from gdbext.verdict.judge import Judgement, judge
 from gdbext.verdict.progress import Place
 from gdbext.waits.holdings import held_resources
+from gdbext.waits.main_chain import explain
+from gdbext.waits.python.event_loops import event_loops
 from gdbext.waits.recognise import State, state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 if TYPE_CHECKING:
     from gdbext.model.sections.collectives_section import CollectivesSection
 
+_NAMED = 16
+"""Innermost frames whose functions are named, of a thread that runs."""
 _PLACED = 200
 """Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
 
@@ -36,11 +39,12 @@ class Inspection(NamedTuple):
     collectives: CollectivesSection | None = None
     """What the process knows of its job; None where it is no rank of one, or nothing of that can be read."""
     places: Mapping[int, Place] = MappingProxyType({})
-    """Where each thread is, to compare several samples by; empty for a core."""
+    """Where each thread is, to compare several samples by; empty unless asked for."""
 
 
-def inspect_threads(session: Session, frames: bool = False) -> Inspection:
-    """Inspects every thread, ``frames``: with its whole stack. What cannot be read is in the session's errors."""
+def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
+    """Inspects every thread, ``frames``: with its whole stack, ``placed``: with what several samples are compared by.
+    What cannot be read is in the session's errors."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
     collectives = None
@@ -50,12 +54,14 @@ def inspect_threads(session: Session, frames: bool = False) -> Inspection:
     judgement = judge(observe(process, threads, session.target.maps))
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
-    return Inspection(threads, judgement, collectives, _places(process, session.procfs))
+    return Inspection(threads, judgement, collectives, _places(process) if placed else {})
 
 
 def _report_threads(
     session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
 ) -> tuple[ThreadReport, ...]:
+    states = explain(process, states)
+    loops = event_loops(process)
     held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
     return tuple(
         report_thread(
@@ -63,7 +69,7 @@ def _report_threads(
             states[thread.tid],
             held.get(thread.tid, ()),
             all_frames(session, thread) if frames else (),
-        )
+        )._replace(loop=loops.get(thread.tid))
         for thread in process.threads
     )
 
@@ -77,13 +83,21 @@ def _state(thread: ThreadSnapshot, errors: ErrorLog) -> State | None:
         return None
 
 
-def _places(process: ProcessSnapshot, procfs: ProcFs | None) -> dict[int, Place]:
-    if procfs is None:
-        return {}
-    return {thread.tid: _place(thread, procfs.processor_seconds(thread.tid)) for thread in process.threads}
+def _places(process: ProcessSnapshot) -> dict[int, Place]:
+    return {thread.tid: _place(thread) for thread in process.threads}
 
 
-def _place(thread: ThreadSnapshot, processor_seconds: float | None) -> Place:
+def _place(thread: ThreadSnapshot) -> Place:
     addresses = tuple(frame.pc for frame in reversed(thread.frames[-_PLACED:]))
-    python = tuple((frame.function, frame.line) for frame in thread.python)
-    return Place(addresses, python, processor_seconds)
+    lines = tuple((frame.function, frame.line) for frame in thread.python)
+    python = thread.process.python
+    instruction = python.instruction(thread.tid) if python is not None and thread.python else None
+    inner = range(min(len(thread.frames), _NAMED)) if thread.syscall is None else ()
+    return Place(addresses, lines, instruction, tuple(_function(thread, level) for level in inner))
+
+
+def _function(thread: ThreadSnapshot, level: int) -> str:
+    """``sre_ucs1_match (libpython3.11.so.1.0)``."""
+    function = thread.stack.function(level)
+    name = function.demangled[0].split("(")[0] if function is not None else "an unnamed function"
+    return f"{name} ({thread.module_name(level) or 'no library'})"

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from gdbext.live.run_control import RunControl
     from gdbext.targets.base import Target
 
-Pause = Callable[[float], "Target"]
+_SETTLING = 0.05
+"""Seconds until threads that were let go are where they were before."""
+Watch = Callable[[], None]
+Pause = Callable[[float, Watch], "Target"]
 """Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""
 
 
@@ -95,12 +98,10 @@ class NoDebugger(Host):
 
     def pause(self, target: Target) -> Pause:
         """The closed target's process runs; another target stops it again."""
-        import time
-
         from gdbext.targets.brief_stop import brief_stop
 
-        def pause(seconds: float) -> Target:
-            time.sleep(seconds)
+        def pause(seconds: float, watch: Watch) -> Target:
+            run_for(seconds, watch)
             return brief_stop(target.pid)
 
         return pause
@@ -108,6 +109,18 @@ class NoDebugger(Host):
     def show(self, text: str) -> None:
         """To standard output."""
         write(self.output, text)
+
+
+def run_for(seconds: float, watch: Watch) -> None:
+    """Wait while the process runs; ``watch`` is called at the beginning and at the end, when nobody stops it: to stop
+    a thread and to let it go switches contexts and takes time, too."""
+    import time
+
+    settling = min(_SETTLING, seconds / 4)
+    time.sleep(settling)
+    watch()
+    time.sleep(seconds - settling)
+    watch()
 
 
 def needs_debugger() -> UsageError:

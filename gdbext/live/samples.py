@@ -6,7 +6,7 @@ This resumes the process; how it is let go and stopped again is the host's affai
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from gdbext.inspection.inspection import Inspection, inspect_threads
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.sections.samples_section import SamplesSection
+from gdbext.targets.thread_activity import Activity, activities
 from gdbext.verdict import progress
 
 if TYPE_CHECKING:
@@ -42,18 +43,32 @@ def sample(session: Session, host: Host, count: int, interval: float) -> tuple[S
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
     pause = host.pause(session.target)
-    looks: list[Inspection] = [inspect_threads(session)]
+    looks: list[Inspection] = [inspect_threads(session, placed=True)]
+    counted: list[dict[int, Activity]] = []
     started = time.monotonic()
+    pid = session.target.pid
     while len(looks) < count:
         session.target.close()
-        session = Session(pause(interval))
-        looks.append(inspect_threads(session))
-    return session, _sampled(looks, interval * (count - 1), time.monotonic() - started)
+        session = Session(pause(interval, lambda: counted.append(activities(pid))))
+        looks.append(inspect_threads(session, placed=True))
+    done = [_between(before, after) for before, after in zip(counted[::2], counted[1::2])]
+    return session, _sampled(looks, done, interval * (count - 1), time.monotonic() - started)
 
 
-def _sampled(looks: Sequence[Inspection], ran: float, elapsed: float) -> Sampled:
+def _between(before: Mapping[int, Activity], after: Mapping[int, Activity]) -> dict[int, progress.Done]:
+    """What each thread did from one count to the next."""
+    return {
+        tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
+        for tid, activity in after.items() if tid in before
+    }  # fmt: skip
+
+
+def _sampled(
+    looks: Sequence[Inspection], done: Sequence[Mapping[int, progress.Done]], ran: float, elapsed: float
+) -> Sampled:
     last = looks[-1]
-    found = progress.compare([look.places for look in looks], ran)
+    waking = {thread.tid for thread in last.threads if thread.wait is not None and thread.wait.wakes_by_itself}
+    found = progress.compare([look.places for look in looks], done, ran, waking)
     judgement = last.judgement
     note = progress.summary(found, last.threads, len(looks), elapsed)
     revised = progress.revised(judgement.verdict, found, last.threads)

@@ -62,6 +62,12 @@ class HostFiles:
         """Where a symbolic link leads; "" where it is none."""
         return self.fact(f"link {path}", "", lambda: _link(path))
 
+    def exists(self, path: str, place: str) -> bool | None:
+        """Whether there is a file at ``place``, which the examined process calls ``path``; None where that is
+        unknown."""
+        found = self.fact(f"exists {path}", None, lambda: _exists(place))
+        return None if found is None else bool(found)
+
     def clock(self, number: int) -> float | None:
         """The time of a clock of this machine (CLOCK_*), in seconds."""
         return self.fact(f"clock {number}", None, lambda: _clock(number))
@@ -102,6 +108,17 @@ def _link(path: str) -> str:
         return os.readlink(path)  # noqa: PTH115 - as above
     except OSError:
         return ""
+
+
+def _exists(path: str) -> float | None:
+    """1 or 0, as a recording keeps numbers."""
+    try:
+        os.stat(path)  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        return 0.0
+    except OSError:
+        return None
+    return 1.0
 
 
 def _clock(number: int) -> float | None:

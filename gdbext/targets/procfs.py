@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gdbext.arch.base import Architecture
 from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.targets.host_files import HostFiles
+from gdbext.targets.linux import signal_name
+
+if TYPE_CHECKING:
+    from gdbext.targets.base import MemoryMapping
+    from gdbext.targets.peers import Peers
 
 _MAX_CHILDREN = 4096
 _MAX_DESCRIPTORS = 4096
+_MAX_COMMAND = 4096
 _MAX_THREADS = 32
 """Threads of a child that are looked at."""
 _PIPE_CALLS = {"read": False, "write": True}
@@ -28,6 +35,7 @@ _STATES = {
 """State letters of proc_pid_stat(5) that explain why a process does not answer."""
 
 _PARENT = 4 - 3
+_EXIT_CODE = 52 - 3
 _PLACES = (26 - 3, 28 - 3, 47 - 3)
 """ppid, and startcode, startstack, start_brk of proc_pid_stat(5), counted from the state, which is its third field."""
 _NO_RANDOM_ADDRESSES = 0x40000
@@ -65,12 +73,16 @@ class ProcFs:
         """The child processes by pid."""
         return self._children
 
-    def other_end(self, fd: int) -> Sequence[ChildProcess]:
-        """Children that hold a descriptor of the same pipe."""
-        mine = self.descriptor(fd)
-        if not mine.startswith("pipe:"):
-            return ()
-        return [child for pid, child in self._children.items() if mine in self._links_of(pid)]
+    @cached_property
+    def peers(self) -> Peers:
+        """Other ends of the descriptors."""
+        from gdbext.targets.peers import Peers
+
+        return Peers(self._pid, self._files, self.process)
+
+    def process(self, pid: int) -> ChildProcess:
+        """Any process of this machine."""
+        return self._children[pid] if pid in self._children else self._child(pid)
 
     def forked_from(self) -> int | None:
         """The parent, where this process is a copy of it: the kernel places code, stack and heap anew at every exec.
@@ -98,25 +110,57 @@ class ProcFs:
             return None
         return self._files.clock(number)
 
-    def processor_seconds(self, tid: int) -> float | None:
-        """Processor time that a thread has used: utime and stime of /proc/PID/task/TID/stat."""
-        fields = self._files.text(f"/proc/{self._pid}/task/{tid}/stat").rpartition(")")[2].split()
-        if len(fields) < 13 or not (fields[11].isdecimal() and fields[12].isdecimal()):
-            return None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     @cached_property
     def _has_own_time(self) -> bool:
         return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
 
     @cached_property
     def _children(self) -> dict[int, ChildProcess]:
-        found: dict[int, ChildProcess] = {}
-        for tid in self._files.names(f"/proc/{self._pid}/task"):
-            words = self._files.text(f"/proc/{self._pid}/task/{tid}/children").split()
-            for pid in map(int, filter(str.isdecimal, words[:_MAX_CHILDREN])):
-                found[pid] = ChildProcess(pid, *self._name_and_state(pid), self._waits_for_us(pid))
+        return {pid: self._child(pid) for pid in self._children_of(self._pid)}
+
+    def _children_of(self, process: int) -> list[int]:
+        found: list[int] = []
+        for tid in self._files.names(f"/proc/{process}/task") if process > 1 else ():
+            words = self._files.text(f"/proc/{process}/task/{tid}/children").split()
+            found += map(int, filter(str.isdecimal, words[:_MAX_CHILDREN]))
         return found
+
+    def _child(self, pid: int) -> ChildProcess:
+        name, state = self._name_and_state(pid)
+        ending = self._ending(pid) if state is ProcessState.ENDED else ""
+        command = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND).replace("\0", " ").strip()
+        return ChildProcess(pid, name, state, self._waits_for_us(pid), ending, command, self._call(pid))
+
+    def _ending(self, pid: int) -> str:
+        """How a process ended, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
+        fields = self._stat_fields(pid)
+        status = int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_EXIT_CODE].isdecimal() else None
+        if status is None:
+            return ""
+        return f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
+
+    def _call(self, pid: int) -> str:
+        """The system call that the main thread is in."""
+        number = self._files.text(f"/proc/{pid}/syscall").partition(" ")[0]
+        return self._syscall_names.get(int(number), f"system call {number}") if number.isdecimal() else ""
+
+    def sharers(self, mapping: MemoryMapping) -> list[ChildProcess] | None:
+        """Relatives that have mapped the same shared memory: what multiprocessing makes is inherited, or handed to
+        children. None where nobody can tell."""
+        fields = self._stat_fields(self._pid)
+        parent = int(fields[_PARENT]) if fields and fields[_PARENT].isdecimal() else 0
+        relatives = {parent, *self._children_of(parent), *self._children} - {0, 1, self._pid}
+        wanted = f" {mapping.device} {mapping.inode} "
+        unknown: list[str] = []
+        found = self._files.fact(
+            f"sharers of{wanted}", unknown, lambda: [str(pid) for pid in sorted(relatives) if wanted in _maps(pid)]
+        )
+        return [self.process(int(pid)) for pid in found if pid.isdecimal()] if mapping.inode and fields else None
+
+    def file_exists(self, path: str) -> bool | None:
+        """Whether the process sees that file; a relative name is taken from its current folder."""
+        place = f"/proc/{self._pid}/root{path}" if path.startswith("/") else f"/proc/{self._pid}/cwd/{path}"
+        return self._files.exists(path, place)
 
     def _waits_for_us(self, pid: int) -> PipeWait | None:
         """The pipe of this process that the child is blocked on: who waits for that child may have to act itself.
@@ -148,3 +192,11 @@ class ProcFs:
         """From /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
         match = re.match(r"\d+ \((.*)\) (\S)", self._files.text(f"/proc/{pid}/stat"), re.DOTALL)
         return (match.group(1), _STATES.get(match.group(2))) if match is not None else ("", None)
+
+
+def _maps(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as text:
+            return text.read()
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.peer import Peer, PeerKind
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.model.threads.wait import Wait
 from gdbext.model.threads.wait_kind import WaitKind
@@ -47,13 +48,19 @@ def _of_kinds(kinds: Iterator[WaitKind]) -> Iterator[str]:
     yield from dict.fromkeys(text for text in texts if text)
 
 
-def _self_deadlock(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    if finding.wait is not None and finding.wait.self_wait is not None:
+        yield finding.wait.self_wait.advice
+        return
     yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
 
 
-def _orphaned(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
     yield "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
-    yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
+    if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
+        yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
+    else:
+        yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
 
 
 def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
@@ -97,10 +104,43 @@ def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
         yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
     elif wait is not None and wait.kind.traits.advice_when_outside:
         yield from wait.kind.traits.advice_when_outside
-    elif wait is not None and (wait.children or wait.kind is WaitKind.CHILD_PROCESS):
+    elif wait is not None and wait.kind is WaitKind.CHILD_PROCESS:
+        yield from _about_children(wait)
+    elif wait is not None and wait.peer is not None and wait.peer.kind in _AT_THE_OTHER_END:
+        yield from _AT_THE_OTHER_END[wait.peer.kind](wait.peer)
+    elif wait is not None and wait.looks_outside:
+        yield "Who should make or remove that file may be gone: a lock file that a killed process left behind stays."
+        yield "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file."
+    elif wait is not None and wait.children:
         yield from _about_children(wait)
     else:
         yield "Look at the other end: the peer that should send."
+
+
+def _at_the_other_end(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at the process at the other end with the same command: scripts/dispatch -p {process.pid}"
+        if process.is_stopped:
+            yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {process.pid}"
+
+
+def _about_socket(peer: Peer) -> Iterator[str]:
+    yield from _at_the_other_end(peer)
+    if not peer.processes:
+        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+
+
+def _about_pipe(peer: Peer) -> Iterator[str]:
+    yield from _at_the_other_end(peer)
+    if peer.own:
+        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+
+
+def _about_file_lock(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at the process that holds the lock with the same command: scripts/dispatch -p {process.pid}"
+    yield "The lock is released when that process unlocks or closes the file, or ends."
 
 
 def _about_children(wait: Wait) -> Iterator[str]:
@@ -126,6 +166,11 @@ def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
     yield from ()
 
 
+_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str]]] = {
+    PeerKind.SOCKET: _about_socket,
+    PeerKind.PIPE: _about_pipe,
+    PeerKind.FILE_LOCK: _about_file_lock,
+}
 _Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]
 _ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.CRASH: _crash,

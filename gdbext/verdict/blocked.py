@@ -90,6 +90,13 @@ def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
     yield from ((thread, wait) for _, _, thread, wait in found)
 
 
+def leads_outside(wait: Wait) -> bool:
+    """Another process, a peer, a file or input ends the wait, or what a loop looks at."""
+    if wait.looks_for and not wait.expects:
+        return bool(wait.children) or wait.looks_outside
+    return wait.kind.traits.is_outside or wait.kind is WaitKind.IO or (wait.external and not wait.ends_by_itself)
+
+
 def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
     """Threads inside the dispatcher that run, then those that wait for something that runs."""
     inside = [thread for thread in seen.threads if thread.dispatch]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.threads.wait_edge import WaitEdge
 
 MAX_CYCLES = 64
@@ -33,6 +33,11 @@ class Chain(NamedTuple):
     edges: tuple[WaitEdge, ...]
     end: int
     reason: ChainEnd
+
+    @property
+    def tids(self) -> tuple[int, ...]:
+        """All threads of the chain, each once, the first one first."""
+        return tuple(dict.fromkeys([edge.tid for edge in self.edges] + [self.end]))
 
 
 class WaitGraph:
@@ -87,6 +92,27 @@ class WaitGraph:
                 return Chain(tuple(edges), step.owner, ChainEnd.CYCLE)
             tid = step.owner
             seen.add(tid)
+
+    def story(self, tid: int) -> Chain:
+        """As ``chain``, but through timed waits and past what only might end a wait, too: it explains, and proves
+        nothing. Of several threads that may act one that runs is followed, then one that is no idle worker."""
+        edges: list[WaitEdge] = []
+        seen = {tid}
+        while True:
+            wait = self.threads[tid].wait if tid in self.threads else None
+            if wait is None or wait.handover:
+                return Chain(tuple(edges), tid, ChainEnd.RUNNING if wait is None else ChainEnd.HANDOVER)
+            candidates = [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+            following = [each for each in candidates if each in self.threads and each not in seen]
+            if not following:
+                return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
+            owner = min(following, key=self._unlikely)
+            edges.append(WaitEdge(tid, owner, wait))
+            seen.add(owner)
+            tid = owner
+
+    def _unlikely(self, tid: int) -> tuple[bool, bool]:
+        return self.threads[tid].wait is not None, self.threads[tid].state is RunState.IDLE
 
     def waiters(self) -> Mapping[int, Sequence[int]]:
         """For each thread, those who wait directly for something that it holds."""

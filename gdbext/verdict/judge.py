@@ -31,7 +31,7 @@ def judge(seen: Observations) -> Judgement:
     found.sort(key=lambda finding: finding.kind.rank)
     notes = list(doubts(seen, graph))
     findings = _numbered([finding for finding in found if finding.kind is not FindingKind.BUSY] + notes)
-    return Judgement(findings, Verdict(_strongest(seen, found, findings, notes)))
+    return Judgement(findings, Verdict(_strongest(seen, graph, found, findings, notes)))
 
 
 def _numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -40,29 +40,46 @@ def _numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _strongest(
-    seen: Observations, found: Sequence[Finding], listed: Sequence[Finding], notes: Sequence[Finding]
+    seen: Observations,
+    graph: WaitGraph,
+    found: Sequence[Finding],
+    listed: Sequence[Finding],
+    notes: Sequence[Finding],
 ) -> Finding:
     doubt = notes[0].summary if notes else ""
     if not found:
-        return _idle(seen, notes)
+        return _idle(seen, graph, notes)
     if found[0].kind is FindingKind.BUSY:
         return found[0]._replace(summary=f"{found[0].summary} {doubt}".rstrip())
     return listed[0]
 
 
-def _idle(seen: Observations, notes: Sequence[Finding]) -> Finding:
+def _idle(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
     doubt = notes[0].summary if notes else ""
     unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
     if unclear:
         return _idle_finding(sentences.unseen_dispatch(unclear, doubt), unclear)
+    if seen.main is not None and seen.main.state is RunState.WAITING:
+        return _main_waits(seen, seen.main, graph, notes)
     if notes:
         text = f"No thread is in the dispatcher, and no hang is proven; but: {doubt}"
         return Finding(FindingKind.IDLE, text, notes[0].threads)
     running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
     if running:
         return _idle_finding(sentences.runs_elsewhere(running, _want_gil_of(running[0], seen)), running)
-    ended_from_outside = seen.complete and blocked.nobody_goes_on(seen.threads)
-    return Finding(FindingKind.IDLE, sentences.idle(seen.main, ended_from_outside))
+    return Finding(FindingKind.IDLE, sentences.idle(seen.main))
+
+
+def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
+    """The main thread's wait is what a user came for, also where it is no finding."""
+    story = graph.story(main.tid)
+    involved = [graph.threads[tid] for tid in story.tids]
+    from_outside = seen.complete and not notes and blocked.nobody_goes_on(seen.threads)
+    running = [each for each in seen.threads if each.state is RunState.RUNNING and each not in involved]
+    text = sentences.story(story, graph, with_end=not from_outside)
+    text = sentences.main_waits(text, from_outside, running, notes[0].summary if notes else "")
+    doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
+    return _idle_finding(text, list({thread.tid: thread for thread in (*involved, *doubted)}.values()))
 
 
 def _idle_finding(text: str, threads: Sequence[ThreadReport]) -> Finding:

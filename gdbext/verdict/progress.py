@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple, Optional
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
@@ -21,49 +21,96 @@ BUSY_SHARE = 0.2
 _TEXTS = {
     Progress.MOVED: "moved on",
     Progress.SPINNING: "used the processor without leaving one place",
-    Progress.STUCK: "stayed where they were",
+    Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
+    Progress.STUCK: "stands still",
     Progress.NEW: "appeared",
     Progress.ENDED: "ended",
 }
+_COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
+"""What is counted of a thread, in the order of Done."""
+_EFFECTS = 2
+"""The first counters also change in a wait that wakes up and begins again."""
 
 
 class Place(NamedTuple):
-    """Where a thread was in one sample: return addresses outermost first, Python lines, processor seconds so far."""
+    """Where a thread was in one sample: return addresses outermost first, Python lines, the innermost Python frame and
+    its instruction, and the functions of the innermost frames of a thread that runs, innermost first."""
 
     addresses: tuple[int, ...]
     python: tuple[tuple[str, int | None], ...]
-    seconds: float | None
+    instruction: tuple[int, int] | None = None
+    functions: tuple[str, ...] = ()
 
 
-def compare(samples: Sequence[Mapping[int, Place]], ran: float) -> list[ThreadProgress]:
-    """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples."""
+Done = tuple[Optional[int], ...]
+"""What a thread did between two samples while nobody stopped it: nanoseconds on a processor, context switches, bytes,
+page faults; None for what is not known."""
+
+
+def compare(
+    samples: Sequence[Mapping[int, Place]],
+    done: Sequence[Mapping[int, Done]],
+    ran: float,
+    waking: Set[int] = frozenset(),
+) -> list[ThreadProgress]:
+    """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples.
+
+    ``waking``: threads whose wait wakes up and begins again by itself, as that for the GIL does.
+    """
     tids = dict.fromkeys(tid for sample in samples for tid in sample)
-    return [ThreadProgress(tid, _progress([sample.get(tid) for sample in samples], ran)) for tid in tids]
+    return [
+        _progress(tid, [each.get(tid) for each in samples], [each.get(tid, ()) for each in done], ran, tid in waking)
+        for tid in tids
+    ]
 
 
-def _progress(places: Sequence[Place | None], ran: float) -> Progress:
+def _progress(
+    tid: int, places: Sequence[Place | None], done: Sequence[Done], ran: float, wakes: bool
+) -> ThreadProgress:
     if places[-1] is None:
-        return Progress.ENDED
+        return ThreadProgress(tid, Progress.ENDED)
     seen = [place for place in places if place is not None]
     if len(seen) < len(places):
-        return Progress.NEW
+        return ThreadProgress(tid, Progress.NEW)
     if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
-        return Progress.MOVED
-    first, last = seen[0].seconds, seen[-1].seconds
-    if first is not None and last is not None and last - first > ran * BUSY_SHARE:
-        return Progress.SPINNING
-    return Progress.STUCK
+        return ThreadProgress(tid, Progress.MOVED, ("its frames", *_changed(done)))
+    worked = sum((each[0] or 0) for each in done if each)
+    if worked > ran * BUSY_SHARE * 1e9 or (worked and all(place.functions for place in seen)):
+        return ThreadProgress(tid, Progress.SPINNING, _changed(done), _common_function(seen))
+    if any(one.instruction != other.instruction for one, other in zip(seen, seen[1:])):
+        return ThreadProgress(tid, Progress.MOVED, ("its Python instruction", *_changed(done)))
+    changed = _changed(done, _EFFECTS if wakes else 0)
+    return ThreadProgress(tid, Progress.SAME_PLACE if changed else Progress.STUCK, changed)
 
 
-def _moved(one: Place, other: Place) -> bool:
-    if one.python != other.python:
-        return True
+def _changed(done: Sequence[Done], first: int = 0) -> tuple[str, ...]:
+    """The names of the counters that changed, from the ``first`` one on."""
+    names = enumerate(_COUNTERS)
+    return tuple(name for at, name in names if at >= first and any(len(each) > at and each[at] for each in done))
+
+
+def _common_function(seen: Sequence[Place]) -> str:
+    """The innermost function that the thread was in, in all samples: the one that the last common frame called."""
+    common = min((_common(one, other) for one, other in zip(seen, seen[1:])), default=0)
+    last = seen[-1]
+    level = max(len(last.addresses) - common - 1, 0)
+    return last.functions[level] if level < len(last.functions) else ""
+
+
+def _common(one: Place, other: Place) -> int:
+    """How many outermost frames two samples have in common."""
     common = 0
     for mine, theirs in zip(one.addresses, other.addresses):
         if mine != theirs:
             break
         common += 1
-    return common + INNER < max(len(one.addresses), len(other.addresses))
+    return common
+
+
+def _moved(one: Place, other: Place) -> bool:
+    if one.python != other.python:
+        return True
+    return _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
 
 
 def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
@@ -76,6 +123,7 @@ def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], sa
         labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
         if labels:
             parts.append(f"{phrasing.listed(labels, 4)} {text}")
+    parts += [f"{known[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in known]
     text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
     stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
     return Finding(FindingKind.NOTE, text, stuck, id="samples")

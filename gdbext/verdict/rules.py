@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 
 from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
+from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.verdict import blocked, sentences
 from gdbext.verdict.crash import CrashKind
 from gdbext.verdict.graph import Chain, WaitGraph
 from gdbext.verdict.observations import Observations
+from gdbext.verdict.task_cycles import task_cycles
 
 Rule = Callable[[Observations, WaitGraph], Iterator[Finding]]
 
@@ -39,6 +41,14 @@ def _deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
         evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
         tids = tuple(edge.tid for edge in cycle)
         yield Finding(FindingKind.DEADLOCK, sentences.deadlock(cycle, graph), tids, evidence, step, cycle)
+
+
+def _task_deadlocks(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    for thread in seen.threads:
+        for cycle in task_cycles(thread.loop) if thread.loop is not None else ():
+            text = sentences.task_deadlock(cycle, thread)
+            evidence = tuple(f"{task.name}: {task.frames[0].place}" for task in cycle if task.frames)
+            yield Finding(FindingKind.DEADLOCK, text, (thread.tid,), evidence)
 
 
 def _self_deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -110,6 +120,25 @@ def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
         yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
 
+def _main(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """The main thread waits for another process, though only a thread of this one, or a loop, stands between them."""
+    main = seen.main
+    if main is None or main.wait is None or main.state is RunState.IDLE:
+        return
+    story = graph.story(main.tid)
+    end = graph.threads[story.end].wait
+    if end is None or not blocked.leads_outside(end) or not (story.edges or end.looks_for):
+        return
+    evidence = tuple(text for tid in story.tids for text in _evidence(graph.threads[tid]))
+    text = f"{sentences.story(story, graph)}."
+    step = next((thread.innermost for thread in map(graph.threads.__getitem__, story.tids) if thread.dispatch), None)
+    yield Finding(FindingKind.WAITING_EXTERNAL, text, story.tids, evidence, step, wait=end)
+
+
+def _evidence(thread: ThreadReport) -> tuple[str, ...]:
+    return thread.wait.evidence if thread.wait is not None else ()
+
+
 def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
     for thread in blocked.busy_threads(seen, graph):
         step = thread.dispatch[0]
@@ -117,6 +146,7 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _crashes, _recursions, _deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _external, _busy,
+    _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
+    _external, _busy,
 )  # fmt: skip
 """In any order: findings are ranked by their kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+from gdbext.model.threads.event_loop import AsyncTask
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.threads.wait import Wait
 from gdbext.model.threads.wait_edge import WaitEdge
@@ -52,6 +53,16 @@ def deadlock(cycle: Sequence[WaitEdge], graph: WaitGraph) -> str:
     return f"{'; '.join(parts)}{doubt}."
 
 
+def task_deadlock(cycle: Sequence[AsyncTask], thread: ThreadReport) -> str:
+    """``The tasks credit and debit of the event loop of MainThread (tid 1) wait for each other: credit waits for …``"""
+    names = phrasing.listed([task.name for task in cycle], _PATH_LENGTH)
+    steps = "; ".join(f"{task.name} {task.awaits}" for task in cycle)
+    doubt = " (who holds a lock is inferred from the blocks that the tasks are in)" if any(
+        task.inferred for task in cycle
+    ) else ""  # fmt: skip
+    return f"The tasks {names} of the event loop of {thread.label} wait for each other: {steps}{doubt}."
+
+
 def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
     owner, relation = graph.threads[edge.owner].label, edge.wait.kind.traits.relation
     if relation is Relation.IS:
@@ -67,12 +78,18 @@ def _holds(wait: Wait) -> str:
 
 def self_deadlock(thread: ThreadReport, wait: Wait) -> str:
     """``… waits for the mutex 0x7f00, which it holds itself.``"""
-    return f"{phrasing.who(thread)} waits for {wait.resource.phrase}, which it {_holds(wait)} itself."
+    reason = f": {wait.self_wait.value}" if wait.self_wait is not None else ""
+    if wait.kind.traits.relation is Relation.OWES:
+        clause = phrasing.loop_clause(thread)
+        return f"{phrasing.who(thread)} waits for {wait.resource.phrase}, which only itself could end{reason}{clause}."
+    return f"{phrasing.who(thread)} waits for {wait.resource.phrase}, which it {_holds(wait)} itself{reason}."
 
 
 def orphaned(thread: ThreadReport, wait: Wait, graph: WaitGraph) -> str:
     """``… which thread 77 holds, and that thread does not exist in this process (forked …).``"""
     text = phrasing.who_waits(thread, wait) + phrasing.owner_clause(wait, graph.threads)
+    if not any(owner.tid for owner in wait.owners):
+        return f"{text}."
     return f"{text} (forked while it was held, or its owner ended without unlocking)."
 
 
@@ -103,6 +120,30 @@ def _at_the_end(wait: Wait) -> str:
     return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
 
 
+def story(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
+    """``with_end``: also what is known of who ends the last wait.
+
+    ``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``"""
+    parts = []
+    for edge in chain.edges:
+        text = phrasing.who_waits(graph.threads[edge.tid], edge.wait)
+        if edge.wait.owners:
+            text += phrasing.owner_clause(edge.wait, graph.threads)
+        elif not edge.wait.looks_for:
+            text += f", which {graph.threads[edge.owner].label} uses, too"
+        parts.append(text)
+    end = graph.threads[chain.end]
+    if end.wait is None:
+        line = end.user_line or end.python_line
+        parts.append(f"{phrasing.who(end)} runs{f', at {line}' if line else ''}")
+    else:
+        clause = phrasing.owner_clause(end.wait, graph.threads) or _at_the_end(end.wait)
+        told = with_end and not end.wait.ends_by_itself
+        parts.append(f"{phrasing.who_waits(end, end.wait)}{clause if told else ''}")
+    first = graph.threads[chain.edges[0].tid] if chain.edges else end
+    return "; ".join(parts) + phrasing.loop_clause(first)
+
+
 def stopped(pid: int) -> str:
     """A process that a signal has stopped."""
     return f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {pid}."
@@ -110,7 +151,7 @@ def stopped(pid: int) -> str:
 
 def external(thread: ThreadReport, wait: Wait) -> str:
     """``MainThread (tid 1) waits for the other ranks (gloo::…).``"""
-    return f"{phrasing.who_waits(thread, wait)}."
+    return f"{phrasing.who_waits(thread, wait)}{phrasing.loop_clause(thread)}."
 
 
 def busy(thread: ThreadReport, step: DispatchFrame) -> str:
@@ -120,14 +161,24 @@ def busy(thread: ThreadReport, step: DispatchFrame) -> str:
     return f"{thread.label} {verb}{phrasing.place(step)}{kernel}, stage {step.stage.value}."
 
 
-def idle(main: ThreadReport | None, ended_from_outside: bool) -> str:
-    """No thread is in the dispatcher, and none runs. ``ended_from_outside``: only a signal or another process can end
-    the wait of the main thread."""
+def idle(main: ThreadReport | None) -> str:
+    """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
     doing = f"; {main.label} {main.wait.phrase}" if main is not None and main.wait is not None else ""
-    if doing and ended_from_outside:
-        doing += ", and no thread of this process will end that: only a signal or another process can"
-        return f"No thread is in the dispatcher, and no hang is proven{doing}."
     return f"No thread is in the dispatcher, and no wait is suspicious{doing}."
+
+
+def main_waits(text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str) -> str:
+    """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
+    another process can end it; ``running`` are threads that run, beside those of the story."""
+    if ended_from_outside:
+        text = f"No thread is in the dispatcher, and no hang is proven; {text}, and no thread of this process will end "
+        text += "that: only a signal or another process can"
+    else:
+        text = f"No thread is in the dispatcher; {text}"
+    if running:
+        names = phrasing.listed([thread.label for thread in running])
+        text += f". {names} {'run' if len(running) > 1 else 'runs'} other code"
+    return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
 
 
 def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport]) -> str:

@@ -94,6 +94,9 @@ class FunctionTag(Enum):
     OFFERS_GIL = _python(native_functions.OFFERS_GIL)
     EVALUATES = _python(native_functions.EVALUATES)
     PYTHON_LOCK = _python(native_functions.WAITS_FOR_LOCK)
+    RUNS_SIGNAL_HANDLERS = _python(native_functions.RUNS_SIGNAL_HANDLERS)
+    RUNS_FINALIZERS = _python(native_functions.RUNS_FINALIZERS)
+    RUNS_WEAKREF_CALLBACKS = _python(native_functions.RUNS_WEAKREF_CALLBACKS)
     PROMPT = _python(native_functions.READS_PROMPT)
 
     # --- libraries below torch ---

@@ -14,14 +14,17 @@ from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.unwind.unwinder import NativeFrame
 
 if TYPE_CHECKING:
+    from gdbext.cpython.sync.at_hand import AtHand
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
+    from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
     from gdbext.model.absent import Absent
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
     from gdbext.model.threads.child_process import ChildProcess
     from gdbext.model.threads.frame import Frame
+    from gdbext.model.threads.peer import Peer
     from gdbext.model.threads.wait import Owner
     from gdbext.unwind.stack import Stack
     from gdbext.waits.function_tag import FunctionTag
@@ -57,6 +60,19 @@ class Modules(Protocol):
         """The line of the memory map that contains the address."""
 
 
+class Peers(Protocol):
+    """Other ends of descriptors."""
+
+    def of(self, link: str, call_writes: bool) -> Peer | None:
+        """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
+
+    def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
+        """Who has locked a descriptor's file; ``whole_file``: by flock(2), else by fcntl(2)."""
+
+    def watched(self, fd: int) -> Sequence[int]:
+        """The descriptors in an epoll set."""
+
+
 class PythonView(Protocol):
     """What is asked of the CPython in the process; every method gives nothing rather than raise."""
 
@@ -72,8 +88,32 @@ class PythonView(Protocol):
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
 
+    def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
+        """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
+
+    def inside_object(self, address: int) -> Sequence[int]:
+        """Tids of the threads inside the ``with`` block of that object."""
+
     def native_ids(self) -> Mapping[int, int]:
         """Thread id → what threading.Thread.native_id of that thread says."""
+
+    def looked_at(self, tid: int) -> Sequence[AtHand]:
+        """What the code of the thread's innermost Python frames looks at, between two sleeps for example."""
+
+    def users_of(self, address: int) -> Sequence[int]:
+        """Tids of the threads that have an object among the variables of their frames."""
+
+    def loops(self) -> Sequence[RunningLoop]:
+        """The event loops of asyncio that have tasks."""
+
+    def owed_by_own_loop(self, tid: int, future: int) -> bool:
+        """Only the event loop that this thread runs, and blocks, can complete the future."""
+
+    def instruction(self, tid: int) -> tuple[int, int] | None:
+        """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""
+
+    def tid_of_ident(self, ident: int) -> int | None:
+        """The tid of the thread with this threading.get_ident()."""
 
     @property
     def runtime(self) -> PythonRuntime:
@@ -92,8 +132,15 @@ class ProcInfo(Protocol):
     def children(self) -> Mapping[int, ChildProcess]:
         """The child processes by pid; empty where that is unknown."""
 
-    def other_end(self, fd: int) -> Sequence[ChildProcess]:
-        """The children that hold the same pipe."""
+    def sharers(self, mapping: MemoryMapping) -> Sequence[ChildProcess] | None:
+        """Parent, siblings and children that have the same shared memory; None where that is unknown."""
+
+    def file_exists(self, path: str) -> bool | None:
+        """Whether the process sees such a file, None where that is unknown."""
+
+    @property
+    def peers(self) -> Peers:
+        """The other ends of the descriptors."""
 
     def forked_from(self) -> int | None:
         """The parent process, where this one is a copy of it that has not called exec."""

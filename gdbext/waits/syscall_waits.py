@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.peer import Peer
 from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.process.syscalls import Syscall
@@ -17,6 +18,8 @@ _BY_DESCRIPTOR = frozenset(
      "io_uring_enter")
 )  # fmt: skip
 """Calls whose first argument is the descriptor they wait for."""
+_LOCKS = frozenset({"flock", "fcntl"})
+_WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
 _EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _MAX_POLL = 64
@@ -111,26 +114,30 @@ def _on_descriptors(
     timed: bool = False, evidence: tuple[str, ...] = (),
 ) -> Wait:  # fmt: skip
     """A wait for any of some descriptors; ``otherwise`` is said where there are none."""
-    listed = "; ".join(_fd(process, fd) for fd in fds[:_SHOWN]) or otherwise
-    resource = Resource(WaitKind.IO, 0, f"{call.name} on {listed}{limit}")
-    children = tuple(child for fd in fds[:_SHOWN] for child in _other_end(process, fd))
-    return Wait(resource, timed=timed, evidence=evidence, children=children)
+    ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
+    text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise
+    resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
+    children = tuple(each for _, peer in ends if peer is not None for each in peer.processes)
+    peer = next((peer for _, peer in ends if peer is not None), None)
+    return Wait(resource, timed=timed, evidence=evidence, children=children, peer=peer)
 
 
-def _other_end(process: ProcessSnapshot, fd: int) -> Sequence[ChildProcess]:
-    return process.outside.other_end(fd) if process.outside is not None else ()
+def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
+    """What is at the other end of a descriptor, as far as the system tells it."""
+    if process.outside is None:
+        return None
+    if call.name in _LOCKS:
+        return process.outside.peers.lock_holder(fd, call.name == "flock")
+    return process.outside.peers.of(process.outside.descriptor(fd), call.name in _WRITES)
 
 
-def _fd(process: ProcessSnapshot, fd: int) -> str:
-    """``fd 5 (pipe:[77])``, with the children at the other end where they are known."""
+def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
+    """``fd 5 (pipe:[77])``, with what is at the other end where it is known."""
     text = f"fd {fd}" if fd else "standard input (fd 0)"
     what = process.outside.descriptor(fd) if process.outside is not None else ""
     if what:
         text += f" ({what})"
-    holders = _other_end(process, fd)
-    if holders:
-        text += f", whose other end is held by {', '.join(child.label for child in holders[:_SHOWN])}"
-    return text
+    return f"{text}, {peer.text}" if peer is not None and peer.text else text
 
 
 def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -168,7 +175,23 @@ def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
 def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
     fd = _signed32(call.arguments[0])
     timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
-    return _on_descriptors(process, call, [fd], timed=timed)
+    watched = [each for each in _watched(process, call, fd) if each[1] is None or not each[1].own]
+    if not watched:
+        return _on_descriptors(process, call, [fd], timed=timed)
+    text = "; ".join(_fd(process, each, peer) for each, peer in watched[:_SHOWN])
+    more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
+    children = tuple(each for _, peer in watched if peer is not None for each in peer.processes)
+    peer = next((peer for _, peer in watched if peer is not None), None)
+    resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {fd}, which watches {text}{more}")
+    return Wait(resource, timed=timed, children=children, peer=peer)
+
+
+def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple[int, Peer | None]]:
+    """The descriptors in an epoll set with their other ends; those whose other end is the process itself only wake
+    its loop."""
+    if process.outside is None:
+        return ()
+    return [(each, _peer(process, call, each)) for each in process.outside.peers.watched(fd)]
 
 
 def _has_timeout(call: Syscall) -> bool:

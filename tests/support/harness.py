@@ -297,7 +297,7 @@ def start(
     ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
     its core is complete. HarnessError with the program's output when it does not get there.
     """
-    script = INFERIORS / f"{name.replace('-', '_')}.py"
+    script = _script(name)
     crashes = "truth.ends(" in script.read_text()
     folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
     try:
@@ -319,6 +319,18 @@ def start(
     return inferior
 
 
+def _script(name: str) -> Path:
+    """The program of that name; those in ``reported`` are made after public bug reports."""
+    file = f"{name.replace('-', '_')}.py"
+    reported = INFERIORS / "reported" / file
+    return reported if reported.exists() else INFERIORS / file
+
+
+def _beside(extra: Mapping[str, str]) -> str:
+    """PYTHONPATH for a program that is not in the folder of truth.py."""
+    return os.pathsep.join(filter(None, (str(INFERIORS), extra.get("PYTHONPATH"))))
+
+
 def _spawn(
     name: str,
     folder: Path,
@@ -333,6 +345,7 @@ def _spawn(
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         **extra,
+        **({"PYTHONPATH": _beside(extra)} if script.parent != INFERIORS else {}),
         "GDBEXT_READY": str(folder / "truth.json"),
         "GDBEXT_NATIVE": native_build.build_for(script),
         **(env or {}),

@@ -21,6 +21,8 @@ def check_verdict(wanted: str, report: Document, truth: Document) -> None:
         assert verdict["key"] == truth["key"], verdict["summary"]
     if "stage" in truth:
         assert verdict["stage"] == truth["stage"]
+    for name in truth.get("names", ()):
+        assert name in verdict["summary"], (name, verdict["summary"])
     check_cycle(verdict, truth)
     check_signal(report, truth)
     check_waits(report, truth)
@@ -96,7 +98,8 @@ def check_nobody_is_accused_without_need(report: Document, truth: Document) -> N
         if owner is not None:
             assert (owner["tid"] in tids) == (owner["state"] == "alive")
     blamed = {tid for f in report["findings"] if f["kind"] in ("deadlock", "self-deadlock") for tid in f["threads"]}
-    assert blamed == {truth["threads"][role]["tid"] for role in truth.get("cycle", ())}
+    loops = {truth["pid"]} if "tasks" in truth else set()
+    assert blamed == {truth["threads"][role]["tid"] for role in truth.get("cycle", ())} | loops
 
 
 def check_waits_of_every_kind(report: Document, truth: Document) -> None:

@@ -58,8 +58,39 @@ SCENARIOS = [
 ]
 """Those of which the verdict is checked, live and on a core, through gdb and without."""
 
+REPORTED = [
+    Scenario("ddp-late"),
+    Scenario("feeder-full", ("parent",), python="3.12"),
+    Scenario("feeder-full", ("child",), python="3.12"),
+    Scenario("pool-killed", python="3.10"),
+    Scenario("file-baton", python="3.9"),
+    Scenario("flock-held", ("flock",), python="3.8"),
+    Scenario("pipe-full", ("poll",), python="3.10"),
+    Scenario("pipe-own", python="3.13"),
+    Scenario("recv-silent", ("tcp",), python="3.11"),
+    Scenario("recv-silent", ("unix",), python="3.12"),
+    Scenario("producer-blocked", python="3.13"),
+    Scenario("agent-polls", python="3.10"),
+    Scenario("shutdown-waits", python="3.9"),
+    Scenario("compile-worker", python="3.8"),
+    Scenario("forked-lock", python="3.12"),
+    Scenario("interrupted-lock", ("signal+with",), python="3.8"),
+    Scenario("interrupted-lock", ("del+finally",), python="3.10"),
+    Scenario("interrupted-lock", ("weakref+condition",), python="3.13"),
+    Scenario("interrupted-lock", ("signal+queue",), python="3.12"),
+    Scenario("semaphore-dead", python="3.9"),
+    Scenario("thread-polled", ("join",), python="3.13"),
+    Scenario("loop-result", python="3.12"),
+    Scenario("task-cycle", python="3.8"),
+    Scenario("task-cycle", python="3.10"),
+    Scenario("task-cycle", python="3.13"),
+]
+"""Hangs made after public bug reports (tests/inferiors/reported); most need no torch. Only their recordings are tested,
+each made on another Python."""
+
 RECORDED = [
     *SCENARIOS,
+    *REPORTED,
     Scenario("waits", verdict="self-deadlock"),
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
 ]

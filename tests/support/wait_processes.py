@@ -9,7 +9,9 @@ from fake_target import FakeTarget
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.model.threads.child_process import listed
 from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.peer import Peer, PeerKind
 from gdbext.model.threads.thread_report import RunState
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
@@ -128,8 +130,27 @@ class Outside:
     def children(self):
         return self._children
 
-    def other_end(self, fd):
-        return self._other_ends.get(fd, ())
+    @property
+    def peers(self):
+        return self
+
+    def of(self, link, _call_writes):
+        """The fake descriptors are pipes of one number: any of them has the ends of all."""
+        processes = tuple(each for ends in self._other_ends.values() for each in ends)
+        text = f"whose other end is held by {listed(processes)}"
+        return Peer(PeerKind.PIPE, text, processes) if link else None
+
+    def lock_holder(self, _fd, _whole_file):
+        return None
+
+    def watched(self, _fd):
+        return ()
+
+    def sharers(self, _mapping):
+        return None
+
+    def file_exists(self, path):
+        return path == "/lock"
 
     def forked_from(self):
         return self._parent
@@ -139,11 +160,24 @@ class Outside:
 
 
 class Python:
-    def __init__(self, *gils, wait=None, inside=(), natives=None):
+    def __init__(
+        self, *gils, wait=None, inside=(), natives=None, looked_at=(), users=None, inside_try=(), inside_objects=None
+    ):
+        self._inside_try, self._inside_objects = inside_try, inside_objects or {}
+        self._looked_at, self._users = looked_at, users or {}
         self._gils, self._wait, self._inside, self._natives = gils, wait, inside, natives or {}
 
     def native_ids(self):
         return self._natives
+
+    def looked_at(self, _tid):
+        return self._looked_at
+
+    def users_of(self, address):
+        return self._users.get(address, ())
+
+    def tid_of_ident(self, ident):
+        return ident
 
     def gils(self):
         return self._gils
@@ -153,6 +187,12 @@ class Python:
 
     def inside_with(self, _semaphore):
         return self._inside
+
+    def inside_try(self, _semaphore, waiter):
+        return [tid for tid, number in self._inside_try if number or tid != waiter]
+
+    def inside_object(self, address):
+        return self._inside_objects.get(address, ())
 
     def tid_of_state(self, address):
         return {0xAA: 2}.get(address)

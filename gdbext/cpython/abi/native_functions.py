@@ -50,6 +50,12 @@ READS_PROMPT = (
 )
 """Wait for a line that a person types at the interpreter's prompt (Parser/myreadline.c, Python/pythonrun.c)."""
 
+RUNS_SIGNAL_HANDLERS = ("_PyErr_CheckSignalsTstate", "PyErr_CheckSignals", "handle_signals", "_PyErr_CheckSignals")
+"""Between two instructions of the main thread, or in a blocking call, they call Python's handlers of signals."""
+RUNS_FINALIZERS = ("PyObject_CallFinalizer", "PyObject_CallFinalizerFromDealloc", "slot_tp_finalize")
+RUNS_WEAKREF_CALLBACKS = ("PyObject_ClearWeakRefs", "handle_weakrefs", "handle_callback", "handle_weakref_callbacks")
+"""Functions that call Python code in the middle of other code (Modules/signalmodule.c, Objects/object.c,
+Objects/weakrefobject.c, Python/gc.c)."""
 FATAL_ERROR = (
     "Py_FatalError",
     "_Py_FatalErrorFunc",  # 3.9 and later

@@ -27,6 +27,8 @@ CONDITION_WAIT = "wait"
 """threading.Condition.wait: gives up the condition's lock while it waits."""
 CONDITION_LOCK = "_lock"
 """The attribute of a Condition with its lock."""
+CONDITION_WAITERS = "_waiters"
+"""The attribute of a Condition with those who wait for it."""
 CONDITION_WAITER = "waiter"
 """The local variable of Condition.wait with the lock that it sleeps on."""
 SHUTDOWN = "_shutdown"
@@ -48,11 +50,14 @@ WAITING_FUNCTIONS = frozenset({
     ("threading.py", "__enter__"), ("threading.py", "_acquire_restore"), ("threading.py", "join"),
     ("threading.py", "_wait_for_tstate_lock"), ("threading.py", "_shutdown"),
     ("queue.py", "get"), ("queue.py", "put"), ("queue.py", "join"),
-    ("_base.py", "result"), ("_base.py", "exception"),
+    ("_base.py", "result"), ("_base.py", "exception"), ("pool.py", "wait"), ("pool.py", "get"), ("pool.py", "next"),
     ("<frozen importlib._bootstrap>", "acquire"), ("<frozen importlib._bootstrap>", "__enter__"),
     ("<frozen importlib._bootstrap>", "_lock_unlock_module"),
 })  # fmt: skip
 """(file, function) of frames that only wait."""
+
+POOL_RESULT_ATTRIBUTES = ("_pool", "_job", "_cache")
+"""Attributes of multiprocessing.pool's ApplyResult, MapResult and IMapIterator."""
 
 OBJECT_KINDS = (
     (Waitable.THREAD, ("_target", "_ident")),
@@ -61,6 +66,7 @@ OBJECT_KINDS = (
     (Waitable.EVENT, ("_flag", "_cond")),
     (Waitable.SEMAPHORE, ("_value", "_cond")),
     (Waitable.FUTURE, ("_condition", "_waiters")),
+    (Waitable.POOL_RESULT, POOL_RESULT_ATTRIBUTES),
     (Waitable.CONDITION, ("_waiters", "_lock")),
     (Waitable.QUEUE, ("unfinished_tasks", "not_empty")),
     (Waitable.RLOCK, ("_block", "_owner", "_count")),
@@ -96,5 +102,22 @@ FEEDER_IDLES = ("threading.py", "wait")
 
 PROCESS_POPEN = "_popen"
 """The attribute of multiprocessing.process.BaseProcess with what was started."""
+PROCESS_PARENT = "_parent_pid"
+"""An attribute of every multiprocessing.process.BaseProcess."""
 POPEN_PID = "pid"
-"""The attribute of multiprocessing.popen_fork.Popen with the child's process id."""
+"""The attribute of multiprocessing.popen_fork.Popen and of subprocess.Popen with the child's process id."""
+POPEN_ARGUMENTS = "args"
+"""The attribute of subprocess.Popen with the command."""
+PATH_TYPES = frozenset({"PosixPath", "PurePosixPath", "Path", "PurePath"})
+"""Types of pathlib, whose instances have slots and no dict."""
+
+POOL_PROCESSES = "_pool"
+"""The attribute of multiprocessing.pool.Pool with its list of worker processes, and of its results with the pool."""
+EXECUTOR_MANAGER_CALL = ("process.py", "wait_result_broken_or_wakeup")
+"""The method of concurrent.futures.process._ExecutorManagerThread in which it waits (3.9 and later)."""
+OLD_EXECUTOR_MANAGER = "_queue_management_worker"
+"""The function of that thread in 3.8, with the attributes of later versions as local variables."""
+EXECUTOR_ITEMS = "pending_work_items"
+"""Its dict of _WorkItem by number, each with the ``future`` of its result."""
+EXECUTOR_PROCESSES = "processes"
+"""Its dict of worker processes by pid."""

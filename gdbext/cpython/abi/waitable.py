@@ -17,6 +17,7 @@ class Waitable(Enum):
     QUEUE = "queue"
     SIMPLE_QUEUE = "simplequeue"
     FUTURE = "future"
+    POOL_RESULT = "multiprocessing.pool's result"
     THREAD = "thread"
     IMPORT = "import"
     """The lock of a module that another thread imports."""

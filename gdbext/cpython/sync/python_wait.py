@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
+from gdbext.cpython.sync.process_pools import executor_workers, pool_workers
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
@@ -40,6 +41,8 @@ class PythonWait(NamedTuple):
     reacquiring: bool = False
     owner_ident: int | None = None
     owner_tid: int | None = None
+    pids: tuple[int, ...] = ()
+    """The worker processes that owe the result."""
 
 
 def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
@@ -79,7 +82,15 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     if lock is None and futex is not None:
         lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
     owner = _owner(runtime, kind, address, lock)
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, runtime.tid_of_ident(owner) if owner else None)
+    tid = runtime.tid_of_ident(owner) if owner else None
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, _workers(runtime, kind, address, owner))
+
+
+def _workers(runtime: PythonRuntime, kind: Waitable, address: int, owner: int | None) -> tuple[int, ...]:
+    """Pids of the processes that owe a result, where no thread does."""
+    if kind is Waitable.POOL_RESULT:
+        return pool_workers(runtime, address)
+    return executor_workers(runtime, address) if kind is Waitable.FUTURE and owner is None else ()
 
 
 def _is_waiting(frame: PythonFrame) -> bool:

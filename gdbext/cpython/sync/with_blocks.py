@@ -25,13 +25,18 @@ _FRAMES = 200
 """Innermost Python frames that are read."""
 _TABLE_LIMIT = 1 << 20
 _DEPTH_LIMIT = 1000
+_NAMES_OF_FUNCTIONS = {
+    "method_descriptor": ("PyDescrObject", "d_name"), "function": ("PyFunctionObject", "func_name"),
+}  # fmt: skip
+"""Type of a function object → where its name is."""
 _BLOCKS = 20
 """CO_MAXBLOCKS (cpython/code.h)."""
 _BLOCK_SIZE, _BLOCK_LEVEL = 12, 8  # sizeof(PyTryBlock): three ints, b_level is the last
 
 
 def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
-    """The locks (Lock, RLock) inside whose ``with`` block the thread is, innermost first. Raises nothing.
+    """The locks (Lock, RLock, also those of a Condition) inside whose ``with`` block the thread is, innermost first.
+    Raises nothing.
 
     Not among them: a lock that a Condition.wait further in has given up, and those of functions that mention
     ``release``, which may have let go of them inside the block.
@@ -41,12 +46,42 @@ def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
     for frame in runtime.frames.stack(state).frames[:_FRAMES]:
         try:
             given_up.update(_given_up(runtime, frame))
-            locks = [lock for lock in _locks_of(runtime, frame) if lock.address not in given_up]
+            managers = list(_entered(runtime, frame))
+            locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock is not None]
+            locks = [lock for lock in locks if lock.address not in given_up]
             if locks and not _mentions_release(runtime, frame):
                 found.extend(locks)
         except GdbextError:
             continue
     return found
+
+
+def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
+    """All objects inside whose ``with`` block the thread is: a Semaphore for example. Raises nothing."""
+    found: list[int] = []
+    for frame in runtime.frames.stack(state).frames[:_FRAMES]:
+        try:
+            found.extend(_entered(runtime, frame))
+        except GdbextError:
+            continue
+    return found
+
+
+def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+    """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first.
+
+    Raises MemoryFault, BadData.
+    """
+    return list(_entered(runtime, frame))
+
+
+def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
+    """The lock that a context manager is, or that a Condition has; None for any other."""
+    lock = read_lock(runtime, manager)
+    if lock is not None:
+        return lock
+    own = runtime.dicts.attribute(manager, stdlib.CONDITION_LOCK)
+    return read_lock(runtime, own) if own and runtime.dicts.attribute(manager, stdlib.CONDITION_WAITERS) else None
 
 
 def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
@@ -65,40 +100,45 @@ def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
     return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
 
 
-def _locks_of(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[LockState]:
+def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The context managers whose ``with`` block the frame is in, the outermost first. Raises MemoryFault, BadData."""
     depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
     if not depth:
         return
     previous = 0
     for slot in objects_at(runtime, value_stack(runtime, frame), depth):
-        lock = _lock_of_exit(runtime, previous, slot)
-        if lock is not None:
-            yield lock
+        manager = _manager_of_exit(runtime, previous, slot)
+        if manager:
+            yield manager
         previous = slot
 
 
-def _lock_of_exit(runtime: PythonRuntime, previous: int, address: int) -> LockState | None:
-    """The lock whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it."""
+def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int:
+    """The object whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it; else 0."""
     if address & 7 or address < 4096:
-        return None
+        return 0
     form = runtime.layout.abi.frames
+    memory, offset = runtime.memory, runtime.layout.offset
     try:
         if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
-            return read_lock(runtime, address) if _is_exit(runtime, previous) else None
-        if runtime.objects.type_of(address).name != "builtin_function_or_method":
-            return None
-        owner = runtime.memory.u64(address + runtime.layout.offset("PyCFunctionObject", "m_self"))
+            return address if _is_exit(runtime, previous) else 0
+        kind = runtime.objects.type_of(address).name
+        if kind == "builtin_function_or_method":
+            return memory.u64(address + offset("PyCFunctionObject", "m_self"))
+        if kind == "method" and _is_exit(runtime, memory.u64(address + offset("PyMethodObject", "im_func"))):
+            return memory.u64(address + offset("PyMethodObject", "im_self"))
     except GdbextError:
-        return None
-    return read_lock(runtime, owner) if owner else None
+        pass  # what is left over on a stack need not be an object
+    return 0
 
 
 def _is_exit(runtime: PythonRuntime, address: int) -> bool:
-    """A method of a built-in type called ``__exit__``. Raises MemoryFault, BadData."""
-    if not address or runtime.objects.type_of(address).name != "method_descriptor":
+    """A function, or a method of a built-in type, called ``__exit__`` or ``__aexit__``. Raises MemoryFault, BadData."""
+    kind = runtime.objects.type_of(address).name if address else ""
+    if kind not in _NAMES_OF_FUNCTIONS:
         return False
-    name = runtime.memory.u64(address + runtime.layout.offset("PyDescrObject", "d_name"))
-    return runtime.objects.text_equals(name, "__exit__")
+    name = runtime.memory.u64(address + runtime.layout.offset(*_NAMES_OF_FUNCTIONS[kind]))
+    return any(runtime.objects.text_equals(name, each) for each in ("__exit__", "__aexit__"))
 
 
 def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
@@ -109,13 +149,25 @@ def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
     return _depth_by_exception_table(runtime, frame, form)
 
 
+def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
+    """The frame is inside a ``try`` or ``with`` block. Raises MemoryFault, BadData."""
+    form = runtime.layout.abi.frames
+    if isinstance(form, FrameObjects):
+        return 0 < runtime.memory.i32(frame.address + runtime.layout.offset("PyFrameObject", "f_iblock")) <= _BLOCKS
+    return bool(_depths(runtime, frame, form))
+
+
 def _depth_by_exception_table(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> int:
+    return max(_depths(runtime, frame, form), default=0)
+
+
+def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
+    """The depths of all entries of the exception table that the current instruction is in."""
     memory, offset = runtime.memory, runtime.layout.offset
     instruction = memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
     at = instruction - runtime.codes.get(frame.code).bytecode
     table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
-    depths = [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
-    return max(depths, default=0)
+    return [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
 
 
 def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:

@@ -60,6 +60,17 @@ def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
     return _slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
 
 
+def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Where in its code the frame is: f_lasti, or the address of an instruction; 0 where it cannot be read."""
+    form, offset = runtime.layout.abi.frames, runtime.layout.offset
+    try:
+        if isinstance(form, FrameObjects):
+            return runtime.memory.u32(frame.address + offset("PyFrameObject", "f_lasti"))
+        return runtime.memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+    except GdbextError:
+        return 0
+
+
 def _slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,11 @@ import gdb
 
 from gdbext.debuggers.gdb.target import GdbTarget
 from gdbext.errors import TargetGone, UsageError
+from gdbext.live.host import run_for
 from gdbext.targets.brief_stop import BriefStop
 
 if TYPE_CHECKING:
-    from gdbext.live.host import Pause
+    from gdbext.live.host import Pause, Watch
     from gdbext.targets.base import Target
 
 
@@ -29,12 +29,12 @@ def pause_of(target: Target) -> Pause:
             help=f"detach, then: scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5",
         )
 
-    def pause(seconds: float) -> Target:
+    def pause(seconds: float, watch: Watch) -> Target:
         selected = gdb.selected_thread()
         number = selected.num if selected is not None else 1
         try:
             gdb.execute("detach", to_string=True)
-            time.sleep(seconds)
+            run_for(seconds, watch)
             gdb.execute(f"attach {target.pid}", to_string=True)
         except gdb.error as error:
             raise TargetGone(f"process {target.pid} could not be attached again: {error}") from error
@@ -46,9 +46,9 @@ def pause_of(target: Target) -> Pause:
     return pause
 
 
-def _look_again(pid: int, seconds: float) -> Target:
+def _look_again(pid: int, seconds: float, watch: Watch) -> Target:
     """The process runs already."""
     from gdbext.debuggers.gdb.batch import brief_stop
 
-    time.sleep(seconds)
+    run_for(seconds, watch)
     return brief_stop(pid)

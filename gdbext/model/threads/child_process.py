@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,14 +36,29 @@ class ChildProcess(NamedTuple):
     name: str = ""
     state: ProcessState | None = None
     waits_for_us: PipeWait | None = None
+    ending: str = ""
+    """How it ended, where it has: ``killed by SIGKILL``, ``exit status 1``."""
+    command: str = ""
+    """Its command line."""
+    call: str = ""
+    """The system call that its main thread is in, "" where it runs or that is not known."""
 
     @property
     def label(self) -> str:
         """``124 (python, stopped)``."""
         state = self.state.value if self.state is not None else ""
         waits = self.waits_for_us.phrase if self.waits_for_us is not None else ""
-        details = ", ".join(filter(None, (self.name, state, waits)))
+        details = ", ".join(filter(None, (self.name, state, self.ending, waits)))
         return f"{self.pid} ({details})" if details else str(self.pid)
+
+    @property
+    def doing(self) -> str:
+        """What it does, in a few words: ``in futex``, ``stopped``, ``ended, not waited for: killed by SIGKILL``."""
+        if self.state is not None:
+            return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
+        if self.waits_for_us is not None:
+            return self.waits_for_us.phrase
+        return f"in {self.call}" if self.call else "runs"
 
     @property
     def is_stopped(self) -> bool:
@@ -50,6 +66,19 @@ class ChildProcess(NamedTuple):
         return self.state is ProcessState.STOPPED
 
     @property
+    def reads_from_us(self) -> bool:
+        """It is blocked until the examined process, or who else has that pipe, writes into it."""
+        return self.waits_for_us is not None and not self.waits_for_us.writes
+
+    @property
     def writes_to_us(self) -> bool:
         """It is blocked until the examined process reads from a pipe."""
         return self.waits_for_us is not None and self.waits_for_us.writes
+
+
+def listed(processes: Sequence[ChildProcess], limit: int = 8) -> str:
+    """``124 (python), 125 and 126``."""
+    labels = [each.label for each in processes[:limit]]
+    if len(processes) > limit:
+        return f"{', '.join(labels)} and {len(processes) - limit} more"
+    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1]))) if labels else ""

@@ -10,9 +10,12 @@ class Progress(Enum):
     """The value is the word of the JSON report."""
 
     MOVED = "moved"
+    SAME_PLACE = "same-place"
+    """It was at one place each time, but did something in between: it may have moved and come back."""
     SPINNING = "spinning"
     """It used the processor without leaving one place."""
     STUCK = "stuck"
+    """Nothing that is measured changed: it stands still."""
     NEW = "new"
     """It was not there at first."""
     ENDED = "ended"
@@ -23,3 +26,7 @@ class ThreadProgress(NamedTuple):
 
     tid: int
     progress: Progress
+    moved: tuple[str, ...] = ()
+    """What changed between the samples; for people."""
+    place: str = ""
+    """The function in which a thread spins, with its library."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gdbext.model.absent import Absent
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
     from gdbext.model.dispatch.dispatch_state import DispatchState
+    from gdbext.model.threads.event_loop import EventLoop
     from gdbext.model.threads.frame import Frame
     from gdbext.model.threads.pool import Pool
     from gdbext.model.threads.wait import Resource, Wait
@@ -47,6 +48,8 @@ class ThreadReport(NamedTuple):
     """The pool whose idle worker this thread is, None for any other thread."""
     tls: DispatchState | None = None
     """The thread-local state of dispatch; None unless asked for."""
+    loop: EventLoop | None = None
+    """The event loop of asyncio that this thread runs."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 

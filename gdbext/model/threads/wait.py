@@ -10,7 +10,9 @@ from gdbext.model.threads.wait_kind import Naming, WaitKind
 if TYPE_CHECKING:
     from gdbext.model.threads.child_process import ChildProcess
     from gdbext.model.threads.collective_wait import CollectiveWait
+    from gdbext.model.threads.peer import Peer
     from gdbext.model.threads.pool import MissingWorkers
+    from gdbext.model.threads.self_wait import SelfWait
 
 
 class Resource(NamedTuple):
@@ -67,8 +69,18 @@ class Wait(NamedTuple):
     """Another process may end it: the object is in memory that both have."""
     set_by_handlers: bool = False
     """Programs set such an object in signal handlers while their main thread waits for it."""
+    self_wait: SelfWait | None = None
+    """Why a thread waits for what it holds itself, where other code interrupted its own."""
     children: tuple[ChildProcess, ...] = ()
     """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    peer: Peer | None = None
+    """What is at the other end, where it is known."""
+    expects: tuple[int, ...] = ()
+    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    looks_for: str = ""
+    """What a thread that sleeps looks at between two sleeps; for people."""
+    looks_outside: bool = False
+    """What it looks at is a file."""
     seconds: float | None = None
     """How long a sleep takes from now on, None where that is not known."""
     collective: CollectiveWait | None = None
@@ -91,9 +103,15 @@ class Wait(NamedTuple):
         if self.collective is not None:
             return self.collective.phrase
         if traits.naming is Naming.ALONE:
-            return traits.doing.format(resource.name or traits.unnamed)
+            text = traits.doing.format(resource.name or traits.unnamed)
+            return f"{text} and looks again and again at {self.looks_for}" if self.looks_for else text
         text = traits.doing.format(resource.phrase)
         return f"{text} (with mutex {self.companion.address:#x})" if self.companion is not None else text
+
+    @property
+    def wakes_by_itself(self) -> bool:
+        """A timed wait that begins again when its time is over, as that for the GIL does every 5 ms."""
+        return self.timed and not self.kind.traits.timeout_ends_it
 
     @property
     def ends_by_itself(self) -> bool:

@@ -10,6 +10,7 @@ from gdbext.model.dispatch.dispatch_frame import DispatchFrame, Kernel
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.report import SCHEMA, Report
 from gdbext.model.target_report import TargetReport
+from gdbext.model.threads.event_loop import AsyncTask
 from gdbext.model.threads.frame import Frame
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.model.threads.wait import Resource, Wait
@@ -97,9 +98,23 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         from gdbext.render.json import dispatch_state_document
 
         value["tls"] = dispatch_state_document.document(thread.tls)
+    if thread.loop is not None:
+        value["tasks"] = [_task(task) for task in thread.loop.tasks]
     if thread.frames:
         value["frames"] = [_frame(frame) for frame in thread.frames]
     return value
+
+
+def _task(task: AsyncTask) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "address": f"{task.address:#x}",
+        "state": task.state.value,
+        "awaits": task.awaits,
+        "needs": [f"{address:#x}" for address in task.needs],
+        "timed": task.timed,
+        "frames": [_frame(frame) for frame in task.frames],
+    }
 
 
 def resource(held: Resource) -> dict[str, Any]:
@@ -118,7 +133,19 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         "timed": wait.timed,
         "evidence": list(wait.evidence),
         **({"collective": plain(wait.collective)} if wait.collective is not None else {}),
+        **_peer(wait),
+        **({"looks_for": wait.looks_for} if wait.looks_for else {}),
     }
+
+
+def _peer(wait: Wait) -> dict[str, Any]:
+    """Only where something is known of the other end."""
+    peer = wait.peer
+    if peer is None:
+        return {}
+    known = {"address": peer.address, "state": peer.state, "name": peer.name}
+    texts = {key: text for key, text in known.items() if text}
+    return {"peer": {"kind": peer.kind.value, **texts, "pids": [each.pid for each in peer.processes], "own": peer.own}}
 
 
 def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdbext.glibc.sync_objects import Semaphore
+from gdbext.model.threads.child_process import listed
 from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
@@ -20,12 +21,24 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if thread.first(FunctionTag.SEMAPHORE, within=_NEAR) is None and not _is_semaphore(thread, futex):
         return None
     external = futex.shared and thread.is_shared(futex.address)
-    name = "shared between processes" if external else thread.process.name_at(futex.address)
+    name = _shared_with(thread, futex.address) if external else thread.process.name_at(futex.address)
     evidence = f"semaphore {futex.address:#x}: a semaphore has no owner, any thread may post it"
     return Wait(
         Resource(WaitKind.SEMAPHORE, futex.address, name), timed=futex.timed, evidence=(evidence,),
         handover=_has_tokens(thread, futex.address), external=external,
     )  # fmt: skip
+
+
+def _shared_with(thread: ThreadSnapshot, address: int) -> str:
+    """Which other processes have it: who took it need not live any more."""
+    name, process = "shared between processes", thread.process
+    mapping = process.modules.mapping_at(address)
+    sharers = process.outside.sharers(mapping) if process.outside is not None and mapping is not None else None
+    if sharers is None:
+        return name
+    if not sharers:
+        return f"{name}, but no other process that has it is alive: whoever took it has ended without releasing it"
+    return f"{name}; alive are {listed(sharers)}"
 
 
 def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
+from gdbext.model.threads.self_wait import SelfWait
 from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import FutexWait, futex_wait
+from gdbext.waits.python import lock_owners, worker_processes
 from gdbext.waits.snapshot import ThreadSnapshot
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _MEANINGS = {
     Waitable.QUEUE: _Meaning(WaitKind.QUEUE, "queue.Queue"),
     Waitable.SIMPLE_QUEUE: _Meaning(WaitKind.QUEUE, "queue.SimpleQueue", set_by_handlers=True),
     Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
+    Waitable.POOL_RESULT: _Meaning(WaitKind.CONDVAR, "a result of multiprocessing.Pool"),
     Waitable.THREAD: _Meaning(WaitKind.JOIN),
     Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
 }
@@ -64,13 +67,29 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
     if meaning.kind is WaitKind.JOIN:
         return _join(futex, found, meaning.name, evidence)
+    if found.pids and not free:
+        return worker_processes.for_result(thread, found, meaning.name, futex.timed, evidence)
     resource = Resource(meaning.kind, found.address, meaning.name)
+    inside = python.inside_object(found.address) if python is not None and meaning.kind is WaitKind.SEMAPHORE else ()
+    if len(inside) == 1 and not free:
+        seen = f"thread {inside[0]} is inside a with statement of it"
+        return Wait(resource, Owner(inside[0]), Certainty.INFERRED, futex.timed, (evidence, seen))
     if found.kind is Waitable.FUTURE and found.owner_tid is not None and not free:
         job = f"thread {found.owner_tid} runs its job"
         return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence, job))
+    if found.kind is Waitable.FUTURE and not free and _is_owed_by_own_loop(thread, found.address):
+        owed = "a callback that is due in the event loop of this very thread has the future"
+        mine = Owner(thread.tid)
+        return Wait(resource, mine, Certainty.EXACT, futex.timed, (evidence, owed), self_wait=SelfWait.EVENT_LOOP)
     return Wait(
         resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers
     )
+
+
+def _is_owed_by_own_loop(thread: ThreadSnapshot, future: int) -> bool:
+    python = thread.process.python
+    in_a_loop = any("/asyncio/" in frame.file for frame in thread.python)
+    return in_a_loop and python is not None and python.owed_by_own_loop(thread.tid, future)
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
@@ -104,20 +123,7 @@ def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: st
     evidence = f"semaphore {futex.address:#x} of a Python lock, which records no owner"
     if free:
         return Wait(resource, handover=True, evidence=(evidence, "it is free now"))
-    python = thread.process.python
-    inside = set(python.inside_with(futex.address)) if python is not None else set()
-    holders = [tid for tid in inside - {thread.tid} if not _waits_for(thread, tid, futex.address)]
-    holders = holders or [tid for tid in inside if tid == thread.tid]
-    if len(holders) != 1:
-        return Wait(resource, timed=futex.timed, evidence=(evidence,))
-    seen = f"thread {holders[0]} is inside a with statement of this lock"
-    return Wait(resource, Owner(holders[0]), Certainty.INFERRED, futex.timed, (evidence, seen))
-
-
-def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
-    other = thread.process.thread(tid)
-    futex = futex_wait(other.syscall) if other is not None else None
-    return futex is not None and futex.address == address
+    return lock_owners.with_owner(thread, futex, resource, evidence)
 
 
 def _join(futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.child_process import ChildProcess, listed
 from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.torch.state.data_loader import LOADER_DEPTH, is_loader_file, loader_workers
@@ -15,7 +15,6 @@ from gdbext.waits.snapshot import ThreadSnapshot
 
 _BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
 """What the loader waits in, from version to version."""
-_SHOWN = 8
 
 
 def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
@@ -25,7 +24,7 @@ def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return wait
     known = thread.process.outside.children() if thread.process.outside is not None else {}
     workers = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
-    name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {_listed(workers)}"
+    name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {listed(workers)}"
     evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
     resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
     return wait._replace(resource=resource, evidence=evidence, children=workers)
@@ -37,10 +36,3 @@ def _worker_pids(thread: ThreadSnapshot) -> Sequence[int]:
     if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
         return ()
     return loader_workers(python.runtime, python.states(thread.tid))
-
-
-def _listed(workers: tuple[ChildProcess, ...]) -> str:
-    labels = [worker.label for worker in workers[:_SHOWN]]
-    if len(workers) > _SHOWN:
-        return f"{', '.join(labels)} and {len(workers) - _SHOWN} more"
-    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))

@@ -141,6 +141,7 @@ def put(document: dict[str, Any], place: tuple[str | int, ...], value: Any) -> d
     return changed
 
 
+WENT = {"tid": 1, "progress": "went", "moved": [], "place": ""}
 FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("verdict", "kind"), "deadlok", "document.verdict.kind is 'deadlok', not one of"),
     (("verdict", "kind"), "note", "document.verdict.kind is 'note', not one of"),
@@ -156,7 +157,7 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("errors",), [{"what": "", "where": "", "why": "", "help": ""}], "document.errors[0].what is '', not long enough"),
     (("findings",), None, "document.findings is None, not of type array"),
     (("sections",), {}, "document.sections is not allowed"),
-    (("samples",), {"count": 2, "seconds": 1, "threads": [{"tid": 1, "progress": "went"}]}, "'went', not one of"),
+    (("samples",), {"count": 2, "seconds": 1, "threads": [WENT]}, "'went', not one of"),
 ]
 
 

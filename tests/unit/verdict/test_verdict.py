@@ -8,6 +8,7 @@ from analysis_facts import step, thread, wait
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.finding_kind import FindingKind
+from gdbext.model.threads.child_process import ChildProcess
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.thread_report import RunState
 from gdbext.verdict import recursion
@@ -130,13 +131,39 @@ def test_no_all_clear_while_a_wait_is_not_understood():
     judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
     assert judged.verdict.finding.kind is FindingKind.IDLE
     assert "cannot be excluded" in judged.verdict.finding.summary
-    assert judged.verdict.finding.threads == (2,)
+    assert judged.verdict.finding.threads == (1, 2)
 
 
 def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
     found = verdict(thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x2000)))
     assert found.kind is FindingKind.BLOCKED
     assert "not known" in found.summary
+
+
+def test_the_main_thread_is_followed_to_another_process():
+    loader = thread(2, wait("io", name="read on fd 5"))
+    found = verdict(thread(1, wait("queue", name="queue.Queue", timed=True, expects=(2,))), loader)
+    assert (found.kind, found.threads) == (FindingKind.WAITING_EXTERNAL, (1, 2))
+    assert found.summary.endswith("which thread 2 uses, too; thread 2 waits in read on fd 5.")
+
+
+def test_the_main_thread_is_followed_to_a_thread_that_runs():
+    judged = judge(Observations([thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3)], 1))
+    assert (judged.verdict.finding.kind, judged.verdict.finding.threads) == (FindingKind.IDLE, (1, 3))
+    assert judged.verdict.finding.summary.endswith("thread 3 runs.")
+    assert not judged.findings
+
+
+@pytest.mark.parametrize(("more", "kind"), [
+    ({"looks_for": "the file /lock", "looks_outside": True}, "waiting-external"),
+    ({"looks_for": "the process 7", "children": (ChildProcess(7),)}, "waiting-external"),
+    ({"looks_for": "stopped (which is False)"}, "idle"),
+    ({}, "idle"),
+])  # fmt: skip
+def test_a_loop_that_sleeps_waits_for_what_it_looks_at(more, kind):
+    found = verdict(thread(1, wait("sleep", timed=True, **more)))
+    assert found.kind.value == kind
+    assert more.get("looks_for", "sleeps") in found.summary
 
 
 def test_a_timed_cycle_is_a_note_only():

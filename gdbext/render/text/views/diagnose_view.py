@@ -12,11 +12,20 @@ from gdbext.model.threads.wait_edge import WaitEdge
 from gdbext.model.threads.wait_kind import Relation
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import headline, thread_lines
-from gdbext.render.text.views.threads_view import finding_lines, folded, python_lines, state_text, verdict_lines
+from gdbext.render.text.views.threads_view import (
+    finding_lines,
+    folded,
+    python_lines,
+    python_stack_lines,
+    state_text,
+    verdict_lines,
+)
 
 _MAX_OTHERS = 12
 _MAX_PATHS = 2
 _MAX_FINDINGS = 5
+_MAX_CHILDREN = 16
+_MAX_COMMAND = 160
 _MAX_PATH_LINES = 48
 
 
@@ -35,11 +44,37 @@ def render(report: Report, style: Style) -> Iterator[str]:
     yield from _paths(involved, style, report)
     yield from _other_findings(report, style)
     yield from _other_threads(report.threads, involved, style)
+    yield from _children(report, style)
     if verdict.advice:
         yield ""
         yield style("What to try next", "bold")
         for line in verdict.advice:
             yield f"  - {escape(line)}"
+
+
+def _children(report: Report, style: Style) -> Iterator[str]:
+    """The child processes with what each of them does."""
+    if not report.sections:
+        return
+    from gdbext.model.sections.children_section import ChildrenSection
+
+    section = report.find_section(ChildrenSection)
+    if section is None:
+        return
+    yield ""
+    yield style("Child processes", "bold")
+    for child in section.children[:_MAX_CHILDREN]:
+        yield f"  {escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
+        if child.summary:
+            yield escape(f"      {child.verdict + ': ' if child.verdict else ''}{child.summary}")
+        if child.line:
+            yield escape(f"      at {child.line}")
+    if len(section.children) > _MAX_CHILDREN:
+        yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
+
+
+def _shortened(command: str) -> str:
+    return command if len(command) <= _MAX_COMMAND else f"{command[: _MAX_COMMAND - 1]}…"
 
 
 def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
@@ -80,11 +115,19 @@ def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> It
         yield from lines[:_MAX_PATH_LINES]
         if len(lines) > _MAX_PATH_LINES:
             yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
-    for thread in involved:
+    pid = report.target.pid if report.target is not None else 0
+    for thread in _with_main(involved, report.threads, pid):
         if not thread.dispatch and thread.python_line:
             yield ""
             yield style(headline(thread), "bold")
-            yield from (f"      {line}" for line in python_lines(thread, style, report.sources))
+            lines_of = python_stack_lines if thread.tid == pid else python_lines
+            yield from (f"      {line}" for line in lines_of(thread, style, report.sources))
+
+
+def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:
+    """The threads, and the main thread behind them: what it does is what a user came for."""
+    main = [thread for thread in threads if thread.tid == pid and thread not in involved]
+    return [*involved, *main]
 
 
 def _other_findings(report: Report, style: Style) -> Iterator[str]:

@@ -15,6 +15,8 @@ from gdbext.render.text.views.bt_view import source_text, thread_lines, title
 from gdbext.verdict import phrasing
 
 _MAX_NAMES = 6
+_MAX_FRAMES = 14
+_MAX_TASKS = 200
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -64,7 +66,7 @@ def folded(threads: Sequence[ThreadReport]) -> list[list[ThreadReport]]:
 def _fold_key(thread: ThreadReport) -> object:
     if thread.pool is not None:
         return ("pool", thread.pool)
-    if thread.signal or thread.holds or not thread.stack_key or thread.notes:
+    if thread.signal or thread.holds or thread.loop is not None or not thread.stack_key or thread.notes:
         return thread.tid
     wait = thread.wait
     kind = (wait.resource.kind, wait.resource.name, wait.owners, wait.handover) if wait is not None else None
@@ -85,6 +87,7 @@ def _group_lines(
     yield from (f"    {line}" for line in python_lines(first, style))
     if first.holds:
         yield f"    holds {escape(phrasing.listed([held.phrase for held in first.holds], 8))}"
+    yield from (f"    {line}" for line in _task_lines(first))
     if first.wait is not None and why:
         for text in first.wait.evidence:
             yield style(f"    because: {escape(text)}", "dim")
@@ -92,6 +95,21 @@ def _group_lines(
         yield style(f"    note: {escape(note)}", "yellow")
     if first.frames:
         yield from list(thread_lines(first, style, why))[1:]
+
+
+def _task_lines(thread: ThreadReport) -> Iterator[str]:
+    """The tasks of the thread's event loop: what each does, and where."""
+    loop = thread.loop
+    if loop is None:
+        return
+    ready = f", {loop.ready} callbacks due" if loop.ready is not None else ""
+    yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} tasks{ready}"
+    for task in loop.tasks[:_MAX_TASKS]:
+        yield f"  {escape(task.name)}: {escape(task.awaits or task.state.value)}"
+        for number, frame in enumerate(task.frames):
+            yield f"      {'from' if number else 'at'} {escape(frame.place)}"
+    if len(loop.tasks) > _MAX_TASKS:
+        yield f"  … and {len(loop.tasks) - _MAX_TASKS} more"
 
 
 def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
@@ -103,6 +121,20 @@ def python_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_S
     if own is not None and own is not innermost:
         yield f"from {escape(own.place)}"
         yield from source_text(own, style, sources)
+
+
+def python_stack_lines(thread: ThreadReport, style: Style, sources: SourceLines = NO_SOURCES) -> Iterator[str]:
+    """The Python frames from the innermost one on, each with its source; of a long stack those in the middle are left
+    out."""
+    frames = thread.python
+    left_out = len(frames) - _MAX_FRAMES
+    for number, frame in enumerate(frames):
+        if left_out > 1 and _MAX_FRAMES // 2 <= number < _MAX_FRAMES // 2 + left_out:
+            if number == _MAX_FRAMES // 2:
+                yield f"… {left_out} more: dispatch-bt --native --thread {thread.tid}"
+            continue
+        yield f"{'from' if number else 'at'} {escape(frame.place)}"
+        yield from source_text(frame, style, sources)
 
 
 def _title(group: Sequence[ThreadReport]) -> str:

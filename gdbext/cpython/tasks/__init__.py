@@ -1,0 +1,1 @@
+"""asyncio in memory: event loops, their tasks, and what each task awaits."""

@@ -1,0 +1,230 @@
+"""The event loops of asyncio and their tasks.
+
+asyncio keeps all tasks in weak sets of its module ``asyncio.tasks`` (_all_tasks up to 3.11, _scheduled_tasks and
+_eager_tasks in 3.12 and 3.13), and those that run now in _current_tasks (Lib/asyncio/tasks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.cpython.sync.with_blocks import entered_in
+from gdbext.cpython.tasks.containers import deque_items, set_items
+from gdbext.cpython.tasks.coroutines import coroutine_chain
+from gdbext.cpython.tasks.task_layout import TASK_LAYOUTS, TaskLayout
+from gdbext.cpython.threads.namespaces import attributes
+from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.thread_names import module_global
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.python_frame import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.thread_state import Interpreter
+
+_MODULE = "asyncio.tasks"
+_WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
+_EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
+_TASKS = 10_000
+_CELLS = 16
+_DONE = frozenset({"FINISHED", "CANCELLED"})
+_HANDLE_WORDS = 8
+"""Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
+
+
+class RunningTask(NamedTuple):
+    """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
+    the object that the innermost one awaits, ``waiter`` the future that will wake the task (0 for one that is about to
+    run), ``subject`` is ``self`` of the innermost coroutine, ``entered`` the objects inside whose ``async with`` it is,
+    ``delay`` and ``descriptor`` are those of a sleep and of a wait for a socket."""
+
+    address: int
+    name: str
+    loop: int
+    frames: tuple[PythonFrame, ...]
+    waiter: int
+    awaited: int
+    subject: int
+    entered: tuple[int, ...]
+    delay: float | None = None
+    descriptor: int | None = None
+
+
+class RunningLoop(NamedTuple):
+    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where the loop does not keep it
+    (uvloop); ``ready`` how many callbacks are due, None where that is not known; ``current`` the task that runs."""
+
+    address: int
+    kind: str
+    ident: int | None
+    ready: int | None
+    current: int
+    tasks: tuple[RunningTask, ...]
+
+
+def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
+    """All loops that have tasks, or run one. Raises nothing; what cannot be read is left out."""
+    layout = TASK_LAYOUTS.get(runtime.layout.abi.version)
+    found: list[RunningLoop] = []
+    for interpreter in _interpreters(runtime):
+        current = dict(_current(runtime, interpreter))
+        tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
+        for address in list(_all_tasks(runtime, interpreter))[:_TASKS]:
+            task = _task(runtime, layout, address, running=address in current.values())
+            if task is not None:
+                tasks.setdefault(task.loop, []).append(task)
+        found += [_loop(runtime, loop, current.get(loop, 0), tuple(each)) for loop, each in tasks.items()]
+    return found
+
+
+def schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+    """A callback that is due in the loop has the future in its closure: only this loop can complete it."""
+    try:
+        ready = attributes(runtime, loop.address).get("_ready", 0)
+        for handle in deque_items(runtime, ready)[1]:
+            if any(_closes_over(runtime, word, future) for word in runtime.memory.words(handle + 16, _HANDLE_WORDS)):
+                return True
+    except GdbextError:
+        return False
+    return False
+
+
+def _closes_over(runtime: PythonRuntime, address: int, wanted: int) -> bool:
+    try:
+        if not address or address & 7 or runtime.objects.type_of(address).name != "function":
+            return False
+        closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
+        cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
+        at = runtime.layout.offset("PyCellObject", "ob_ref")
+        return any(runtime.memory.u64(cell + at) == wanted for cell in cells)
+    except GdbextError:
+        return False
+
+
+def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
+    try:
+        return runtime.interpreters()
+    except GdbextError:
+        return []
+
+
+def _global(runtime: PythonRuntime, interpreter: Interpreter, name: str) -> int:
+    try:
+        return module_global(runtime, interpreter, _MODULE, name) or 0
+    except GdbextError:
+        return 0
+
+
+def _current(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[tuple[int, int]]:
+    running = _global(runtime, interpreter, _CURRENT)
+    try:
+        yield from runtime.dicts.items(running) if running else ()
+    except GdbextError:
+        return
+
+
+def _all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[int]:
+    at = runtime.layout.offset("PyWeakReference", "wr_object")
+    try:
+        for name in _WEAK_SETS:
+            weak = _global(runtime, interpreter, name)
+            data = attributes(runtime, weak).get("data", 0) if weak else 0
+            for reference in set_items(runtime, data) if data else ():
+                if runtime.objects.type_of(reference).name in ("weakref", "weakref.ReferenceType", "ReferenceType"):
+                    yield runtime.memory.u64(reference + at)
+        eager = _global(runtime, interpreter, _EAGER)
+        yield from set_items(runtime, eager) if eager else ()
+    except GdbextError:
+        return
+
+
+def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, running: bool) -> RunningTask | None:
+    """A task by its C structure, or by its attributes where it is written in Python; None for one that is done."""
+    try:
+        fields = _c_fields(runtime, layout, address) or _python_fields(runtime, address)
+        if fields is None:
+            return None
+        coroutine, waiter, loop, name = fields
+        frames, awaited = ([], 0) if running else coroutine_chain(runtime, coroutine)
+        variables = locals_of(runtime, frames[0]) if frames else {}
+        entered = tuple(dict.fromkeys(each for frame in frames for each in _entered(runtime, frame)))
+        return RunningTask(
+            address, name, loop, tuple(frames), waiter, awaited, variables.get("self", 0), entered,
+            _number(runtime, variables.get("delay", 0)), _integer(runtime, variables.get("fd", 0)),
+        )  # fmt: skip
+    except GdbextError:
+        return None
+
+
+def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -> tuple[int, int, int, str] | None:
+    """Coroutine, waiter, loop and name. Raises MemoryFault, BadData."""
+    if not address or layout is None:
+        return None
+    info = runtime.objects.type_of(address)
+    if info.name != "_asyncio.Task" or info.size != layout.task_size:
+        return None
+    memory = runtime.memory
+    if memory.u32(address + layout.state):
+        return None
+    name = memory.u64(address + layout.name)
+    coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
+    return coroutine, waiter, memory.u64(address + 16), _text(runtime, name)
+
+
+def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int, str] | None:
+    own = attributes(runtime, address) if address else {}
+    if "_coro" not in own or "_fut_waiter" not in own or _text(runtime, own.get("_state", 0)) in _DONE:
+        return None
+    waiter = own["_fut_waiter"]
+    waiter = 0 if runtime.objects.type_of(waiter).name == "NoneType" else waiter
+    return own["_coro"], waiter, own.get("_loop", 0), _text(runtime, own.get("_name", 0))
+
+
+def _entered(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+    try:
+        return entered_in(runtime, frame)
+    except GdbextError:
+        return []
+
+
+def _loop(runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...]) -> RunningLoop:
+    own = attributes(runtime, address)
+    try:
+        ready: int | None = deque_items(runtime, own.get("_ready", 0), 0)[0]
+    except GdbextError:
+        ready = None
+    try:
+        kind = runtime.objects.type_of(address).name
+    except GdbextError:
+        kind = ""
+    return RunningLoop(address, kind, _integer(runtime, own.get("_thread_id", 0)), ready, current, tasks)
+
+
+def _text(runtime: PythonRuntime, address: int) -> str:
+    """A str; a number for a task whose name was not asked for yet (3.12: ``Task-7``)."""
+    try:
+        return runtime.objects.text(address, 128)
+    except GdbextError:
+        number = _integer(runtime, address)
+        return f"Task-{number}" if number is not None else ""
+
+
+def _integer(runtime: PythonRuntime, address: int) -> int | None:
+    try:
+        return runtime.objects.integer(address) if address else None
+    except GdbextError:
+        return None
+
+
+def _number(runtime: PythonRuntime, address: int) -> float | None:
+    """An int or a float (PyFloatObject, Include/cpython/floatobject.h)."""
+    try:
+        if address and runtime.objects.type_of(address).name == "float":
+            import struct
+
+            raw = runtime.memory.read(address + runtime.layout.offset("PyFloatObject", "ob_fval"), 8)
+            return float(struct.unpack("<d", raw)[0])
+    except GdbextError:
+        return None
+    return _integer(runtime, address)

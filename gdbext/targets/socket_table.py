@@ -1,0 +1,122 @@
+"""The sockets of this machine: addresses, states, other ends. Linux: proc_pid_net(5), sock_diag(7)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_TCP_STATES = (
+    "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
+    "LAST_ACK", "LISTEN", "CLOSING",
+)  # fmt: skip
+"""include/net/tcp_states.h."""
+_ROWS = 100_000
+"""Most rows of a table that are read."""
+_ENOUGH = 8
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
+"""NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
+_SHOW_NAME_AND_PEER = 1 | 4
+_NAME, _PEER = 0, 2
+"""UDIAG_SHOW_NAME | UDIAG_SHOW_PEER, UNIX_DIAG_NAME, UNIX_DIAG_PEER (linux/unix_diag.h)."""
+_ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
+
+
+class Socket(NamedTuple):
+    """One socket. ``peer`` is the inode of the socket at the other end, 0 where it is not on this machine."""
+
+    family: str
+    local: str = ""
+    remote: str = ""
+    state: str = ""
+    unsent: int = 0
+    unread: int = 0
+    """Bytes in its queues."""
+    peer: int = 0
+
+
+def find_socket(pid: int, inode: int) -> Socket | None:
+    """The socket with that inode in the network namespace of a process, None where it is none of these families."""
+    return (_tcp(pid, inode) or _unix(inode)) if inode else None
+
+
+def _tcp(pid: int, inode: int) -> Socket | None:
+    for family in ("tcp", "tcp6"):
+        rows = list(_rows(pid, family))
+        mine = next((row for row in rows if row[9] == str(inode)), None)
+        if mine is None:
+            continue
+        ends = (mine[2], mine[1])
+        other = next((row for row in rows if (row[1], row[2]) == ends), None)
+        unsent, _, unread = mine[4].partition(":")
+        state = int(mine[3], 16)
+        return Socket(
+            "tcp", _address(mine[1]), _address(mine[2]), _TCP_STATES[state] if state < len(_TCP_STATES) else "",
+            int(unsent, 16), int(unread, 16), int(other[9]) if other is not None else 0,
+        )  # fmt: skip
+    return None
+
+
+def _rows(pid: int, family: str) -> Iterator[list[str]]:
+    try:
+        with open(f"/proc/{pid}/net/{family}") as table:
+            for number, line in enumerate(table):
+                words = line.split()
+                if number and len(words) > _ENOUGH + 1:
+                    yield words
+                if number > _ROWS:
+                    return
+    except OSError:
+        return
+
+
+def _address(text: str) -> str:
+    """``0100007F:1F90`` → ``127.0.0.1:8080``: words of the address in the machine's own byte order."""
+    host, _, port = text.partition(":")
+    raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+    if raw[:12] == bytes(10) + b"\xff\xff":
+        raw = raw[12:]  # an IPv4 address as IPv6 has it
+    import socket
+
+    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+    name = socket.inet_ntop(family, raw)
+    return f"{name}:{int(port, 16)}" if family == socket.AF_INET else f"[{name}]:{int(port, 16)}"
+
+
+def _unix(inode: int) -> Socket | None:
+    """A socket of AF_UNIX, of which only the kernel's sock_diag knows the other end."""
+    found = _ask(inode)
+    if found is None:
+        return None
+    peer = int.from_bytes(found.get(_PEER, b"")[:4], "little")
+    theirs = _ask(peer) if peer else None
+    names = [(each or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for each in (found, theirs)]
+    return Socket("unix", names[0], names[1], peer=peer)
+
+
+def _ask(inode: int) -> dict[int, bytes] | None:
+    """The attributes of one socket; None where the kernel does not know it."""
+    import socket
+
+    request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOW_NAME_AND_PEER, _NO_COOKIE, _NO_COOKIE)
+    header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as channel:
+            channel.settimeout(1)
+            channel.send(header + request)
+            answer = channel.recv(8192)
+    except OSError:
+        return None
+    size, kind = struct.unpack_from("<IH", answer)
+    return dict(_attributes(answer[32:size])) if kind == _BY_FAMILY and size >= 32 else None
+
+
+def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """struct rtattr: length and type of two bytes each, then the value, padded to four."""
+    at = 0
+    while at + 4 <= len(raw):
+        size, kind = struct.unpack_from("<HH", raw, at)
+        if size < 4:
+            return
+        yield kind, raw[at + 4 : at + size]
+        at += (size + 3) & ~3

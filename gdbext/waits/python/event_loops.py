@@ -1,0 +1,94 @@
+"""The event loops of a process: their tasks, and for each of them what it waits for and which other task that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
+from gdbext.model.threads.event_loop import AsyncTask, EventLoop, TaskState
+from gdbext.model.threads.frame import Frame, FrameKind
+
+if TYPE_CHECKING:
+    from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
+    from gdbext.waits.snapshot import ProcessSnapshot
+
+_HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
+
+
+def event_loops(process: ProcessSnapshot) -> dict[int, EventLoop]:
+    """Thread id → its loop. Empty where no thread has a frame of asyncio: such a process has none that runs."""
+    python = process.python
+    users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
+    if python is None or not users:
+        return {}
+    found: dict[int, EventLoop] = {}
+    for loop in python.loops():
+        tid = python.tid_of_ident(loop.ident) if loop.ident else None
+        if tid is None and not loop.ident and len(users) == 1:
+            tid = users[0]  # a loop that is not written in Python, as uvloop's
+        if tid is not None:
+            found[tid] = _loop(process, loop, tid)
+    return found
+
+
+def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
+    assert process.python is not None
+    runtime = process.python.runtime
+    awaited = {task.address: awaited_by(runtime, task) for task in loop.tasks if task.waiter}
+    tasks = tuple(_task(process, loop, task, awaited) for task in loop.tasks)
+    return EventLoop(loop.address, loop.kind, tid, loop.ready, tuple(sorted(tasks, key=lambda task: task.name)))
+
+
+def _task(
+    process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, awaited: Mapping[int, Awaited]
+) -> AsyncTask:
+    frames = tuple(
+        Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
+        for level, frame in enumerate(task.frames)
+    )
+    name = task.name or f"task {task.address:#x}"
+    if task.address == loop.current:
+        return AsyncTask(name, task.address, TaskState.RUNNING)
+    found = awaited.get(task.address)
+    if found is None:
+        return AsyncTask(name, task.address, TaskState.READY, frames=frames)
+    names = {each.address: each.name or f"{each.address:#x}" for each in loop.tasks}
+    holders = _holders(loop, task, found) if found.kind in _HELD else ()
+    needs = holders or tuple(each for each in found.tasks if each in names)
+    text = _text(process, found, [names[each] for each in needs], bool(holders))
+    return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, frames)
+
+
+def _holders(loop: RunningLoop, task: RunningTask, found: Awaited) -> tuple[int, ...]:
+    """The tasks inside ``async with`` of the lock, that do not wait for it themselves. (A task that is just entering
+    has its ``__aexit__`` on the stack already.) A semaphore with several holders is free when any of them leaves."""
+    inside = tuple(
+        other.address for other in loop.tasks
+        if found.address in other.entered and (other.subject != found.address or not other.waiter)
+        and other.address != task.address
+    )  # fmt: skip
+    return inside if len(inside) == 1 else ()
+
+
+def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool) -> str:
+    if found.kind is Awaitable.SLEEP:
+        return f"sleeps ({found.delay:g} s)" if found.delay is not None else "sleeps"
+    if found.kind is Awaitable.TASK:
+        return f"waits for the task{'s' if len(names) > 1 else ''} {_some(names)}" if names else "waits for a task"
+    if found.kind is Awaitable.DESCRIPTOR:
+        return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
+    text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
+    return f"{text}, which {_some(names)} seems to hold" if held else text
+
+
+def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
+    if process.outside is None or descriptor is None:
+        return ""
+    link = process.outside.descriptor(descriptor)
+    peer = process.outside.peers.of(link, False)
+    return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer is not None else "")))
+
+
+def _some(names: list[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

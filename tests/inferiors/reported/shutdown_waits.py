@@ -1,0 +1,28 @@
+"""shutdown-waits: the program is over, and Python waits for a worker of a pool that a timeout has given up.
+
+Source: https://github.com/huggingface/smolagents/pull/2711.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+
+import truth
+
+output, into = os.pipe()
+pool = ThreadPoolExecutor(1)
+
+
+def evaluate():
+    truth.thread("worker", waits="read")
+    os.read(output, 1)
+
+
+future = pool.submit(evaluate)
+with contextlib.suppress(TimeoutError):
+    future.result(timeout=0.2)
+truth.thread("main", waits="futex")
+truth.note(verdict="waiting-external", names=["ThreadPoolExecutor-0_0", "pipe"])
+truth.ready()

@@ -1,0 +1,145 @@
+"""Other ends of descriptors, of this very process and of a child of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.model.threads.child_process import ChildProcess
+from gdbext.targets.descriptor_holders import DescriptorHolders
+from gdbext.targets.host_files import HostFiles
+from gdbext.targets.peers import Peers
+from gdbext.targets.socket_table import find_socket
+
+
+def link(fd: int) -> str:
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+
+def inode(fd: int) -> int:
+    return int(link(fd).partition("[")[2].rstrip("]"))
+
+
+@pytest.fixture
+def peers() -> Peers:
+    return Peers(os.getpid(), HostFiles(), ChildProcess)
+
+
+@pytest.fixture
+def child() -> Iterator[list[int]]:
+    """Children that were forked and sleep; ended after the test."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def fork(pids: list[int], prepare=lambda: None) -> int:
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        prepare()
+        os.write(told, b".")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    pids.append(pid)
+    return pid
+
+
+def test_a_pipe_of_ones_own(peers):
+    output, into = os.pipe()
+    found = peers.of(link(output), call_writes=False)
+    assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
+    os.close(into)
+    assert not Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False).own
+    os.close(output)
+
+
+def test_a_pipe_that_a_child_writes(peers, child):
+    output, into = os.pipe()
+    pid = fork(child, lambda: os.close(output))
+    os.close(into)
+    found = peers.of(link(output), call_writes=False)
+    assert [each.pid for each in found.processes] == [pid]
+    assert str(pid) in found.text
+    os.close(output)
+
+
+def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        host, port = server.getsockname()
+        found = find_socket(os.getpid(), inode(client.fileno()))
+        assert (found.remote, found.state, found.peer) == (f"{host}:{port}", "ESTABLISHED", inode(accepted.fileno()))
+        assert find_socket(os.getpid(), inode(server.fileno())).state == "LISTEN"
+        found = peers.of(link(client.fileno()), call_writes=False)
+        assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
+        accepted.close()
+
+
+def test_a_pair_of_unix_sockets():
+    left, right = socket.socketpair()
+    found = find_socket(os.getpid(), inode(left.fileno()))
+    if found is None:
+        pytest.skip("this kernel has no unix_diag")
+    assert (found.family, found.peer) == ("unix", inode(right.fileno()))
+    left.close()
+    right.close()
+
+
+def test_an_address_of_ipv6():
+    with socket.socket(socket.AF_INET6) as server:
+        try:
+            server.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        server.listen()
+        found = find_socket(os.getpid(), inode(server.fileno()))
+        assert found.local == f"[::1]:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_who_has_locked_a_file(call, tmp_path, peers, child):
+    path = tmp_path / "lock"
+
+    kept = []
+    pid = fork(child, lambda: kept.append(open_and_lock(path, call)))
+    with path.open("w") as mine:
+        found = peers.lock_holder(mine.fileno(), whole_file=call == "flock")
+        assert [each.pid for each in found.processes] == [pid]
+        assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
+
+
+def open_and_lock(path, call):
+    file = path.open("w")
+    getattr(fcntl, call)(file, fcntl.LOCK_EX)
+    return file
+
+
+def test_what_an_epoll_set_watches(peers):
+    import select
+
+    output, into = os.pipe()
+    with select.epoll() as loop:
+        loop.register(output)
+        assert peers.watched(loop.fileno()) == [output]
+    os.close(output)
+    os.close(into)
+
+
+def test_descriptors_of_nobody():
+    assert DescriptorHolders().of("pipe:[0]") == []
+    assert find_socket(os.getpid(), 0) is None
