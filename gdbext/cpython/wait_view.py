@@ -126,9 +126,9 @@ class PythonWaitView:
 
     @cached_property
     def _users(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.object_users import object_users
+        from gdbext.cpython.sync.object_users import ObjectUsers
 
-        return object_users(self.runtime, self._threads.states)
+        return ObjectUsers(self.runtime).of(self._threads.states)
 
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""

@@ -36,7 +36,7 @@ def _report(child: ChildProcess) -> ChildReport:
 
 
 def _examined(child: ChildProcess) -> ChildReport:
-    from gdbext.inspection.inspection import inspect_threads
+    from gdbext.inspection.inspection import inspect_settled
     from gdbext.inspection.session import Session
     from gdbext.model.sections.children_section import ChildReport
     from gdbext.targets.brief_stop import brief_stop
@@ -49,7 +49,7 @@ def _examined(child: ChildProcess) -> ChildReport:
     except GdbextError as error:
         return ChildReport(known.pid, known.command, known.doing, summary=error.what)
     try:
-        found = inspect_threads(Session(target))
+        _, found = inspect_settled(Session(target))
     except GdbextError as error:
         return ChildReport(known.pid, known.command, known.doing, summary=error.what)
     finally:

@@ -57,6 +57,13 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     return Inspection(threads, judgement, collectives, _places(process) if placed else {})
 
 
+def inspect_settled(session: Session, placed: bool = False) -> tuple[Session, Inspection]:
+    """As ``inspect_threads``, and once more where threads moved during the first look; the session of what counts."""
+    found = inspect_threads(session, placed=placed)
+    later = session.again()
+    return (session, found) if later is None else (later, inspect_threads(later, placed=placed))
+
+
 def _report_threads(
     session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
 ) -> tuple[ThreadReport, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
-from gdbext.inspection.inspection import Inspection, inspect_threads
+from gdbext.inspection.inspection import Inspection, inspect_settled
 from gdbext.inspection.session import Session
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.sections.samples_section import SamplesSection
@@ -43,14 +43,15 @@ def sample(session: Session, host: Host, count: int, interval: float) -> tuple[S
     if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
         raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
     pause = host.pause(session.target)
-    looks: list[Inspection] = [inspect_threads(session, placed=True)]
+    session, first = inspect_settled(session, placed=True)
+    looks: list[Inspection] = [first]
     counted: list[dict[int, Activity]] = []
     started = time.monotonic()
     pid = session.target.pid
     while len(looks) < count:
         session.target.close()
-        session = Session(pause(interval, lambda: counted.append(activities(pid))))
-        looks.append(inspect_threads(session, placed=True))
+        session, look = inspect_settled(Session(pause(interval, lambda: counted.append(activities(pid)))), placed=True)
+        looks.append(look)
     done = [_between(before, after) for before, after in zip(counted[::2], counted[1::2])]
     return session, _sampled(looks, done, interval * (count - 1), time.monotonic() - started)
 

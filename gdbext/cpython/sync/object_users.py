@@ -1,13 +1,22 @@
-"""Which threads have an object among the variables of their frames: who may put into a queue, set an event, …"""
+"""Which threads have an object among the variables of their frames: who may put into a queue, set an event, …
+
+This reads all frames of all threads, so it decodes as little as it can: words instead of variables, and what is true of
+a code object once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from gdbext.cpython.threads.namespaces import Namespaces, attributes, variables
+from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.threads.namespaces import Namespaces, global_variables
+from gdbext.cpython.threads.slots import locals_of, objects_at, slots_of
+from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
+    from gdbext.cpython.threads.python_frame import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.cpython.threads.thread_state import ThreadState
 
@@ -15,22 +24,70 @@ _FRAMES = 16
 """Innermost frames of each thread that are read."""
 _THREADS = 300
 """Most threads that are read: a process with more has pools of equal ones."""
+_ATTRIBUTES = 64
 
 
-def object_users(runtime: PythonRuntime, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
-    """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
-    found: dict[int, list[int]] = {}
-    known: Namespaces = {}
-    for tid in list(states)[:_THREADS]:
-        for address in set(_at_hand(runtime, states[tid], known)):
-            found.setdefault(address, []).append(tid)
-    return found
+class _Code(NamedTuple):
+    """What is true of all frames of a code object: how many fast locals it has, whether they include cells, whether
+    the first one is ``self``, and the objects that its globals are."""
+
+    locals: int
+    has_cells: bool
+    is_method: bool
+    globals: frozenset[int]
 
 
-def _at_hand(runtime: PythonRuntime, states: Sequence[ThreadState], known: Namespaces) -> Iterator[int]:
-    for state in states:
-        for frame in runtime.frames.stack(state).frames[:_FRAMES]:
-            own = variables(runtime, frame, known)
-            yield from own.values()
-            if "self" in own:
-                yield from attributes(runtime, own["self"]).values()
+class ObjectUsers:
+    """Collects the objects of one process."""
+
+    def __init__(self, runtime: PythonRuntime) -> None:
+        self._runtime = runtime
+        self._codes: dict[int, _Code] = {}
+        self._namespaces: Namespaces = {}
+
+    def of(self, states: Mapping[int, Sequence[ThreadState]]) -> dict[int, list[int]]:
+        """Address of an object → tids of the threads that have it as a variable, or as an attribute of ``self``."""
+        found: dict[int, list[int]] = {}
+        for tid in list(states)[:_THREADS]:
+            for address in set(self._at_hand(states[tid])):
+                found.setdefault(address, []).append(tid)
+        return found
+
+    def _at_hand(self, states: Sequence[ThreadState]) -> Iterator[int]:
+        for state in states:
+            for frame in self._runtime.frames.stack(state).frames[:_FRAMES]:
+                if frame.file.endswith(stdlib.THREADING_FILE):
+                    continue  # how a thread begins and waits, the same in all of them
+                try:
+                    yield from self._values(frame)
+                except GdbextError:
+                    continue
+
+    def _values(self, frame: PythonFrame) -> Iterator[int]:
+        code = self._codes.get(frame.code)
+        if code is None:
+            code = self._codes[frame.code] = self._read(frame)
+        words = objects_at(self._runtime, slots_of(self._runtime, frame), code.locals)
+        yield from words
+        yield from code.globals
+        if code.has_cells:
+            yield from locals_of(self._runtime, frame).values()
+        if code.is_method and words[0]:
+            for number, (_, value) in enumerate(self._runtime.dicts.attributes(words[0])):
+                if number >= _ATTRIBUTES:
+                    return
+                yield value
+
+    def _read(self, frame: PythonFrame) -> _Code:
+        names = self._runtime.codes.get(frame.code).local_names()
+        known = frozenset(global_variables(self._runtime, frame, self._namespaces).values())
+        return _Code(len(names), self._has_cells(frame), names[:1] == ["self"], known)
+
+    def _has_cells(self, frame: PythonFrame) -> bool:
+        runtime, find = self._runtime, self._runtime.layout.find
+        if isinstance(runtime.layout.abi.frames, FrameObjects):
+            at = [find("PyCodeObject", name) for name in ("co_cellvars", "co_freevars")]
+            tuples = [runtime.memory.u64(frame.code + each) for each in at if each is not None]
+            return any(each and runtime.objects.tuple_items(each) for each in tuples)
+        at = [find("PyCodeObject", name) for name in ("co_ncellvars", "co_nfreevars")]
+        return any(each is None or runtime.memory.u32(frame.code + each) for each in at)

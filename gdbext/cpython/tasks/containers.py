@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.tasks.task_layout import (
+from gdbext.cpython.abi.task_layout import (
     BLOCK_DATA,
     BLOCK_ITEMS,
     BLOCK_RIGHT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_abi import FrameObjects
-from gdbext.cpython.tasks.task_layout import FUTURE_ITERATOR_FUTURE
+from gdbext.cpython.abi.task_layout import FUTURE_ITERATOR_FUTURE
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.slots import objects_at, value_stack
 from gdbext.errors import BadData, GdbextError

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from gdbext.cpython.abi.task_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.sync.with_blocks import entered_in
 from gdbext.cpython.tasks.containers import deque_items, set_items
 from gdbext.cpython.tasks.coroutines import coroutine_chain
-from gdbext.cpython.tasks.task_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.threads.namespaces import attributes
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import module_global

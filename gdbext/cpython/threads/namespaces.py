@@ -41,13 +41,19 @@ Namespaces = dict[int, dict[str, int]]
 
 def variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces | None = None) -> dict[str, int]:
     """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
+    found = global_variables(runtime, frame, known if known is not None else {})
+    with suppress(GdbextError):  # the globals alone are an answer, too
+        found.update(locals_of(runtime, frame))
+    return found
+
+
+def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces) -> dict[str, int]:
+    """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
     names = used_names(runtime, frame)
     found: dict[str, int] = {}
     for field in ("f_globals", "f_locals") if names else ():
-        namespace = _namespace(runtime, frame, field, known if known is not None else {})
+        namespace = _namespace(runtime, frame, field, known)
         found.update((name, namespace[name]) for name in names if name in namespace)
-    with suppress(GdbextError):  # the globals alone are an answer, too
-        found.update(locals_of(runtime, frame))
     return found
 
 

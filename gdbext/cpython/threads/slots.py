@@ -21,7 +21,7 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     Globals and the variables of class bodies and exec() are not fast locals.
     """
     names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
-    values = objects_at(runtime, _slots_of(runtime, frame), len(names))
+    values = objects_at(runtime, slots_of(runtime, frame), len(names))
     found = ((name, _open_cell(runtime, value)) for name, value in zip(names, values) if value)
     return {name: value for name, value in found if value}
 
@@ -57,7 +57,7 @@ def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
     memory, offset = runtime.memory, runtime.layout.offset
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
-    return _slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
+    return slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
 
 
 def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
@@ -71,7 +71,8 @@ def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
         return 0
 
 
-def _slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+def slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the first fast local."""
     if isinstance(runtime.layout.abi.frames, FrameObjects):
         return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")
     return frame.address + runtime.layout.offset("_PyInterpreterFrame", "localsplus")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import lldb
 
 from gdbext.debuggers.lldb.target import LldbTarget, is_attached_to
 from gdbext.errors import TargetGone, UsageError
+from gdbext.live.host import run_for
 
 if TYPE_CHECKING:
     from gdbext.debuggers.lldb.selection import Selection
-    from gdbext.live.host import Pause
+    from gdbext.live.host import Pause, Watch
     from gdbext.targets.base import Target
 
 
@@ -26,13 +26,13 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         )
     process = selection.process()
 
-    def pause(seconds: float) -> Target:
+    def pause(seconds: float, watch: Watch) -> Target:
         nonlocal process
         program = process.GetTarget()
         number = process.GetSelectedThread().GetIndexID()
         with selection.synchronous():
             process.Detach()
-            time.sleep(seconds)
+            run_for(seconds, watch)
             error = lldb.SBError()
             process = program.AttachToProcessWithID(lldb.SBListener(), target.pid, error)
         if error.Fail() or not process.IsValid():

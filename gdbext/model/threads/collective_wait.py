@@ -19,12 +19,17 @@ class CollectiveWait(NamedTuple):
     peer: int | None = None
     """The other end of a send or recv: its rank in the job."""
     is_store: bool = False
+    key: str = ""
+    """The key of the store, "" where it is not known."""
+    server: str = ""
+    """Where the store is: ``127.0.0.1:29500``."""
 
     @property
     def phrase(self) -> str:
         """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
         if self.is_store:
-            return f"waits for a key of the store ({self.op})"
+            key = f"the key '{self.key}'" if self.key else "a key"
+            return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
         if self.peer is not None:
             return f"waits in {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}"
         number = f"#{self.seq} " if self.seq is not None else ""

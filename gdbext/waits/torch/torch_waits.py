@@ -16,6 +16,7 @@ from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.fork_evidence import fork_evidence
 from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import INNER, ThreadSnapshot
+from gdbext.waits.torch.store_keys import key_of, server_of
 from gdbext.waits.torch.torch_pools import pool_of
 
 _OUTSIDE = {
@@ -49,7 +50,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     name = _name_of(thread, level)
     if tag in _OUTSIDE:
         resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
-        store = CollectiveWait(name, is_store=True) if tag is FunctionTag.STORE else None
+        store = _store_wait(thread, level, name) if tag is FunctionTag.STORE else None
         return Wait(resource, evidence=(f"frame {level}: {name}",), collective=store)
     if tag is FunctionTag.AUTOGRAD_EXECUTE:
         return _graph_task(thread, address, f"frame {level}: {name} waits for its graph task")
@@ -72,6 +73,10 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
         return None
     name = _name_of(thread, level)
     return Wait(Resource(WaitKind.DEVICE, 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+
+
+def _store_wait(thread: ThreadSnapshot, level: int, name: str) -> CollectiveWait:
+    return CollectiveWait(name, is_store=True, key=key_of(thread, level), server=server_of(thread))
 
 
 def polling_store(thread: ThreadSnapshot) -> Wait | None:
