@@ -1,65 +1,81 @@
-"""Ctrl+C while a command of ours runs. LLDB only notes it, and leaves it to the command to ask.
+"""Ctrl+C while a command of ours runs.
 
-A command that reads is ended by KeyboardInterrupt, as in gdb; one that lets the process run has it stopped.
+LLDB only notes it and leaves it to the command to ask, which it must do in its own thread (LLDB 17), and that is busy.
+So for as long as a command runs the signal is Python's: a command that reads is ended by KeyboardInterrupt, as in gdb;
+one that lets the process run has it stopped.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-import lldb
-
-_PERIOD = 0.05
+_ACTION_SIZE = 512
+"""More than ``struct sigaction`` has anywhere; it is only kept, to be put back."""
 
 
 class Interruption:
-    """Asks LLDB, in a thread of its own, whether the user wants the running command to end."""
+    """Takes SIGINT for the duration of a command. Elsewhere than in the thread that Python handles signals in, as in an
+    editor, there is no Ctrl+C, and nothing is taken."""
 
-    def __init__(self, debugger: lldb.SBDebugger) -> None:
-        self._interpreter = debugger.GetCommandInterpreter()
-        self._stop: Callable[[], None] | None = None
-        self._is_over = threading.Event()
-        self._thread: threading.Thread | None = None
+    def __init__(self) -> None:
         self.happened = False
+        self._before: ctypes.Array[ctypes.c_char] | None = None
+        self._stop: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """A command begins, in the calling thread."""
-        self._is_over.clear()
+        """A command begins."""
         self.happened = False
-        self._thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), daemon=True)
-        self._thread.start()
+        before = ctypes.create_string_buffer(_ACTION_SIZE)
+        ctypes.CDLL(None).sigaction(signal.SIGINT, None, before)  # LLDB's own, which Python does not know
+        try:
+            signal.signal(signal.SIGINT, self._interrupted)
+        except ValueError:
+            return
+        self._before = before
 
     def end(self) -> None:
-        """The command has ended; idempotent. A KeyboardInterrupt may come just behind."""
-        self._is_over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        """The command has ended; idempotent."""
+        before, self._before = self._before, None
+        if before is not None:
+            ctypes.CDLL(None).sigaction(signal.SIGINT, before, None)
+
+    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
+        self.happened = True
+        if self._stop is None:
+            raise KeyboardInterrupt
 
     @contextmanager
     def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While LLDB lets the process run nothing can be raised: ``stop`` is called instead."""
+        """While LLDB lets the process run no Python does in this thread: another one calls ``stop``."""
+        if self._before is None:
+            yield
+            return
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        thread = threading.Thread(target=self._wait, args=(ours, stop), daemon=True)
         self._stop = stop
+        wakeup = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        thread.start()
         try:
             yield
         finally:
+            signal.set_wakeup_fd(wakeup)
+            os.close(theirs)
+            thread.join()
+            os.close(ours)
             self._stop = None
 
-    def _watch(self, command: int) -> None:
-        while not self._is_over.wait(_PERIOD):
-            if self._interpreter.WasInterrupted():
-                self.happened = True
-                stop = self._stop
-                if stop is not None:
-                    stop()
-                else:
-                    _raise_in(command)
+    def _wait(self, signals: int, stop: Callable[[], None]) -> None:
+        while True:
+            number = os.read(signals, 1)
+            if not number:
                 return
-
-
-def _raise_in(thread: int) -> None:
-    """KeyboardInterrupt at the thread's next bytecode."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt))
+            if number[0] == signal.SIGINT:
+                self.happened = True
+                stop()

@@ -16,7 +16,7 @@ class Selection:
 
     def __init__(self, debugger: lldb.SBDebugger) -> None:
         self.debugger = debugger
-        self.interruption = Interruption(debugger)
+        self.interruption = Interruption()
         self._context: lldb.SBExecutionContext | None = None
 
     @contextmanager

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import shutil
-import signal
 import subprocess
-import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from debugger_terminal import DebuggerTerminal
 from harness import ROOT, Inferior, Pool, run, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
@@ -146,56 +142,16 @@ def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
         inferior_pool.discard(strange)
 
 
-class Terminal:
-    """A gdb at a terminal of its own, driven as a user does."""
-
-    PROMPT = "(gdb) "
-
-    def __init__(self, *options: str) -> None:
-        ours, theirs = pty.openpty()
-        self._screen = ours
-        self.process = subprocess.Popen(
-            ["gdb", "-nx", "-q", *QUIET, "-iex", "set style enabled off", "-iex", "set confirm off", *options],
-            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"},
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(theirs)
-
-    def type(self, text: str) -> None:
-        os.write(self._screen, text.encode())
-
-    def until(self, words: str, seconds: float = 60) -> str:
-        """Everything up to these words on the screen."""
-        seen = ""
-        end = time.monotonic() + seconds
-        while words not in seen:
-            left = end - time.monotonic()
-            if left < 0 or not select.select([self._screen], [], [], left)[0]:
-                raise AssertionError(f"{words!r} did not come in {seconds} s; there was: {seen[-2000:]}")
-            seen += os.read(self._screen, 1 << 16).decode(errors="replace")
-        return seen
-
-    def answer(self, command: str) -> str:
-        """What a command prints."""
-        self.type(command + "\n")
-        return self.until(self.PROMPT)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        os.close(self._screen)
-
-
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    one = Terminal()
-    one.until(Terminal.PROMPT)
+def terminal() -> Iterator[DebuggerTerminal]:
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
+    one = DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")
+    one.until(one.prompt)
     yield one
     one.close()
 
 
-def test_control_c_in_a_users_gdb(inferior: Start, terminal: Terminal) -> None:
+def test_control_c_in_a_users_gdb(inferior: Start, terminal: DebuggerTerminal) -> None:
     """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
     hang = inferior("meta-mm")
     terminal.answer(SOURCE)
@@ -205,7 +161,7 @@ def test_control_c_in_a_users_gdb(inferior: Start, terminal: Terminal) -> None:
         time.sleep(pause)
         begin = time.monotonic()
         terminal.type("\x03")
-        seen = terminal.until(Terminal.PROMPT)
+        seen = terminal.until(terminal.prompt)
         assert time.monotonic() - begin < 10
         assert re.search("interrupted|Quit", seen), seen[-2000:]
         assert "Traceback" not in seen
