@@ -28,7 +28,8 @@ def __lldb_init_module(debugger: Any, names: dict[str, object]) -> None:
     try:
         vars(package)["commands_in_lldb"] = commands.LldbCommands(debugger, names)
     except errors.GdbextError as error:
-        print(f"gdbext: {error.what}\n  why: {error.why}\n  try: {error.help}", file=sys.stderr)
+        text = f"gdbext: {error.what}\n  why: {error.why}\n  try: {error.help}\n"
+        debugger.GetErrorFile().Write(text.encode())  # what is printed while LLDB imports is lost
 
 
 def _loaded_anew(folder: str) -> Any:

@@ -93,6 +93,13 @@ def test_without_a_process(name: str) -> None:
     assert document["errors"][0]["what"] == "lldb has no process and no core"
 
 
+def test_one_that_is_too_old_says_so(name: str) -> None:
+    old = "script lldb.SBDebugger.GetVersionString = staticmethod(lambda: 'lldb version 15.0.7')"
+    outcome = lldb(name, old, IMPORT)
+    assert "gdbext: this is LLDB 15; 16 or later is needed" in outcome.stderr, outcome
+    assert "  try: apt-get install" in outcome.stderr
+
+
 def test_help(name: str) -> None:
     """A line each in the list, the whole help for one."""
     outcome = lldb(name, IMPORT, "help", "help dispatch-bt", "help dispatch")
