@@ -13,11 +13,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.parametrize("name"
 
 Start = Callable[..., Inferior]
 
+MAY_DIFFER = ("debugger", "number", "paused_ms", "moved")
+
 
 def comparable(value: Any) -> Any:
-    """Without what may differ."""
+    """Without what may differ: who looks, and what the process did while somebody looked who lets it run meanwhile."""
     if isinstance(value, dict):
-        return {key: comparable(each) for key, each in value.items() if key not in ("debugger", "number", "paused_ms")}
+        return {key: comparable(each) for key, each in value.items() if key not in MAY_DIFFER}
     return [comparable(each) for each in value] if isinstance(value, list) else value
 
 
