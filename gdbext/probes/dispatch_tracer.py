@@ -13,7 +13,7 @@ from gdbext.probes.call_proof import Relation
 from gdbext.probes.kernel import ARRAY, HASH, RING, Bpf
 from gdbext.probes.place_program import TracePlace
 from gdbext.probes.probe_set import ProbeSet
-from gdbext.probes.ring import Ring, UniformRing
+from gdbext.probes.ring import HEADER, Ring, UniformRing
 from gdbext.probes.trace_program import DEPTH_LIMIT, NOT_NESTED, RECORD, THREAD_STATE, TraceMaps, program
 from gdbext.targets.base import Target
 
@@ -95,6 +95,11 @@ class DispatchTracer:
     def deny(self, relation: Relation) -> None:
         """The kernel's program takes that relation for what it is: no call. Raises OSError."""
         self.probes.kernel.put(self._relations, struct.pack("<QQ", *relation), struct.pack("<Q", NOT_NESTED))
+
+    def pieces(self, data: bytes, count: int) -> Iterable[bytes]:
+        """What read() gave, so many dispatches at a time."""
+        step = count * (HEADER + RECORD.size)
+        return [data[at : at + step] for at in range(0, len(data), step)]
 
     def newest(self, data: bytes) -> int:
         """When the last dispatch was seen of those that read() gave, which are not none."""

@@ -50,6 +50,8 @@ class Nesting:
         self.count = 0
         self.names: set[str] = set()
         self.is_full = False
+        self.unread = 0
+        """Dispatches that are left out: operator or keyset could not be read, or not any more."""
 
     def begin_at(self, when: int) -> None:
         """Show nothing that is older (nanoseconds)."""
@@ -79,6 +81,7 @@ class Nesting:
             return
         found = self._found(seen)
         if found is None:
+            self.unread += 1
             return
         level = len(open_here) + 1
         dispatch = TracedDispatch(

@@ -30,7 +30,9 @@ _PAUSE = 0.02
 _CHECK = 0.25
 """Seconds between two looks at the process."""
 _KEPT_BYTES = 1 << 30
-"""Of --last: what is older is dropped."""
+"""Of --last: what is older is dropped; else, what waits to be shown: more stays in the ring, and gets lost there."""
+_PIECE = 4096
+"""Dispatches that are shown between two looks at the ring."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class ProbeTrace:
         ending = self._closed(sink, ending)
         if lost:
             self._note(f"{lost} dispatches found no room in the ring and are missing")
+        if nesting.unread:
+            self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
         names = tuple(sorted(nesting.names))
         return Traced(
             report_target(session), nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost
@@ -89,44 +93,48 @@ class ProbeTrace:
     # --- while it runs ---------------------------------------------------------------------------
 
     def _watch(self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess) -> Ending:
-        def show(data: bytes) -> None:
-            nesting.take(tracer, data)
-            self._flush()
-
-        take = self._keep_it if self._keep.seconds else show
         ending: Ending | None = None
         try:
             with LateInterrupt() as interrupt:
                 while ending is None and not nesting.is_full:
-                    ending = self._some(tracer, nesting, take, process, interrupt)
-                self._take(tracer, nesting, take)
+                    ending = self._some(tracer, nesting, process, interrupt)
+                self._take(tracer, nesting)
                 if self._keep.seconds:
-                    self._tell_the_last(tracer, nesting)
+                    nesting.begin_at(self._newest(tracer) - int(self._keep.seconds * 1e9))
+                while self._kept and not nesting.is_full:
+                    self._show(tracer, nesting)
         except OSError as error:
             ending = _cannot_write(error)
         if nesting.is_full:
             return Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
         return ending or Ending(EndingKind.ASKED, "")
 
-    def _take(self, tracer: DispatchTracer, nesting: Nesting, take: Callable[[bytes], None]) -> bool:
-        """All that there is now; whether that was anything."""
+    def _take(self, tracer: DispatchTracer, nesting: Nesting) -> bool:
+        """All that is in the ring now, for later; whether that was anything."""
+        if not self._keep.seconds and self._kept_bytes > _KEPT_BYTES:
+            return False
         data = tracer.read()
         nesting.learn(tracer)
         if data:
             self._last_dispatch = time.monotonic()
-            take(data)
+            self._kept.extend((self._last_dispatch, piece) for piece in tracer.pieces(data, _PIECE))
+            self._kept_bytes += len(data)
+        if self._keep.seconds:
+            self._drop()
         return bool(data)
 
     def _some(
-        self, tracer: DispatchTracer, nesting: Nesting, take: Callable[[bytes], None], process: WatchedProcess,
-        interrupt: LateInterrupt,
-    ) -> Ending | None:  # fmt: skip
+        self, tracer: DispatchTracer, nesting: Nesting, process: WatchedProcess, interrupt: LateInterrupt
+    ) -> Ending | None:
         """What comes until the next look at the process."""
         until = time.monotonic() + _CHECK
         while time.monotonic() < until and not nesting.is_full:
             if interrupt.came:
                 return Ending(EndingKind.INTERRUPTED, "interrupted")
-            if not self._take(tracer, nesting, take):
+            came = self._take(tracer, nesting)
+            if self._kept and not self._keep.seconds:
+                self._show(tracer, nesting)
+            elif not came:
                 time.sleep(_PAUSE)
         ending = process.ending()
         quiet = time.monotonic() - self._last_dispatch
@@ -142,23 +150,21 @@ class ProbeTrace:
             return _cannot_write(error)
         return ending
 
-    # --- the last seconds ------------------------------------------------------------------------
+    def _show(self, tracer: DispatchTracer, nesting: Nesting) -> None:
+        """The oldest piece of what was taken."""
+        data = self._kept.popleft()[1]
+        self._kept_bytes -= len(data)
+        nesting.take(tracer, data)
+        self._flush()
 
-    def _keep_it(self, data: bytes) -> None:
-        now = time.monotonic()
-        if data:
-            self._kept.append((now, data))
-            self._kept_bytes += len(data)
-        # Counted from the last dispatch, not from now: it may hang already.
+    def _drop(self) -> None:
+        """What --last does not want; counted from the last dispatch, not from now: it may hang already."""
         horizon = self._last_dispatch - self._keep.seconds - _CHECK
         while self._kept and (self._kept[0][0] < horizon or self._kept_bytes > _KEPT_BYTES):
             self._kept_bytes -= len(self._kept.popleft()[1])
 
-    def _tell_the_last(self, tracer: DispatchTracer, nesting: Nesting) -> None:
-        newest = tracer.newest(self._kept[-1][1]) if self._kept else 0
-        nesting.begin_at(newest - int(self._keep.seconds * 1e9))
-        for _, data in self._kept:
-            nesting.take(tracer, data)
+    def _newest(self, tracer: DispatchTracer) -> int:
+        return tracer.newest(self._kept[-1][1]) if self._kept else 0
 
 
 def _cannot_write(error: OSError) -> Ending:

@@ -118,6 +118,34 @@ def test_every_dispatch_is_in_the_chrome_trace(counted: Inferior, tmp_path: Path
     assert f"{4 * expected} dispatches traced" in stdout
 
 
+def test_two_tools_on_one_process(counted: Inferior) -> None:
+    words = [DISPATCH, "--json", "-p", str(counted.pid), "dispatch-trace", "mm", "--output", os.devnull]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            wait_until(lambda: probes_placed(other.pid) or other.poll() is not None, "the probes are placed")
+            mine, _ = traced(counted, "go", "--json", "dispatch-trace", "mm", "--output", os.devnull)
+            other.send_signal(signal.SIGINT)
+            theirs, _ = other.communicate(timeout=120)
+        finally:
+            other.kill()
+    counts = [json.loads(text)["trace"]["count"] for text in (mine, theirs)]
+    assert counts == [4 * counted.truth["calls"]] * 2  # two threads, each call is redispatched once
+
+
+def test_a_process_that_ends() -> None:
+    with started("counted-calls") as inferior:
+        words = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-trace", "mm", "--output", os.devnull]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as tool:
+            try:
+                wait_until(lambda: probes_placed(tool.pid) or tool.poll() is not None, "the probes are placed")
+                os.kill(inferior.pid, signal.SIGKILL)
+                stdout, _ = tool.communicate(timeout=120)
+            finally:
+                tool.kill()
+    assert tool.returncode == 0
+    assert json.loads(stdout)["trace"]["ending"]["kind"] == "gone"
+
+
 def test_one_thread_and_a_limit(counted: Inferior) -> None:
     tid = counted.tid("other")
     stdout, _ = traced(counted, "go", "--json", "dispatch-trace", "mm", "--thread", str(tid), "--limit", "7")
