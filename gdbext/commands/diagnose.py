@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report
+from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.inspection.inspection import Inspection
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gdbext.live.host import Host
     from gdbext.model.report import Report
     from gdbext.model.sections.section import Section
+    from gdbext.probes.dispatch_pulse import CallCount
 
 NAME = "dispatch-diagnose"
 
@@ -39,11 +41,31 @@ def _sampled(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Several looks; the last session is ours to close."""
     from gdbext.live.samples import sample
 
-    last, sampled = sample(session, host, args.samples, args.interval)
+    counting = _counting(session)
+    try:
+        last, sampled = sample(session, host, args.samples, args.interval)
+        if counting is not None:
+            sampled = sampled.with_calls(counting.total())
+    finally:
+        if counting is not None:
+            counting.close()
     try:
         return _report(last, args, sampled.inspection, (sampled.section,))
     finally:
         last.target.close()
+
+
+def _counting(session: Session) -> CallCount | None:
+    """Counts the calls of operators between the samples; None where kernel probes are not permitted."""
+    from gdbext.probes.dispatch_pulse import DispatchPulse
+
+    target = session.target
+    if target.is_core or target.recorded is not None or not session.has_torch:
+        return None
+    try:
+        return DispatchPulse(session).counting()
+    except GdbextError:
+        return None
 
 
 def _report(session: Session, args: argparse.Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:

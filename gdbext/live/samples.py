@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
@@ -31,6 +31,13 @@ class Sampled:
 
     inspection: Inspection
     section: SamplesSection
+
+    def with_calls(self, calls: int) -> Sampled:
+        """And so many calls of operators were counted meanwhile."""
+        judgement = self.inspection.judgement
+        note = progress.dispatches(calls, self.section.seconds)
+        judgement = judgement._replace(findings=(*judgement.findings[:1], note, *judgement.findings[1:]))
+        return Sampled(self.inspection._replace(judgement=judgement), replace(self.section, calls=calls))
 
 
 def sample(session: Session, host: Host, count: int, interval: float) -> tuple[Session, Sampled]:

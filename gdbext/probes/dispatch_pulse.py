@@ -1,4 +1,4 @@
-"""Does a process dispatch at all? One probe, for as long as it takes to see one dispatch, and no longer."""
+"""Does a process dispatch at all, and how much? One probe, for as long as somebody wants to know, and no longer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.session import Session
 
 _LOOKS = 20
-"""How often the counter is read while the probe is in place."""
+"""How often the counter is read while a dispatch is waited for."""
 
 
 class DispatchPulse:
@@ -29,22 +29,48 @@ class DispatchPulse:
         self._offset = places.cheap_place(STEP_CALLBACKS)
         os.close(Bpf.of(self._architecture).program(bpf.end()))
 
+    def counting(self) -> CallCount:
+        """Counts from now on. Raises ProbesRefused."""
+        return CallCount(Bpf.of(self._architecture), self._path, Place(self._offset, 0), self._pid)
+
     def beats(self, seconds: float) -> bool:
         """Something was dispatched within that time. Raises ProbesRefused, OSError."""
-        kernel = Bpf.of(self._architecture)
-        counter = kernel.map(PER_CPU_ARRAY, 4, 1)
-        descriptors = [counter.descriptor]
-        try:
-            descriptors.append(kernel.program(_program(counter.descriptor)))
-            descriptors.append(kernel.attach(descriptors[-1], self._path, [Place(self._offset, 0)], self._pid))
+        with self.counting() as count:
             for _ in range(_LOOKS):
                 time.sleep(seconds / _LOOKS)
-                if any(count for _, count in counter.totals()):
+                if count.total():
                     return True
-            return False
-        finally:
-            for descriptor in reversed(descriptors):
-                os.close(descriptor)
+        return False
+
+
+class CallCount:
+    """How many calls of operators there were since it was made; a context manager."""
+
+    def __init__(self, kernel: Bpf, path: str, place: Place, pid: int) -> None:
+        """Raises ProbesRefused."""
+        self._counter = kernel.map(PER_CPU_ARRAY, 4, 1)
+        self._descriptors = [self._counter.descriptor]
+        try:
+            self._descriptors.append(kernel.program(_program(self._counter.descriptor)))
+            self._descriptors.append(kernel.attach(self._descriptors[-1], path, [place], pid))
+        except BaseException:
+            self.close()
+            raise
+
+    def total(self) -> int:
+        """The number so far. Raises OSError."""
+        return sum(count for _, count in self._counter.totals())
+
+    def close(self) -> None:
+        """Take the probe away; idempotent."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def __enter__(self) -> CallCount:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _program(counter: int) -> bpf.Code:

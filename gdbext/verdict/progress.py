@@ -113,6 +113,15 @@ def _moved(one: Place, other: Place) -> bool:
     return _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
 
 
+def dispatches(calls: int, seconds: float) -> Finding:
+    """What a probe counted between the samples."""
+    rate = calls / seconds if seconds > 0 else 0.0
+    text = "No operator was called meanwhile."
+    if calls:
+        text = f"Dispatches go on: {rate:,.0f} calls of operators a second."
+    return Finding(FindingKind.NOTE, text, (), id="dispatches")
+
+
 def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
     """One sentence about all threads that are not idle workers."""
     known = {thread.tid: thread for thread in threads}

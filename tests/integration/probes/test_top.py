@@ -205,3 +205,10 @@ def test_an_unknown_operator_is_refused_before_anything_is_counted(counted: Infe
     assert outcome.status == 2, outcome
     assert "aten::matmul" in outcome.stderr
     assert time.monotonic() - begun < 60
+
+
+def test_samples_say_whether_dispatches_go_on(counted: Inferior) -> None:
+    looked = ("-p", str(counted.pid), "--debugger", "none", "dispatch-diagnose", "--samples", "2", "--interval", "0.3")
+    quiet = run([DISPATCH, "--json", *looked]).document
+    assert quiet["samples"]["calls"] == 0
+    assert any(finding["summary"] == "No operator was called meanwhile." for finding in quiet["findings"])

@@ -9,7 +9,7 @@ from gdbext.model.finding import Finding
 from gdbext.model.finding_kind import FindingKind
 from gdbext.model.threads.thread_report import RunState
 from gdbext.model.verdict import Verdict
-from gdbext.verdict.progress import Place, compare, revised, summary
+from gdbext.verdict.progress import Place, compare, dispatches, revised, summary
 
 NOTHING = (0, 0, 0, 0)
 
@@ -81,3 +81,8 @@ def test_the_summary_leaves_idle_workers_out():
     note = summary(found(*[{1: place(), 2: place()}] * 2), threads, 2, 2.0)
     assert "main" in note.summary
     assert "pool" not in note.summary
+
+
+def test_dispatches_between_samples() -> None:
+    assert dispatches(3000, 2.0).summary == "Dispatches go on: 1,500 calls of operators a second."
+    assert dispatches(0, 2.0).summary == "No operator was called meanwhile."
