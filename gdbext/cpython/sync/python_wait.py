@@ -12,6 +12,7 @@ from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.process_pools import executor_workers, pool_workers
+from gdbext.cpython.sync.thread_pools import exhausted_workers
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
@@ -43,6 +44,8 @@ class PythonWait(NamedTuple):
     owner_tid: int | None = None
     pids: tuple[int, ...] = ()
     """The worker processes that owe the result."""
+    exhausted: tuple[int, ...] = ()
+    """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
 
 
 def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
@@ -83,7 +86,14 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
         lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
     owner = _owner(runtime, kind, address, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, _workers(runtime, kind, address, owner))
+    pids = _workers(runtime, kind, address, owner)
+    exhausted = _exhausted(runtime, address) if kind is Waitable.FUTURE and owner is None and not pids else ()
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, exhausted)
+
+
+def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
+    tids = (runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future))
+    return tuple(tid for tid in tids if tid is not None)
 
 
 def _workers(runtime: PythonRuntime, kind: Waitable, address: int, owner: int | None) -> tuple[int, ...]:

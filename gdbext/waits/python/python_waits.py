@@ -77,6 +77,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if found.kind is Waitable.FUTURE and found.owner_tid is not None and not free:
         job = f"thread {found.owner_tid} runs its job"
         return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence, job))
+    if found.exhausted and not free:
+        return _in_exhausted_pool(thread, found, resource, futex, evidence)
     if found.kind is Waitable.FUTURE and not free and _is_owed_by_own_loop(thread, found.address):
         owed = "a callback that is due in the event loop of this very thread has the future"
         mine = Owner(thread.tid)
@@ -84,6 +86,19 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return Wait(
         resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers
     )
+
+
+def _in_exhausted_pool(
+    thread: ThreadSnapshot, found: PythonWait, resource: Resource, futex: FutexWait, evidence: str
+) -> Wait:
+    """Each worker of the pool waits for a job that no worker is left to run."""
+    why = f"its job is pending, and each of the {len(found.exhausted)} workers of the pool waits for such a job"
+    others = [tid for tid in found.exhausted if tid != thread.tid]
+    if not others:
+        mine = Owner(thread.tid)
+        return Wait(resource, mine, Certainty.VERIFIED, futex.timed, (evidence, why), self_wait=SelfWait.POOL)
+    owners = tuple(map(Owner, others))
+    return Wait(resource, owners[0], Certainty.VERIFIED, futex.timed, (evidence, why), others=owners[1:])
 
 
 def _is_owed_by_own_loop(thread: ThreadSnapshot, future: int) -> bool:

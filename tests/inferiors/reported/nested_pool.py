@@ -17,7 +17,7 @@ meet = threading.Barrier(WORKERS + 1)
 
 
 def flow(number):
-    truth.thread(f"flow-{number}", waits="futex")
+    truth.thread(f"flow-{number}", waits="futex", waits_for="condvar", holds="condvar")
     meet.wait()
     return pool.submit(int).result()
 
@@ -25,6 +25,7 @@ def flow(number):
 futures = [pool.submit(flow, number) for number in range(WORKERS)]
 meet.wait()
 truth.thread("main", waits="futex")
-truth.note(verdict="deadlock" if WORKERS > 1 else "self-deadlock", names=["flow_0"])
+cycle = [f"flow-{number}" for number in range(WORKERS)]
+truth.note(verdict="deadlock" if WORKERS > 1 else "self-deadlock", cycle=cycle, names=["flow_0"])
 truth.ready()
 [future.result() for future in futures]

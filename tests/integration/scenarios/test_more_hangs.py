@@ -50,7 +50,7 @@ PYTHONS = [
     ("job-and-lock", "3.9", "deadlock"),
     ("gil-asleep", "debian", "blocked"),
     ("queue-forever", "venv", "blocked"),
-    ("full-pool", "3.13", "blocked"),
+    ("full-pool", "3.13", "self-deadlock"),
     ("other-process", "venv", "waiting-external"),
     ("full-socket", "3.9", "waiting-external"),
     ("event", "debian", "idle"),
