@@ -25,6 +25,7 @@ usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; 
        dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
        dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
+       dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
        dispatch COMMAND --help                       explain a command
 
 Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
@@ -69,6 +70,10 @@ def main(argv: Sequence[str]) -> int:
             from gdbext.cli import watch
 
             return watch.main(argv[1:], main)
+        if argv[0] == "ranks":
+            from gdbext.cli.ranks import launcher as ranks
+
+            return deliver(ranks.run(argv[1:], wants_color()))
         parse(argv, options)
         outcome = _run(options)
     except GdbextError as error:

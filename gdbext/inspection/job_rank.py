@@ -27,6 +27,11 @@ def from_environment(target: Target) -> JobRank:
     )
 
 
+def rank_of(environ: Mapping[str, str]) -> int | None:
+    """The rank that the launcher gave it."""
+    return _number(environ, _RANK)
+
+
 def job_of(environ: Mapping[str, str]) -> str | None:
     """What the ranks of a job have in common: a scheduler's or torchrun's run id, else where they meet."""
     run = environ.get("TORCHELASTIC_RUN_ID", "")

@@ -8,6 +8,7 @@ its own where the main thread is in a collective. The truth has the pids by scen
 from __future__ import annotations
 
 import ctypes
+import datetime
 import json
 import os
 import signal
@@ -230,7 +231,7 @@ def _rank(name, rank, port):
         hang()
     if scenario is not store_wait:
         threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(days=30))
     _ready.set()
     scenario(rank)
     hang()
@@ -245,6 +246,26 @@ def _watch(name, rank):
         write_down_later(name, rank)
 
 
+def _launch(name, port):
+    """A launcher of its own for each job: forks its ranks, and tells their pids."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        truth._die_with_parent()
+        pids = []
+        for rank in range(SIZES[SCENARIOS[name]]):
+            pid = os.fork()
+            if pid == 0:
+                os.close(writer)
+                _rank(name, rank, port)
+            pids.append(pid)
+        os.write(writer, json.dumps(pids).encode())
+        os.close(writer)
+        hang()
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        return json.loads(told.read())
+
+
 def main():
     import socket
 
@@ -253,12 +274,7 @@ def main():
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        pids[name] = []
-        for rank in range(SIZES[SCENARIOS[name]]):
-            pid = os.fork()
-            if pid == 0:
-                _rank(name, rank, port)
-            pids[name].append(pid)
+        pids[name] = _launch(name, port)
     truth.thread("main", waits=None)
     truth.note(pids=pids)
     for name, ranks in pids.items():

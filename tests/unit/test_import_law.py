@@ -30,6 +30,7 @@ ORDER = (
     ("torch",),
     ("waits",),
     ("verdict",),
+    ("jobs",),
     ("inspection",),
     ("live",),
     ("probes",),

@@ -6,7 +6,6 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,8 @@ from harness import Inferior
 
 pytestmark = pytest.mark.torch
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil")
 TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 """The recorder's JSON has 0 where its pickled dictionary has None."""
-
-
-@pytest.fixture(scope="module")
-def job() -> Iterator[Inferior]:
-    """All ranks of all these jobs, forked by one process."""
-    with harness.started("job", *SCENARIOS) as inferior:
-        yield inferior
 
 
 def ranks(job: Inferior, scenario: str) -> list[int]:
@@ -50,7 +41,7 @@ def document(*words: object) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", ["late_sleep", "other_order", "crossing", "pipeline", "late_gil"])
 def test_every_entry_is_the_recorder_s_own(job: Inferior, scenario: str, tmp_path: Path) -> None:
     for rank, pid in enumerate(ranks(job, scenario)):
         file = tmp_path / f"fr_{rank}"

@@ -1,0 +1,1 @@
+"""``scripts/dispatch ranks``: all ranks of a job, one report."""

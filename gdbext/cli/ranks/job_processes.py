@@ -1,0 +1,97 @@
+"""Which processes of this machine belong to a job: by their initial environment, else by the tree of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gdbext.errors import TargetError
+from gdbext.inspection.job_rank import job_of, rank_of
+from gdbext.targets.linux import parse_environ
+from gdbext.targets.proc_checks import check_exists
+
+_TORCH = "libtorch_cpu.so"
+
+
+class LocalProcess(NamedTuple):
+    """What /proc says of a process: its parent, the job and rank of its initial environment, whether it is dead."""
+
+    pid: int
+    parent: int
+    is_zombie: bool
+    job: str | None
+    rank: int | None
+
+
+def local_processes() -> dict[int, LocalProcess]:
+    """All processes that can be seen; what may not be read of one is None."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - strings are all that is needed
+        if name.isdecimal():
+            process = _read(int(name))
+            if process is not None:
+                found[process.pid] = process
+    return found
+
+
+def _read(pid: int) -> LocalProcess | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    environ: Mapping[str, str] = {}
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            environ = parse_environ(stream.read())
+    except OSError:
+        pass
+    return LocalProcess(pid, int(fields[1]), fields[0] in (b"Z", b"X"), job_of(environ), rank_of(environ))
+
+
+def job_of_process(pid: int) -> list[int]:
+    """The ranks of the job that process ``pid`` is of, or launched, dead ones included. Raises TargetError."""
+    check_exists(pid)
+    known = local_processes()
+    own = known.get(pid)
+    if own is None:
+        raise TargetError(f"process {pid} ended while its job was looked for")
+    if own.rank is not None and own.job is not None:
+        return [each.pid for each in _ranks(known) if each.job == own.job]
+    children = _below(known, pid)
+    if children:
+        return children
+    siblings = _below(known, own.parent)
+    return siblings if pid in siblings else [pid]
+
+
+def ranks_of_node(job: str | None) -> list[int]:
+    """Every rank on this machine that a launcher started; of one ``job`` only, where one is given."""
+    return [each.pid for each in _ranks(local_processes()) if job is None or each.job == job]
+
+
+def _ranks(known: Mapping[int, LocalProcess]) -> list[LocalProcess]:
+    """Processes that were started as ranks. Their own children (loader workers) inherit the environment."""
+    ranks = [each for each in known.values() if each.rank is not None]
+    return [each for each in ranks if not _inherited(each, known) and (each.is_zombie or _has_torch(each.pid))]
+
+
+def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess]) -> bool:
+    parent = known.get(process.parent)
+    return parent is not None and (parent.job, parent.rank) == (process.job, process.rank)
+
+
+def _below(known: Mapping[int, LocalProcess], launcher: int) -> list[int]:
+    """The launcher's children that use torch; zombies, of which nothing is left to tell, beside such ones."""
+    children = sorted(each.pid for each in known.values() if each.parent == launcher)
+    ranks = [pid for pid in children if _has_torch(pid)]
+    return sorted([*ranks, *(pid for pid in children if known[pid].is_zombie)]) if ranks and launcher > 1 else []
+
+
+def _has_torch(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/maps", errors="surrogateescape") as stream:
+            return any(_TORCH in line for line in stream)
+    except OSError:
+        return False

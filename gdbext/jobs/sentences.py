@@ -1,0 +1,103 @@
+"""The sentence of each verdict on a job. Pure text; what is worth one is decided in judge.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gdbext.jobs.rank_waits import Edges
+from gdbext.model.job.job_report import CollectiveMatch
+from gdbext.model.job.rank_report import RankReport, Unreached
+from gdbext.model.rank_set import fold
+
+_NAMED = 3
+"""Ranks at fault whose own diagnosis is in the sentence."""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 5``, ``ranks 0-3,7``."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {fold(ranks)}"
+
+
+def mismatch(match: CollectiveMatch) -> str:
+    """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
+    parts = [f"{ranks_text(variant.ranks)} issued {variant.text}" for variant in match.variants]
+    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.value})."
+
+
+def ring(reports: Sequence[RankReport]) -> str:
+    """``rank 0 waits in #1 all_reduce of group 1 for rank 1, which waits …``."""
+    parts = []
+    for number, report in enumerate(reports):
+        following = reports[(number + 1) % len(reports)]
+        what = report.wait.phrase if report.wait is not None else "waits"
+        group = f" of group {report.wait.group}" if report.wait is not None and report.wait.group else ""
+        parts.append(f"{report.label} {what}{group}, for which {following.label} has not come")
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}."
+
+
+def dead(ranks: Sequence[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
+    """``rank 1 is gone: process 77 is a zombie; ranks 0,2 wait for it in #4 all_reduce of group default_pg.``"""
+    reasons = [f"{each.where}: {each.reason}" for each in unreached[:_NAMED]]
+    verb = "is" if len(ranks) == 1 else "are"
+    text = f"{ranks_text(ranks)} {verb} gone or out of reach"
+    text += f" ({'; '.join(reasons)})" if reasons else ""
+    match = next((each for each in collectives if set(ranks) & set(each.missing) and each.waiting), None)
+    if match is not None:
+        text += f"; {ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in {_operation(match)}"
+    return f"{text}."
+
+
+def late(
+    reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int
+) -> str:
+    """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``"""
+    ranks = [report.rank for report in reports if report.rank is not None]
+    size = next((report.size for report in reports if report.size is not None), known)
+    if match is not None:
+        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
+        text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')}"
+    else:
+        waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
+        text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}"
+    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in reports[:_NAMED]]
+    return f"{text}; {'; '.join(own)}."
+
+
+def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Sequence[int]) -> str:
+    """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
+    text = f"{_labels(at_store)} {_verb(at_store, 'wait')} for a key of the store, where ranks meet"
+    if absent:
+        have = "has" if len(absent) == 1 else "have"
+        text += f"; {_labels(absent)} {have} not come there ({absent[0].label}: {absent[0].summary.rstrip('.')})"
+    if missing:
+        text += f"; of {ranks_text(missing)} there is no report"
+    return f"{text}."
+
+
+def busy(reports: Sequence[RankReport], known: int) -> str:
+    """``3 of 4 ranks run, and none waits for another for ever.``"""
+    return f"{len(reports)} of {known} ranks run ({_labels(reports)}); nothing shows that any of them hangs."
+
+
+def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
+    """Nobody waits for another rank, and nobody runs."""
+    if not reports:
+        reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:_NAMED])
+        return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
+    return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
+
+
+def _operation(match: CollectiveMatch) -> str:
+    text = next((variant.text for variant in match.variants), "an operation")
+    return f"#{match.seq} {text} of group {match.group}"
+
+
+def _labels(reports: Sequence[RankReport]) -> str:
+    ranks = [report.rank for report in reports if report.rank is not None]
+    parts = [ranks_text(ranks)] if ranks else []
+    parts += [report.label for report in reports if report.rank is None][:_NAMED]
+    return " and ".join(parts)
+
+
+def _verb(subjects: Sequence[object], verb: str) -> str:
+    return f"{verb}s" if len(subjects) == 1 else verb

@@ -1,0 +1,1 @@
+"""Reports of the ranks of a job, and what they say together."""

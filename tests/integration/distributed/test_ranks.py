@@ -1,0 +1,80 @@
+"""scripts/dispatch ranks on jobs that hang: running, as cores, and beside what is no rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import contract_schema
+import harness
+import pytest
+from harness import Inferior
+
+pytestmark = pytest.mark.torch
+
+
+def ranks(*words: object, status: int = 0) -> dict[str, Any]:
+    outcome = harness.run([harness.DISPATCH, "ranks", *map(str, words), "--json"])
+    assert outcome.status == status, outcome
+    found: dict[str, Any] = json.loads(outcome.stdout)
+    contract_schema.check(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kind", "blamed", "reason"),
+    [
+        ("late_sleep", "late-rank", "1", "never enqueued #4 all_reduce float32[8, 2] of group default_pg"),
+        ("late_gil", "late-rank", "1", "waits for the GIL, which gil-keeper"),
+        ("other_order", "mismatched-collective", "1", "COLLECTIVE_TYPE_MISMATCH"),
+        ("crossing", "mismatched-collective", "0-1", "wait for each other"),
+        ("dead", "dead-rank", "1", "zombie"),
+    ],
+)
+def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, kind: str, blamed: str, reason: str) -> None:
+    pids = job.truth["pids"][scenario]
+    document = ranks("-p", pids[0])
+    assert (document["verdict"]["kind"], document["verdict"]["ranks"]) == (kind, blamed), document["verdict"]
+    assert reason in document["verdict"]["summary"]
+    looked_at = {each["rank"]: each["pid"] for each in document["reports"]}
+    assert looked_at == {rank: pid for rank, pid in enumerate(pids) if (scenario, rank) != ("dead", 1)}
+
+
+def test_the_launcher_stands_for_its_ranks(job: Inferior) -> None:
+    pids = job.truth["pids"]["late_sleep"]
+    launcher = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    assert ranks("-p", launcher)["ranks"] == "0-3"
+
+
+def test_nobody_is_stopped_or_traced_afterwards(job: Inferior) -> None:
+    pids = job.truth["pids"]["late_sleep"]
+    ranks("-p", pids[0])
+    for pid in pids:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert status["TracerPid"].strip() == "0"
+        assert status["State"].split()[0] in "SR"
+
+
+def test_a_look_that_takes_too_long_costs_one_rank(job: Inferior) -> None:
+    """Of a process that another one traces nothing can be said; the others are shown."""
+    pids = job.truth["pids"]["other_order"]
+    document = ranks("-p", pids[0], "--timeout", "0.001", status=1)
+    assert sorted(each["where"] for each in document["unreached"]) == sorted(f"pid {pid}" for pid in pids)
+    assert all("no report within" in each["reason"] for each in document["unreached"])
+    time.sleep(0.1)
+    assert ranks("-p", pids[0])["ranks"] == "0-1"
+
+
+def test_a_process_that_is_no_rank() -> None:
+    document = ranks("-p", os.getpid())
+    assert document["unreached"] or document["reports"]
+
+
+def test_files_that_are_no_cores(tmp_path: Path) -> None:
+    (tmp_path / "core.1").write_bytes(b"\x7fELF" + bytes(12) + b"\4\0" + bytes(100))
+    (tmp_path / "notes.txt").write_text("not a core")
+    document = ranks("--cores", tmp_path, status=1)
+    assert [Path(each["where"]).name for each in document["unreached"]] == ["core.1"]

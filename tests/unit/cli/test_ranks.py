@@ -1,0 +1,134 @@
+"""scripts/dispatch ranks --reports: many reports, one screen; and what is wrong with reports is said, not fatal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import contract_schema
+import jobs
+import pytest
+import recordings
+from recordings import Replay
+
+from gdbext.cli.ranks import launcher
+from gdbext.commands.registry import Outcome
+from gdbext.errors import UsageError
+
+SCREEN = 45
+"""Lines of one screen."""
+
+
+def run(*words: object) -> Outcome:
+    return launcher.run([str(word) for word in words], color=False)
+
+
+def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    for number, document in enumerate(documents):
+        (folder / f"{number}.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_job_as_text(tmp_path: Path) -> None:
+    lines = run("--reports", written(tmp_path / "job", jobs.documents("late-lock"))).output.splitlines()
+    assert lines[0].startswith("late-rank: rank 1 of 2 never enqueued #4 all_reduce float32[8, 2] of group default_pg")
+    assert "rank 0 waits; rank 1: MainThread" in lines[0]
+    assert any("threading.RLock" in line for line in lines)
+    assert any("never enqueued 1" in line for line in lines)
+
+
+def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", jobs.varied("late-lock", 1000))
+    lines = run("--reports", folder).output.splitlines()
+    assert len(lines) <= SCREEN
+    assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]
+    assert "ranks 0,2-999 wait" in lines[0]
+    assert "1000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
+
+
+def test_reports_of_parts_are_reports_too(tmp_path: Path) -> None:
+    documents = jobs.documents("late-sleep")
+    halves = [written(tmp_path / name, part) for name, part in (("a", documents[:2]), ("b", documents[2:]))]
+    whole = written(tmp_path / "whole", documents)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for half in halves:
+        (parts / f"{half.name}.json").write_text(run("--reports", half, "--json").output)
+    together = json.loads(run("--reports", parts, "--json").output)
+    contract_schema.check(together)
+    assert together == json.loads(run("--reports", whole, "--json").output)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("cut", lambda text: text[: len(text) // 2]),
+        ("empty", lambda _: ""),
+        ("list", lambda _: "[]"),
+        ("other", lambda _: '{"schema": "other/1"}'),
+        ("deep", lambda _: "[" * 100_000),
+        ("no-threads", lambda text: text.replace('"threads"', '"thread"')),
+        ("text", lambda text: text.replace('"rank":', '"rank": "x", "was":')),
+        ("no-verdict", lambda text: text.replace('"verdict":', '"verdict": null, "was":')),
+    ],
+)
+def test_a_damaged_report_costs_itself(tmp_path: Path, name: str, contents: Any) -> None:
+    documents = jobs.documents("late-sleep")
+    folder = written(tmp_path / "job", documents[:3])
+    (folder / f"{name}.json").write_text(contents(json.dumps(documents[3])))
+    document = json.loads(run("--reports", folder, "--json").output)
+    assert [each["where"] for each in document["unreached"]] == [f"{name}.json"]
+    assert (document["ranks"], document["missing"]) == ("0-2", "3")
+    assert document["verdict"]["kind"] == "dead-rank"
+    assert document["verdict"]["ranks"] == "3"
+
+
+def test_recordings_are_looked_at(tmp_path: Path) -> None:
+    document = json.loads(run("--recordings", recordings.FOLDER / "gloo-mismatch.rec", "--json").output)
+    assert [each["rank"] for each in document["reports"]] == [0]
+    assert document["verdict"]["kind"] == "dead-rank"
+    assert document["collectives"][0]["pending"] == "0"
+    (tmp_path / "cut.rec").write_bytes((recordings.FOLDER / "gloo-mismatch.rec").read_bytes()[:5000])
+    outcome = run("--recordings", tmp_path, "--json")
+    assert outcome.status == 1
+    assert json.loads(outcome.output)["unreached"][0]["where"].endswith("cut.rec")
+
+
+def test_a_report_of_one_process_alone_is_enough(replay: type[Replay], tmp_path: Path) -> None:
+    """A process that is no rank at all."""
+    folder = written(tmp_path / "job", [replay("meta-mm").document("dispatch-diagnose")])
+    document = json.loads(run("--reports", folder, "--json").output)
+    assert document["verdict"]["kind"] == "blocked"
+    assert "aten::mm [Meta]" in document["reports"][0]["path"]
+
+
+def test_the_graph(tmp_path: Path) -> None:
+    file = tmp_path / "job.dot"
+    run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--dot", file)
+    text = file.read_text()
+    assert text.startswith("digraph ranks {")
+    assert text.count("{") == text.count("}")
+    assert "color=red" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "one of the arguments"),
+        (("-p", "x"), "'x' is not a process id"),
+        (("-p", "1", "--node"), "not allowed with"),
+        (("--reports", "/nonexistent-folder/", "--jobs", "0"), "'0' is not a number"),
+        (("--node", "--timeout", "nan"), "'nan' is not a number of seconds"),
+        (("--nod",), "one of the arguments"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(*words)
+    assert said in caught.value.what
+
+
+def test_help() -> None:
+    assert "--reports" in run("--help").output

@@ -1,0 +1,130 @@
+"""The verdict on jobs that hung: recorded ones, and rows that are made up."""
+
+from __future__ import annotations
+
+import jobs
+import pytest
+
+from gdbext.jobs.judge import judge
+from gdbext.jobs.merge import rows
+from gdbext.model.job.job_report import JobReport, MatchState
+from gdbext.model.job.rank_report import GroupState, Issued, RankReport, Unreached
+from gdbext.model.threads.collective_wait import CollectiveWait
+
+VERDICTS = {
+    "late-sleep": ("late-rank", (1,)),
+    "late-lock": ("late-rank", (1,)),
+    "late-gil": ("late-rank", (1,)),
+    "late-import": ("late-rank", (1,)),
+    "late-loader": ("late-rank", (1,)),
+    "long-save": ("late-rank", (1,)),
+    "stopped": ("late-rank", (1,)),
+    "swallowed": ("mismatched-collective", (2,)),
+    "other-order": ("mismatched-collective", (1,)),
+    "other-type": ("mismatched-collective", (1,)),
+    "other-size": ("mismatched-collective", (0,)),
+    "other-dtype": ("mismatched-collective", (1,)),
+    "crossing": ("mismatched-collective", (0, 1)),
+    "pipeline": ("mismatched-collective", (0, 1)),
+    "dead": ("dead-rank", (1,)),
+    "store-wait": ("store-wait", ()),
+}
+"""What tests/inferiors/job.py does in each, and who is at fault; nobody has a rank yet in store-wait."""
+REASONS = {
+    "late-lock": "threading.RLock",
+    "late-gil": "waits for the GIL, which gil-keeper",
+    "late-import": "import lock of a module",
+    "late-loader": "DataLoader's worker process",
+    "long-save": "waits in write on fd",
+    "stopped": "is stopped",
+    "other-size": "SIZE_OR_SYNTAX_MISMATCH",
+    "other-dtype": "COLLECTIVE_DTYPE_MISMATCH",
+    "other-order": "rank 1 issued all_gather",
+    "swallowed": "rank 2 issued broadcast",
+    "dead": "zombie",
+    "pipeline": "waits in recv from rank 0",
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_recorded_jobs(name: str) -> None:
+    report = judge(jobs.recorded_rows(name))
+    assert (report.verdict.kind, report.verdict.ranks) == VERDICTS[name], report.verdict.summary
+    assert REASONS.get(name, "") in report.verdict.summary
+
+
+def test_every_recorded_job_has_a_verdict_here() -> None:
+    assert set(VERDICTS) == set(jobs.NAMES)
+
+
+def rank(
+    number: int, wait: CollectiveWait | None = None, issued: tuple[Issued, ...] = (), **more: object
+) -> RankReport:
+    state = GroupState("0", "default_pg", 3, "0-2", len(issued) or None, None, issued)
+    made = RankReport(number, "node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False,
+                      (state,))  # fmt: skip
+    return made._replace(**more)
+
+
+PENDING = (Issued(1, "all_reduce", is_pending=True),)
+IN_FIRST = CollectiveWait("all_reduce", 1, "0")
+
+
+def verdict(*reports: RankReport, unreached: tuple[Unreached, ...] = ()) -> JobReport:
+    return judge(rows(reports, unreached))
+
+
+def test_a_rank_that_is_missing_and_waited_for_is_dead() -> None:
+    found = verdict(rank(0, IN_FIRST, PENDING), rank(2, IN_FIRST, PENDING))
+    assert (found.verdict.kind, found.verdict.ranks, found.missing) == ("dead-rank", (1,), (1,))
+
+
+def test_a_rank_that_is_missing_and_not_waited_for_was_perhaps_not_asked_for() -> None:
+    found = verdict(rank(0), rank(2))
+    assert (found.verdict.kind, found.missing) == ("all-idle", (1,))
+
+
+def test_one_rank_whose_own_verdict_explains_the_job() -> None:
+    found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
+    assert (found.verdict.kind, found.verdict.ranks) == ("deadlock", (1,))
+    assert found.odd[0].rank == 1
+
+
+def test_running_ranks() -> None:
+    assert verdict(rank(0, running=True), rank(1), rank(2)).verdict.kind == "all-busy"
+
+
+def test_two_processes_with_one_rank() -> None:
+    found = verdict(rank(0), rank(0, pid=77), rank(1))
+    assert found.notes == ("rank 0 is claimed by 2 processes: pid 77 on node1, pid 1000 on node1",)
+
+
+def test_another_job_is_left_out_and_said() -> None:
+    found = verdict(rank(0), rank(1), rank(2, job="other"))
+    assert [each.rank for each in found.reports] == [0, 1]
+    assert found.notes == ("1 report of another job (other) left out",)
+    assert judge(rows([rank(0), rank(1), rank(2, job="other")]), pid=1002).job == "other"
+
+
+def test_different_versions_are_said() -> None:
+    assert "2.12.0, 2.13.0" in verdict(rank(0), rank(1, torch="2.12.0")).notes[0]
+
+
+def test_a_job_of_one() -> None:
+    found = verdict(rank(0, size=1, kind="blocked", summary="It waits for a mutex."))
+    assert (found.verdict.kind, found.missing) == ("blocked", ())
+
+
+def test_no_report_at_all() -> None:
+    found = verdict(unreached=(Unreached("node3", "it did not answer within 60 s"),))
+    assert found.verdict.kind == "all-idle"
+    assert "node3: it did not answer" in found.verdict.summary
+
+
+def test_states_that_differ_are_no_mismatch() -> None:
+    done = (Issued(1, "broadcast"),)
+    waits = CollectiveWait("broadcast", 1, "0")
+    pending = (Issued(1, "broadcast", is_pending=True),)
+    found = verdict(rank(0, None, done), rank(1, waits, pending), rank(2, waits, pending))
+    assert found.collectives[0].state is MatchState.COLLECTIVE_STATE_MISMATCH
+    assert found.verdict.kind != "mismatched-collective"
