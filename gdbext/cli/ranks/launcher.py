@@ -22,6 +22,10 @@ def run(argv: Sequence[str], color: bool) -> Outcome:
         options = command_line.parse(argv)
     except HelpRequested as request:
         return Outcome(0, str(request))
+    if options.show_commands:
+        from gdbext.cli.ranks import other_machines
+
+        return Outcome(0, "".join(f"{line}\n" for line in other_machines.shown(options)))
     report = judge(_rows(options), options.pid)
     _write_files(report, options)
     status = 0 if report.reports else 1
@@ -37,6 +41,10 @@ def run(argv: Sequence[str], color: bool) -> Outcome:
 def _rows(options: argparse.Namespace) -> Rows:
     if options.reports:
         return sources.report_rows(options.reports)
+    if options.hosts or options.slurm or options.kubernetes:
+        from gdbext.cli.ranks import other_machines
+
+        return other_machines.remote_rows(options)
     return sources.local_rows(options)
 
 
@@ -45,6 +53,10 @@ def _write_files(report: JobReport, options: argparse.Namespace) -> None:
         from gdbext.render import ranks_dot
 
         _write(options.dot, ranks_dot.render(report))
+    if options.html:
+        from gdbext.render.html import ranks_page
+
+        _write(options.html, ranks_page.render(report))
 
 
 def _write(path: str, text: str) -> None:

@@ -38,7 +38,10 @@ def parser() -> RanksParser:
     what.add_argument("--reports", nargs="+", metavar="FILE",
                       help="JSON reports that were made elsewhere, of one process or of many, or folders of them",
                       )  # fmt: skip
-    found.add_argument("--job", metavar="ID", help="with --node: only ranks of that job (its run id, or HOST:PORT)")
+    _add_other_machines(found, what)
+    found.add_argument("--job", metavar="ID",
+                       help="with --node and other machines: only ranks of that job (its run id, or HOST:PORT)",
+                       )  # fmt: skip
     found.add_argument("--sysroot", default="", metavar="DIR", help="with --cores: where their files are")
     found.add_argument("--jobs", type=_positive, default=max(2, os.cpu_count() or 1), metavar="N",
                        help="so many processes are looked at at once (default: %(default)s)")  # fmt: skip
@@ -48,8 +51,25 @@ def parser() -> RanksParser:
     out.add_argument("--json", action="store_true",
                      help="one JSON document (schema gdbext-ranks/1), which --reports takes as well")  # fmt: skip
     out.add_argument("--dot", metavar="FILE", help="also write the tree of paths in graphviz' language")
+    out.add_argument("--html", metavar="FILE", help="also write a page with everything, which needs nothing else")
     found.add_argument("--help", "-h", action="store_true", help="show this text")
     return found
+
+
+def _add_other_machines(found: RanksParser, what: argparse._MutuallyExclusiveGroup) -> None:
+    what.add_argument("--hosts", metavar="NODESET",
+                      help="the ranks on these machines, by ClusterShell: node[1-16], @group; all they need is Python",
+                      )  # fmt: skip
+    what.add_argument("--slurm", metavar="JOBID[.STEP]", help="the ranks of that job, by srun --overlap")
+    what.add_argument("--kubernetes", metavar="SELECTOR", help="the ranks in pods with these labels, by kubectl exec")
+    how = found.add_argument_group("other machines")
+    how.add_argument("--worker", default="ssh", metavar="NAME",
+                     help="ClusterShell's worker: ssh (default), exec, rsh, pdsh")  # fmt: skip
+    how.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
+    how.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
+    how.add_argument("--container", default="", metavar="NAME", help="in each pod")
+    how.add_argument("--python", default="python3", metavar="PROGRAM", help="the Python on the other machines")
+    how.add_argument("--show-commands", action="store_true", help="show what would be run there, and end")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import recordings
 from recordings import Replay
 
-from gdbext.cli.ranks import launcher
+from gdbext.cli.ranks import launcher, other_machines
 from gdbext.commands.registry import Outcome
 from gdbext.errors import UsageError
 
@@ -111,6 +112,62 @@ def test_the_graph(tmp_path: Path) -> None:
     assert text.startswith("digraph ranks {")
     assert text.count("{") == text.count("}")
     assert "color=red" in text
+
+
+class Tags(HTMLParser):
+    """Which elements are open, and everything that a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")] + [tag] * (tag == "script")
+        if tag in ("details", "div", "table", "html", "body"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("details", "div", "table", "html", "body"):
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
+    documents = jobs.documents("late-lock")
+    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
+    file = tmp_path / "job.html"
+    run("--reports", written(tmp_path / "job", documents), "--html", file)
+    page, tags = file.read_text(), Tags()
+    tags.feed(page)
+    assert (tags.open, tags.loaded) == ([], [])
+    assert "&lt;script&gt;" in page
+    assert "\x1b" not in page
+    assert "never enqueued" in page
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (("--slurm", "77.0"), ("srun --overlap --jobid=77", "--job '\"'\"'slurm 77.0'\"'\"''")),
+        (("--kubernetes", "app=train", "--namespace", "ml"), ("kubectl -n ml get pods -l app=train", "exec -i POD")),
+        (("--hosts", "n[1-9]", "--python", "python3.11"), ("clush --worker ssh -w 'n[1-9]'", "python3.11 -S -m")),
+    ],
+)
+def test_commands_for_other_machines_are_shown(where: tuple[str, ...], words: tuple[str, ...]) -> None:
+    shown = run(*where, "--show-commands").output
+    assert all(word in shown for word in words), shown
+    size = int(shown.rstrip().rpartition(", ")[2].split()[0])
+    assert size < 2_000_000
+
+
+def test_the_answer_of_a_machine(tmp_path: Path) -> None:
+    document = run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--json").output
+    good = other_machines.answer("n1", b"a login message\n" + document.encode(), 0)
+    assert [report.rank for report in good.sorted()] == [0, 1]
+    cut = other_machines.answer("n1", document.encode()[:500], 0)
+    assert [each.where for each in cut.unreached] == ["n1"]
+    silent = other_machines.answer("n2", b"sh: python3: not found\n", 127)
+    assert [each.reason for each in silent.unreached] == ["no report (status 127): sh: python3: not found"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Reports as pages that need nothing but a browser."""
