@@ -100,7 +100,7 @@ def _wait_text(wait: Mapping[str, Any]) -> str:
     """What is waited for, without the addresses and numbers that are different in every process."""
     collective = _collective_wait(wait.get("collective"))
     if collective is not None:
-        return collective._replace(enqueued=None, completed=None).phrase
+        return collective._replace(enqueued=None, completed=None, key="").phrase
     return f"waits: {wait['kind']}"
 
 
@@ -109,7 +109,8 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
         return None
     return CollectiveWait(
         _text(value["op"]), _number(value["seq"]), _text(value["group"]), _number(value["enqueued"]),
-        _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]),
+        _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
+        _text(value.get("server", "")),
     )  # fmt: skip
 
 
