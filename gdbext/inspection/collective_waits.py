@@ -70,7 +70,7 @@ def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWa
         return None
     group, first = max(own, key=lambda each: each[1].age_ms or 0)
     return CollectiveWait(
-        first.op, first.seq, group.name, group.last_enqueued, group.last_completed
+        first.op, first.seq, group.label, group.last_enqueued, group.last_completed
     )
 
 

@@ -15,7 +15,8 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     """Of all ranks whose main thread waits in an operation."""
     by_name: dict[str, list[Group]] = {}
     for group in groups:
-        by_name.setdefault(group.name, []).append(group)
+        for name in {group.name, group.label}:
+            by_name.setdefault(name, []).append(group)
     sets: dict[tuple[str, int], frozenset[int]] = {}
     found: dict[int, frozenset[int]] = {}
     for report in reports:

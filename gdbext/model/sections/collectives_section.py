@@ -66,6 +66,11 @@ class ProcessGroup(NamedTuple):
     store: str | None = None
     """Where the group's members meet: ``tcp://host:port``, ``file:///path``."""
 
+    @property
+    def label(self) -> str:
+        """The group as people call it; torch describes groups that nobody described as "undefined"."""
+        return self.name if self.description in ("", "undefined") else self.description
+
 
 class JobRank(NamedTuple):
     """Which rank of which job a process is; None where neither its groups nor its environment say."""

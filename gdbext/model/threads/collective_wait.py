@@ -13,7 +13,7 @@ class CollectiveWait(NamedTuple):
     seq: int | None = None
     """The operation's number in its group, None where nothing numbers it."""
     group: str = ""
-    """The name of its process group."""
+    """Its process group: the description, else the name."""
     enqueued: int | None = None
     completed: int | None = None
     """The group's last numbers in this process."""
