@@ -17,6 +17,7 @@ except ImportError:
 BLOCK_R, BLOCK_W = os.pipe()
 SOURCE = """
 import os
+import threading  # in this interpreter this thread is the "MainThread"
 def inside(depth):
     if depth:
         inside(depth - 1)

@@ -13,7 +13,11 @@ NAME_LIMIT = 256
 
 
 def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
-    """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing."""
+    """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
+
+    Whoever imports ``threading`` in an interpreter is its "MainThread" there: the name that a thread has in the main
+    interpreter, or else in the oldest one, is its own.
+    """
     names: dict[int, str] = {}
     for ident, thread in _active_threads(runtime):
         _add_name(runtime, names, ident, thread)
@@ -52,7 +56,7 @@ def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread:
     try:
         name = runtime.dicts.attribute(thread, stdlib.THREAD_NAME)
         if name is not None:
-            names[runtime.objects.integer(ident)] = runtime.objects.text(name, NAME_LIMIT)
+            names.setdefault(runtime.objects.integer(ident), runtime.objects.text(name, NAME_LIMIT))
     except (BadData, MemoryFault):
         return
 

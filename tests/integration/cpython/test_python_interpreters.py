@@ -49,6 +49,14 @@ def test_frames_of_both_interpreters(inferior: PythonInferior) -> None:
         assert names == [*["inside"] * 4, "<module>", "run_in_interpreter", "run", "_bootstrap_inner", "_bootstrap"]
 
 
+def test_a_thread_keeps_the_name_that_it_has_in_the_main_interpreter(inferior: PythonInferior) -> None:
+    with inferior.look("live") as view:
+        names = read_thread_names(view.runtime)
+        guest = view.states[view.truth["tid"]][0].ident
+        assert names[guest] == "guest"
+        assert sorted(names.values()) == ["MainThread", "forker", "guest"]
+
+
 def test_each_interpreter_has_its_gil(inferior: PythonInferior) -> None:
     with inferior.look("live") as view:
         gils = read_gils(view.runtime)
