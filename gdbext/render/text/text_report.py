@@ -8,13 +8,25 @@ from importlib import import_module
 from gdbext.model.report import Report
 from gdbext.render.text.style import Style, escape
 
+_MOST_NAMED = 8
+"""Threads that a line names."""
+
 
 def render(report: Report, color: bool = False) -> str:
     """The whole text, ending in a newline."""
     style = Style(color)
     view = import_module(f"gdbext.render.text.views.{report.view}_view")
-    lines = [*view.render(report, style), *_errors(report, style)]
+    lines = [*view.render(report, style), *_moved(report), *_errors(report, style)]
     return "\n".join(lines) + "\n"
+
+
+def _moved(report: Report) -> Iterator[str]:
+    """Which threads are not of one moment."""
+    moved = report.target.moved if report.target is not None else ()
+    if moved:
+        named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
+        yield ""
+        yield f"Ran on while memory was read, so that what is said of them may mix two moments: {named}"
 
 
 def _errors(report: Report, style: Style) -> Iterator[str]:
