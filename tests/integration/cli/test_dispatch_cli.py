@@ -73,9 +73,10 @@ def assert_error_document(outcome: Outcome, words: str, status: int = 1) -> dict
 def test_a_live_process(plain: Plain, debugger: str) -> None:
     outcome = dispatch("-p", str(plain.pid), "--debugger", debugger, "dispatch-bt", "--all", "--native", "--json")
     assert outcome.status == 0, outcome
-    paused = outcome.document["target"].pop("paused_ms")
+    target = outcome.document["target"]
+    paused = target.pop("paused_ms")
     assert paused is None if debugger == "lldb" else 0 < paused < 10_000
-    assert outcome.document["target"] == {
+    assert target == {
         "kind": "live", "pid": plain.pid, "debugger": debugger, "torch": None, "python": None
     }  # fmt: skip
     assert {t["tid"] for t in outcome.document["threads"]} == {t["tid"] for t in plain.truth["threads"]}
