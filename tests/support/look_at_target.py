@@ -24,7 +24,7 @@ def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str])
         "architecture": target.architecture.name,
         "selected": selected.tid if selected else None,
         "threads": [_thread(thread) for thread in target.threads()],
-        "maps": [vars(mapping) for mapping in target.maps()],
+        "maps": [mapping._asdict() for mapping in target.maps()],
         "auxv": {str(key): value for key, value in target.auxv().items()},
         "environ": dict(target.environ()),
         "reads": {name: _read(target, address, size) for name, (address, size) in reads.items()},
@@ -38,7 +38,7 @@ def _thread(thread: Thread) -> dict[str, Any]:
         "tid": thread.tid,
         "number": thread.number,
         "name": thread.name,
-        "signal": vars(signal) if signal else None,
+        "signal": signal._asdict() if signal else None,
         "registers": dict(thread.registers()),
         "kernel_state": thread.kernel_state,
     }
