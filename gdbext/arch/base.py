@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Optional
 
+from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.arch.instruction import Instruction
 from gdbext.errors import TargetError
 
@@ -203,6 +204,12 @@ class Architecture(ABC):
     @abstractmethod
     def direct_calls(self, code: bytes, target: int) -> Iterator[int]:
         """Offsets in ``code`` of the direct calls of ``target``, which is an offset from the start of ``code``, too."""
+
+    def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
+        """Where the words of each argument of a call are, by the calling convention; [] where nobody has written that
+        down yet."""
+        del arguments
+        return []
 
     def probe_offset(self, code: bytes, kept: int) -> int | None:
         """Where in a function that starts with ``code`` a kernel probe is cheap and the first ``kept`` arguments are

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import add_thread_choice, chosen_threads
-from gdbext.commands.reporting import dispatcher_errors, make_report
+from gdbext.commands.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.errors import GdbextError
 from gdbext.model.error_report import ErrorReport
 
@@ -28,6 +28,8 @@ chosen. The stage is entering (the operator's handle is being made), lookup, inv
 exact: the keyset was read where the calling code passed it, and this operator's table has the running kernel for it;
 verified: found in the frame and proven the same way; inferred: from the kernel alone. --why shows the proof. path is
 the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
+--args adds a line, "(self=f32[32, 64] cpu, dim=1)": read from the boxed stack, or from registers and stack slots by the
+C++ signature. "?" is a value that cannot be known any more, "1?" one that is likely and not proven.
 "never entered" names the key that an innermost kernel was expected to redispatch to and has not reached.
 """
 
@@ -37,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_thread_choice(parser)
     parser.add_argument("--native", action="store_true", help="every native frame, too")
+    parser.add_argument("--args", action="store_true", help="the arguments of each operator, where they can be proven")
+    parser.add_argument("--values", action="store_true", help="with their tensors' statistics (implies --args)")
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
@@ -48,7 +52,10 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     errors = [*dispatcher_errors(session)]
     for thread in chosen_threads(session.target, args, NAME):
         try:
-            threads.append(report_stack(session, thread, native=args.native, explained=args.why))
+            report = report_stack(session, thread, native=args.native, explained=args.why)
+            if args.args or args.values:
+                report = with_arguments(session, report, statistics=args.values)
+            threads.append(report)
         except GdbextError as error:
             errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
     sources = {} if args.json else source_lines(session.target, threads)

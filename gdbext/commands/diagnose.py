@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.commands.reporting import dispatcher_errors, make_report
+from gdbext.commands.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gdbext.live.host import Host
     from gdbext.model.report import Report
     from gdbext.model.sections.section import Section
+    from gdbext.model.threads.thread_report import ThreadReport
     from gdbext.probes.dispatch_pulse import CallCount
 
 NAME = "dispatch-diagnose"
@@ -75,8 +77,9 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
 
     verdict = found.judgement.verdict
     told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
+    threads = _with_innermost_arguments(session, found.threads, verdict.finding.threads)
     shown = {session.target.pid, *verdict.finding.threads}
-    involved = [thread for thread in found.threads if thread.tid in shown]
+    involved = [thread for thread in threads if thread.tid in shown]
     children = children_of(session, args.children)
     if children is not None:
         sections = (*sections, children)
@@ -85,10 +88,20 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
         args,
         NAME,
         "diagnose",
-        threads=found.threads,
+        threads=threads,
         verdict=verdict._replace(advice=told),
         findings=found.judgement.findings,
         errors=dispatcher_errors(session),
         sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
         sources={} if args.json else source_lines(session.target, involved),
     )
+
+
+def _with_innermost_arguments(
+    session: Session, threads: Sequence[ThreadReport], involved: Collection[int]
+) -> list[ThreadReport]:
+    """The threads; of those that the verdict is about, the innermost operator with its arguments."""
+    return [
+        with_arguments(session, thread, limit=1) if thread.tid in involved and thread.dispatch else thread
+        for thread in threads
+    ]

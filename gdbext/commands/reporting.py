@@ -62,3 +62,21 @@ def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
     """Why nothing is known of the dispatcher; empty where it can be read."""
     error = session.dispatcher_error
     return () if error is None else (ErrorReport.of(error, "torch"),)
+
+
+def with_arguments(
+    session: Session, report: ThreadReport, statistics: bool = False, limit: int | None = None
+) -> ThreadReport:
+    """A thread's report with the arguments of its ``limit`` innermost dispatcher frames; as it is where no layout fits.
+
+    ``statistics``: of the tensors among them.
+    """
+    from gdbext.inspection.arguments import ArgumentReporter
+    from gdbext.inspection.thread_choice import find_thread
+
+    if session.dispatcher_error is not None:
+        return report
+    stack = session.threads.of(find_thread(session.target, str(report.tid))).stack
+    found = ArgumentReporter(session, statistics).frames(stack, limit)
+    frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))
+    return report._replace(dispatch=tuple(frames))

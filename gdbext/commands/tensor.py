@@ -48,13 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Describes the tensor. Raises UsageError, BadData (no tensor), TargetError (the file cannot be written)."""
+    from gdbext.inspection.tensor_description import describe
     from gdbext.inspection.tensor_report import TensorReporter
 
     if bool(args.address) == bool(args.py):
         raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
     reporter = TensorReporter(session, _Progress("read"))
     address = _chosen(session, reporter, args)
-    section: TensorSection = reporter.report(address, args.py or " ".join(args.address))
+    section: TensorSection = describe(session, reporter, address, args.py or " ".join(args.address))
     if args.save:
         from gdbext.inspection.tensor_saving import save
 

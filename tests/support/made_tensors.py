@@ -5,15 +5,9 @@ from __future__ import annotations
 import math
 
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
-from gdbext.model.sections.tensor_section import (
-    GradFunction,
-    Histogram,
-    Part,
-    Quantization,
-    Statistics,
-    StorageReport,
-    TensorSection,
-)
+from gdbext.model.sections.tensor_section import TensorSection
+from gdbext.model.statistics import Histogram, Statistics
+from gdbext.model.tensor_parts import GradFunction, Part, Quantization, StorageReport
 
 FLOATS = TensorSection(
     label="self.weight",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.arch.base import AddressUse, Architecture, LoadedMember, ReadCode, TlsRelocations
 from gdbext.arch.instruction import Instruction
 from gdbext.arch.x86_64 import patterns, probing, registers, syscalls
@@ -59,6 +60,11 @@ class X8664(Architecture):
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         return instructions(code, address)
+
+    def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
+        from gdbext.arch.x86_64.argument_passing import place
+
+        return place(arguments)
 
     def probe_offset(self, code: bytes, kept: int) -> int | None:
         return probing.emulated_offset(code, instructions(code, 0), kept)

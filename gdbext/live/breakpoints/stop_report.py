@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.arch.argument_holders import Holder, holders
 from gdbext.errors import GdbextError
 from gdbext.live.breakpoints.conditions import value_of
-from gdbext.live.hooks.arguments import Holder, argument_texts, holders, register_values
+from gdbext.live.hooks.arguments import argument_texts, register_values
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch.argument import Argument
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
 
 
@@ -56,6 +57,9 @@ class DispatchFrame(NamedTuple):
     evidence: tuple[str, ...] = ()
     never_entered: str | None = None
     """The key that the kernel was expected to redispatch to and did not reach, where that is known."""
+
+    arguments: tuple[Argument, ...] = ()
+    """Where they were asked for, in the order of the schema."""
 
     @property
     def qualified(self) -> str:

@@ -2,80 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 from gdbext.model.sections.section import Section
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How often finite numbers fall into equal parts of the range from the lowest to the highest."""
-
-    low: float
-    high: float
-    counts: tuple[int, ...]
-    sampled: bool = False
-    """Counted over a part of the elements only."""
-
-    @property
-    def total(self) -> int:
-        """How many numbers were counted."""
-        return sum(self.counts)
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Of all elements; NaNs are counted and take no part in the rest, infinities do.
-
-    ``minimum`` and ``maximum`` are None for complex numbers and where there is no number, ``std`` (with Bessel's
-    correction, as ``torch.std``) for fewer than two.
-    """
-
-    count: int
-    minimum: float | None
-    maximum: float | None
-    mean: complex | None
-    std: float | None
-    nan: int
-    inf: int
-    zeros: int
-    first_nan: tuple[int, ...] | None = None
-    """Its index, in row-major order the first."""
-    first_inf: tuple[int, ...] | None = None
-    sampled: bool = False
-    """Of a part of the elements only."""
-
-
-@dataclass(frozen=True)
-class GradFunction:
-    """The autograd node that made a tensor."""
-
-    name: str
-    sequence_nr: int | None
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """How a quantised tensor's numbers are to be read: (stored - zero_point) * scale; one of each, or one a channel."""
-
-    scheme: str
-    scale: Sequence[float]
-    zero_point: Sequence[float]
-    axis: int | None
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor that another one holds: what a wrapper wraps, the indices and values of a sparse one."""
-
-    name: str
-    address: int
-    short: str
-    sizes: tuple[int, ...] | None
-    statistics: Statistics | None = None
+from gdbext.model.statistics import Histogram, Statistics
+from gdbext.model.tensor_parts import GradFunction, Part, Quantization, StorageReport
 
 
 @dataclass(frozen=True)
@@ -121,17 +54,3 @@ class TensorSection(Section):
     saved: str | None = None
     """The file that was written."""
     problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class StorageReport:
-    """A tensor's memory."""
-
-    address: int
-    """Of the StorageImpl."""
-    data: int
-    size: int
-    """Bytes."""
-    device: str | None
-    shared_by: int | None
-    """References to it."""

@@ -166,6 +166,10 @@ def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:
     }
     if step.never_entered:
         value["never_entered"] = step.never_entered
+    if step.arguments:
+        from gdbext.render.json.argument_document import arguments
+
+        value["arguments"] = arguments(step.arguments)
     if why:
         value["evidence"] = list(step.evidence)
     return value

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gdbext.model.sections.tensor_section import Part, Statistics, StorageReport, TensorSection
+from gdbext.model.sections.tensor_section import TensorSection
+from gdbext.model.statistics import Statistics
+from gdbext.model.tensor_parts import Part, StorageReport
 from gdbext.render.json.values import keyset, plain
 
 

@@ -63,21 +63,30 @@ class DispatchStackReader:
         """The call sites of this process."""
         return self._sites
 
+    @property
+    def code(self) -> FunctionCode:
+        """The decoded functions of this process."""
+        return self._code
+
     def roles(self, stack: Stack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
         return [self._role(stack, level) for level in range(len(stack))]
 
     def steps(self, stack: Stack) -> tuple[DispatchFrame, ...]:
         """The steps of a stack, innermost first."""
+        return tuple(step for step, _, _ in self.calls(stack))
+
+    def calls(self, stack: Stack) -> list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]:
+        """The steps of a stack, each with the frames that it was made of and what was recovered from them."""
         calls = self._calls(stack)
-        steps: list[DispatchFrame] = []
+        steps: list[tuple[DispatchFrame, DispatchCall, RecoveredCall]] = []
         for found, recovered in zip(calls, self._recover(stack, calls)):
             behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
             if behind is not None:
-                steps.append(self._step(stack, *behind, innermost=not steps))
+                steps.append((self._step(stack, *behind, innermost=not steps), *behind))
             if recovered.operator is not None or not found.needs_proof:
-                steps.append(self._step(stack, found, recovered, innermost=not steps))
-        return tuple(steps)
+                steps.append((self._step(stack, found, recovered, innermost=not steps), found, recovered))
+        return steps
 
     def _calls(self, stack: Stack) -> list[DispatchCall]:
         """The dispatch calls of a stack, innermost first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gdbext.errors import BadData
 from gdbext.formats.demangle import demangle
@@ -26,8 +26,7 @@ _CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
 """What the classes that derive from TensorImpl in libtorch end in, template arguments apart."""
 
 
-@dataclass(frozen=True)
-class TensorFacts:
+class TensorFacts(NamedTuple):
     """What a TensorImpl says of itself. ``sizes`` and ``strides`` are None where they are symbolic or computed."""
 
     address: int

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdbext.errors import BadData
-from gdbext.model.sections.tensor_section import Histogram, Quantization, Statistics
+from gdbext.model.statistics import Histogram, Statistics
+from gdbext.model.tensor_parts import Quantization
 from gdbext.torch.tensors.element_type import ElementType, Number
 from gdbext.torch.tensors.numpy_statistics import NumpyNumbers
 from gdbext.torch.tensors.statistics import collector_for
@@ -31,6 +31,9 @@ _HISTOGRAM_LIMIT = 1 << 20
 _NUMPY_HISTOGRAM_LIMIT = 1 << 24
 """Elements that a histogram is counted over, at most; of more every n-th piece is taken."""
 
+_SAMPLES = 64
+"""Pieces that a sample is made of."""
+
 ReadBytes = Callable[[int, int], bytes]
 Progress = Callable[[float], None]
 """Told which part of the elements, 0 to 1, is done."""
@@ -45,8 +48,7 @@ def no_progress(done: float) -> None:
     del done
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """Where the elements are: ``address`` of the first one, sizes and strides in elements."""
 
     address: int
@@ -156,13 +158,18 @@ class Contents:
 
     # --- what is made of them --------------------------------------------------------------------
 
-    def statistics(self) -> Statistics:
-        """Of all elements."""
+    def statistics(self, limit: int = 0) -> Statistics:
+        """Of all elements; with a ``limit``, of every n-th piece where there are more elements than that."""
         dimensions, repeated = in_memory_order(self.geometry.dimensions)
         collector = collector_for(self._element)
         whole = max(1, math.prod(each.size for each in dimensions))
+        every = max(1, whole // limit) if limit else 1
+        if every > 1:
+            self._chunk = max(self._element.size, min(self._chunk, limit * self._element.size // _SAMPLES))
         done = 0
-        for piece in self._pieces(dimensions):
+        for number, piece in enumerate(self._pieces(dimensions)):
+            if number % every:
+                continue
             place = self._place(piece)
             if self._numbers is not None:
                 stored = self._numbers.elements(self._raw(piece), piece)
@@ -171,7 +178,7 @@ class Contents:
                 collector.add(self._decoded(piece), place, repeated)
             done += piece.elements
             self._progress(done / whole)
-        return collector.result(self.index)
+        return collector.result(self.index, every > 1)
 
     def _place(self, piece: Piece) -> Callable[[int], int]:
         numbers = self._element.numbers

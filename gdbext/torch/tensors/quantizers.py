@@ -7,7 +7,7 @@ from typing import Any
 
 from gdbext.errors import BadData
 from gdbext.layouts.layout import Layout
-from gdbext.model.sections.tensor_section import Quantization
+from gdbext.model.tensor_parts import Quantization
 from gdbext.process.memory import Memory
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
 

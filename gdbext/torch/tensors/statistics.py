@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from operator import mul
 from typing import Any, NamedTuple
 
-from gdbext.model.sections.tensor_section import Statistics
+from gdbext.model.statistics import Statistics
 from gdbext.torch.tensors.element_type import ElementType
 
 
@@ -82,7 +82,7 @@ class Collector(ABC):
     def result(self, index: Any, sampled: bool = False) -> Statistics:
         """``index(position)`` is the index of an element."""
         return Statistics(
-            count=self.count,
+            numel=self.count,
             minimum=self.minimum,
             maximum=self.maximum,
             mean=self.mean(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.layouts.layout import Layout
-from gdbext.model.sections.tensor_section import GradFunction, StorageReport
+from gdbext.model.tensor_parts import GradFunction, StorageReport
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.torch.tensors.vtables import ClassNames, plain_class

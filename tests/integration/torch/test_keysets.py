@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 PROBE = ROOT / "tests" / "support" / "keyset_probe.py"
 
 
-def redispatch_symbols() -> list[tuple[str, str]]:
-    """(mangled name, "aten::mm.out") of every ``at::_ops::NAME::redispatch``, joined by torchgen's own rule."""
+def operator_symbols(method: str) -> list[tuple[str, str]]:
+    """(mangled name, "aten::mm.out") of every ``at::_ops::NAME::method``, joined by torchgen's own rule."""
     import re
 
     import torch
@@ -29,7 +29,7 @@ def redispatch_symbols() -> list[tuple[str, str]]:
         if qualified.startswith("aten::"):
             by_struct.setdefault(qualified[6:].rstrip(".").replace(".", "_"), []).append(qualified.rstrip("."))
     found = []
-    for name in re.findall(r" T (_ZN2at4_ops\d+\w+?10redispatchE\w+)$", listing, re.M):
+    for name in re.findall(rf" T (_ZN2at4_ops\d+\w+?{len(method)}{method}E\w+)$", listing, re.M):
         digits = re.match(r"_ZN2at4_ops(\d+)", name)
         assert digits is not None
         struct = name[digits.end() : digits.end() + int(digits[1])]
@@ -47,13 +47,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for each in inferior.truth["operators"]:
             wanted.add(each["name"])
         assert len(wanted) >= 40
-        symbols = [pair for pair in redispatch_symbols() if len(pair[1]) < 40]
+        symbols = [pair for pair in operator_symbols("redispatch") if len(pair[1]) < 40]
+        calls = [pair for pair in operator_symbols("call") if len(pair[1]) < 40]
         environment = {
             **os.environ,
             "GDBEXT_ROOT": str(ROOT),
             "GDBEXT_PROBE_OUT": str(folder / "out"),
             "GDBEXT_PROBE_READY": str(folder / "ready"),
             "GDBEXT_PROBE_STRUCTS": json.dumps(_relevant(symbols, wanted)),
+            "GDBEXT_PROBE_CALLS": json.dumps([name for name, _ in _relevant(calls, wanted)]),
         }
         command = ["gdb", "-nx", "-batch", "-iex", "set auto-load off"]
         command += ["-p", str(inferior.pid), "-x", str(PROBE)]
@@ -95,4 +97,13 @@ def test_at_least_98_percent_are_proven(result: dict[str, Any]) -> None:
     assert counts["stops"] >= 80, result
     assert counts["steps"] >= 120, result
     assert counts["proven"] >= 0.98 * counts["steps"], result
+    print(counts)
+
+
+def test_no_argument_is_wrong_and_95_percent_of_the_tensors_are_found(result: dict[str, Any]) -> None:
+    counts = result["arguments"]
+    assert counts["wrong"] == 0, result
+    assert counts["tensors"] >= 150, result
+    assert counts["lists"] >= 2, result
+    assert counts["found"] >= 0.95 * counts["tensors"], result
     print(counts)

@@ -13,6 +13,7 @@ from harness import Inferior
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.session import Session
+from gdbext.inspection.tensor_description import describe
 from gdbext.inspection.tensor_report import TensorReporter
 from gdbext.render.json import tensor_document
 from gdbext.targets.base import Target
@@ -60,7 +61,7 @@ def test_500_tensors_and_the_odd_ones(target: tuple[Inferior, Target]) -> None:
     reporter = TensorReporter(session)
 
     def document(address: int) -> dict[str, Any]:
-        return tensor_document.document(reporter.report(address, "x"), False)
+        return tensor_document.document(describe(session, reporter, address, "x"), False)
 
     facts = process.truth["tensors"]
     assert len(facts) == 500
@@ -68,7 +69,7 @@ def test_500_tensors_and_the_odd_ones(target: tuple[Inferior, Target]) -> None:
     assert {label: found for label, found in wrong.items() if found} == {}
     check_odd_ones({name: document(address) for name, address in process.truth["odd"].items()})
     with pytest.raises(GdbextError):
-        reporter.report(process.truth["freed"], "x")
+        describe(session, reporter, process.truth["freed"], "x")
 
 
 def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:

@@ -12,11 +12,12 @@ import contract_schema
 import pytest
 from fake_target import FakeTarget
 
+from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.patterns import direct_calls
 from gdbext.formats.cfi_program import OFFSET, Row, Rule
-from gdbext.live.hooks.arguments import Holder, hidden_result, holders, register_values, schema_types
+from gdbext.live.hooks.arguments import hidden_result, register_values, schema_types
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.process.memory import Memory

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from gdbext.model.certainty import Certainty
+from gdbext.model.dispatch.argument import Argument, ArgumentTensor
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.repetition import fold
 from gdbext.model.report import Report
@@ -106,6 +108,7 @@ def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     key = step.key or "unknown"
     first = f"#{step.level:<4} [{step.event.value}] op=[{escape(step.qualified)}], key=[{key}]"
     lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
+    lines += (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
     lines.append(f"{_PASS}   {_keyset_line(step)}")
     if step.kernel is not None:
         lines.extend(f"{_PASS}   {line}" for line in _kernel_lines(step))
@@ -114,6 +117,27 @@ def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     if why:
         lines.extend(f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
     return repr((step.event, step.qualified, step.key, step.keyset)), tuple(lines)
+
+
+def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
+    """All of them on one line, then the statistics of each tensor, where there are any."""
+    if not arguments:
+        return
+    yield f"({', '.join(map(_argument_text, arguments))})"
+    for argument in arguments:
+        yield from (_tensor_line(argument.name, each) for each in argument.tensors if each.statistics is not None)
+
+
+def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
+    from gdbext.render.text.views.tensor_view import statistics_text
+
+    assert tensor.statistics is not None
+    return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
+
+
+def _argument_text(argument: Argument) -> str:
+    doubt = "?" if argument.certainty is Certainty.INFERRED else ""
+    return f"{argument.short}{doubt}"
 
 
 def _keyset_line(step: DispatchFrame) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gdbext.model.report import Report
-from gdbext.model.sections.tensor_section import Histogram, Part, Statistics, TensorSection
+from gdbext.model.sections.tensor_section import TensorSection
+from gdbext.model.statistics import Histogram, Statistics
+from gdbext.model.tensor_parts import Part
 from gdbext.render.text.style import Style, escape
 from gdbext.torch.values.dtype import short_name
 
@@ -98,7 +100,7 @@ def statistics_text(found: Statistics) -> str:
 
 
 def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
-    yield f"{_INDENT}{'elements':<14}{found.count}: {statistics_text(found)}"
+    yield f"{_INDENT}{'elements':<14}{found.numel}: {statistics_text(found)}"
     for name, where in (("NaN", found.first_nan), ("Inf", found.first_inf)):
         if where is not None:
             yield style(f"{_INDENT}{'first ' + name:<14}at {list(where)}", "red")

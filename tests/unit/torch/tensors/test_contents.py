@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.model.sections.tensor_section import Quantization
+from gdbext.model.tensor_parts import Quantization
 from gdbext.torch.tensors import contents as contents_module
 from gdbext.torch.tensors.contents import Contents, Geometry, fits
 from gdbext.torch.tensors.element_type import ElementType, element_type
@@ -65,7 +65,7 @@ def test_quantised_numbers() -> None:
 
 def test_an_empty_tensor_reads_nothing() -> None:
     found = contents("float32", b"", (0, 3), (3, 1), 4)
-    assert (found.values(), found.statistics().count, list(found.stored())) == ([], 0, [])
+    assert (found.values(), found.statistics().numel, list(found.stored())) == ([], 0, [])
 
 
 def test_elements_outside_of_the_storage() -> None:
@@ -99,7 +99,7 @@ def test_numpy_gives_the_same(dtype: str, strides: tuple[int, int], monkeypatch:
     sizes = (300, 250)
     plain = contents(dtype, raw, sizes, strides, size).statistics()
     fast = contents(dtype, raw, sizes, strides, size, numpy=lambda: numpy).statistics()
-    for field in ("count", "minimum", "maximum", "nan", "inf", "zeros", "first_nan", "first_inf"):
+    for field in ("numel", "minimum", "maximum", "nan", "inf", "zeros", "first_nan", "first_inf"):
         assert getattr(plain, field) == getattr(fast, field), field
     assert fast.mean == pytest.approx(plain.mean, rel=1e-12, nan_ok=True)
     assert fast.std == pytest.approx(plain.std, rel=1e-12, nan_ok=True)

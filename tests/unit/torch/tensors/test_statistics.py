@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gdbext.model.sections.tensor_section import Statistics
+from gdbext.model.statistics import Statistics
 from gdbext.torch.tensors.element_type import element_type
 from gdbext.torch.tensors.statistics import collector_for
 
@@ -33,7 +33,7 @@ def collected(dtype: str, numbers: Sequence[complex], sizes: Sequence[int] = (),
 @given(FLOATS, st.lists(st.integers(1, 9), max_size=5))
 def test_floats_in_pieces(numbers: list[float], sizes: list[int]) -> None:
     found = collected("float64", numbers, sizes)
-    assert (found.count, found.minimum, found.maximum) == (len(numbers), min(numbers), max(numbers))
+    assert (found.numel, found.minimum, found.maximum) == (len(numbers), min(numbers), max(numbers))
     assert found.mean == pytest.approx(statistics.fmean(numbers), rel=1e-12, abs=1e-9)
     assert found.std == pytest.approx(statistics.stdev(numbers), rel=1e-9, abs=1e-9)
 
@@ -64,12 +64,12 @@ def test_infinities_take_part() -> None:
 
 def test_nothing_but_nans() -> None:
     found = collected("float32", [math.nan] * 3)
-    assert (found.count, found.nan, found.minimum, found.mean, found.std) == (3, 3, None, None, None)
+    assert (found.numel, found.nan, found.minimum, found.mean, found.std) == (3, 3, None, None, None)
 
 
 def test_an_expanded_element_counts_as_often_as_it_is_there() -> None:
     found = collected("float64", [1.0, 4.0], repeated=3)
-    assert (found.count, found.mean) == (6, 2.5)
+    assert (found.numel, found.mean) == (6, 2.5)
     assert found.std == pytest.approx(statistics.stdev([1, 4] * 3))
 
 

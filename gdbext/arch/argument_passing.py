@@ -1,0 +1,34 @@
+"""Where the arguments of a call are passed: what an architecture's calling convention says of each, as data."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Passing(Enum):
+    """How a C++ argument travels, by its type alone."""
+
+    WORD = "word"
+    """An integer, a pointer, a reference, a small structure: one register for integers."""
+    TWO_WORDS = "two words"
+    """A structure of 9 to 16 bytes without floating-point members."""
+    FLOAT = "float"
+    FLOAT_AND_WORD = "float and word"
+    """A structure of a double and something else."""
+    MEMORY = "memory"
+    """A structure of more than 16 bytes: three words, copied to the stack."""
+
+
+class Slot(NamedTuple):
+    """One word of an argument.
+
+    ``register`` is the number of an argument register, None for a word on the stack, which is at ``offset`` bytes from
+    the top of the caller's stack (the CFA of the called function). A word in a floating-point register has neither.
+    """
+
+    register: int | None
+    offset: int | None
+
+
+IN_FLOAT_REGISTER = Slot(None, None)

@@ -1,0 +1,47 @@
+"""What a tensor is described by, beside its own fields: storage, quantiser, autograd node, other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gdbext.model.statistics import Statistics
+
+
+class GradFunction(NamedTuple):
+    """The autograd node that made a tensor."""
+
+    name: str
+    sequence_nr: int | None
+
+
+class Quantization(NamedTuple):
+    """How a quantised tensor's numbers are to be read: (stored - zero_point) * scale; one of each, or one a channel."""
+
+    scheme: str
+    scale: Sequence[float]
+    zero_point: Sequence[float]
+    axis: int | None
+
+
+class Part(NamedTuple):
+    """A tensor that another one holds: what a wrapper wraps, the indices and values of a sparse one."""
+
+    name: str
+    address: int
+    short: str
+    sizes: tuple[int, ...] | None
+    statistics: Statistics | None = None
+
+
+class StorageReport(NamedTuple):
+    """A tensor's memory."""
+
+    address: int
+    """Of the StorageImpl."""
+    data: int
+    size: int
+    """Bytes."""
+    device: str | None
+    shared_by: int | None
+    """References to it."""

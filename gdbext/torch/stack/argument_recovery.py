@@ -1,0 +1,310 @@
+"""The arguments of dispatch calls on a stack: from the boxed stack, or from registers and stack slots.
+
+The C++ signature comes from the name of ``at::_ops::NAME::call`` or ``redispatch``, so nothing is guessed from the
+schema but names and whether the result goes through a hidden pointer. A word is *exact* where the calling code loaded
+it for the call; *verified* where the called function keeps it, or where it stands among the arguments on the stack, and
+there is a tensor behind it; a number in such a place is *inferred*, and verified when two places agree. Places that
+contradict each other make the argument unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.arch.argument_holders import holders
+from gdbext.arch.argument_passing import Passing, Slot
+from gdbext.errors import GdbextError
+from gdbext.model.certainty import Certainty
+from gdbext.process.function_code import FunctionCode
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Function, Symbolizer
+from gdbext.torch.registry.operators import Operator
+from gdbext.torch.registry.schema_types import hidden_result, schema_types
+from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.cpp_signature import parameters
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.recovery import RecoveredCall
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.cpp_values import CppValues, Value, passing_of
+from gdbext.unwind.stack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_REGISTERS = 6
+_STACK_LIMIT = 1 << 12
+"""IValues on a boxed stack."""
+_BOXED_ARGUMENTS = 5
+
+
+class Sighting(NamedTuple):
+    """One argument as one place has it."""
+
+    value: Value
+    certainty: Certainty
+    place: str
+
+
+class FoundArgument(NamedTuple):
+    """An argument; ``value`` None where it is unknown."""
+
+    name: str
+    type: str
+    value: Value | None
+    certainty: Certainty
+    place: str
+
+
+class Signature(NamedTuple):
+    """How a function is called: words of each schema argument, behind whatever else it takes."""
+
+    kinds: tuple[str, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    keyset: Slot | None
+    """Where the keyset is, for functions that take one."""
+
+
+class ArgumentRecovery:
+    """Finds arguments on stacks of one process."""
+
+    def __init__(
+        self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, code: FunctionCode, values: CppValues
+    ) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._code = code
+        self._values = values
+        self._parameters: dict[str, tuple[str, ...] | None] = {}
+
+    def find(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
+        """The arguments of a call in the order of the schema; () without a schema. Raises MemoryFault, BadData."""
+        operator = recovered.operator
+        schema = operator.schema if operator is not None else None
+        if operator is None or schema is None:
+            return ()
+        wanted = schema_types(schema.text)
+        sightings: list[list[Sighting]] = [[] for _ in wanted]
+        for source in (self._boxed, self._unboxed):
+            for number, sighting in source(stack, call, recovered, operator, len(wanted)):
+                sightings[number].append(sighting)
+        return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
+
+    # --- boxed -----------------------------------------------------------------------------------
+
+    def _boxed(
+        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, _operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """The IValues that a boxed kernel was given."""
+        for level in reversed(call.header):
+            values = self._sites.arguments(stack, level, _BOXED_ARGUMENTS)
+            if recovered.keyset is None or recovered.keyset not in values:
+                continue
+            at = values.index(recovered.keyset) + 1
+            address = values[at] if at < len(values) else None
+            if address is None or address & 7 or not self._is_boxed(stack, level, recovered):
+                continue
+            found = self._boxed_values(address, count)
+            yield from ((number, Sighting(value, Certainty.EXACT, "the boxed stack")) for number, value in found)
+            if found:
+                return
+
+    def _is_boxed(self, stack: Stack, level: int, recovered: RecoveredCall) -> bool:
+        """The frame calls the boxed function of the kernel: directly, or there is no other."""
+        kernel = recovered.kernel
+        if kernel is None:
+            return False
+        inner = stack.function(level - 1) if level else None
+        if inner is not None and inner.start == kernel.boxed:
+            return True
+        return not kernel.unboxed and not kernel.sym_unboxed
+
+    def _boxed_values(self, vector: int, count: int) -> list[tuple[int, Value]]:
+        """[] where the stack does not hold just these arguments: a kernel may have taken them off already.
+
+        A None may be what was left when an unboxed kernel was given the value (``std::move`` in
+        make_boxed_from_unboxed_functor.h), so it says nothing.
+        """
+        try:
+            size = self._values.ivalue_size
+            first, length = vector_span(self._memory, vector, size, _STACK_LIMIT)
+            if length != count:
+                return []
+            found = [(number, self._values.boxed(first + size * number)) for number in range(count)]
+            return [(number, value) for number, value in found if value.text != "None"]
+        except GdbextError:
+            return []
+
+    # --- unboxed ---------------------------------------------------------------------------------
+
+    def _unboxed(
+        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """Where the opener was called, where it called the kernel, and where both keep what they were given."""
+        kinds = self._operator_parameters(call, operator, count)
+        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        if kinds is None or hidden is None:
+            return
+        opener = call.header[0]
+        plain, keyed = self._signature(kinds, hidden, []), self._signature(kinds, hidden, ["keyset"])
+        if plain is None or keyed is None:
+            return
+        outer = keyed if call.event.startswith("redispatch") else plain
+        entered = opener if call.elided else opener + 1
+        if self._calls_opener(stack, entered, call):
+            yield from self._passed(stack, entered, outer, recovered, not call.elided)
+        if not call.elided and self._is_opener(stack, opener, call):
+            yield from self._kept(stack, opener, outer)
+        yield from self._in_kernel(stack, call, recovered, self._signature(kinds, hidden, ["functor", "keyset"]))
+
+    def _in_kernel(
+        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
+    ) -> Iterator[tuple[int, Sighting]]:
+        kernel = recovered.kernel
+        if kernel is None or call.kernel is None or signature is None or not kernel.unboxed:
+            return
+        function = stack.function(call.kernel)
+        if function is None or function.start != kernel.unboxed:
+            return
+        if not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer:
+            yield from self._passed(stack, call.kernel + 1, signature, recovered, True)
+        yield from self._kept(stack, call.kernel, signature)
+
+    def _operator_parameters(self, call: DispatchCall, operator: Operator, count: int) -> tuple[str, ...] | None:
+        """The C++ types of the operator's arguments, by the names of its own functions."""
+        struct = operator.struct
+        if struct not in self._parameters:
+            self._parameters[struct] = self._read_parameters(call, struct)
+        found = self._parameters[struct]
+        return found if found is not None and len(found) == count else None
+
+    def _read_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
+        from gdbext.formats.demangle import demangle
+
+        if not call.mangled or operator_method(call.mangled)[0] != struct:
+            return None
+        found = parameters(demangle(call.mangled))
+        return tuple(found[1:] if operator_method(call.mangled)[1] == "redispatch" else found)
+
+    def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
+        """With a hidden result and the words ``before`` the arguments; None for a type that is not known."""
+        passings = [passing_of(kind) for kind in kinds]
+        if None in passings:
+            passings = passings[: passings.index(None)]
+        leading = int(hidden) + len(before)
+        known = [passing for passing in passings if passing is not None]
+        slots = self._memory.architecture.place_arguments([Passing.WORD] * leading + known)
+        if not slots:
+            return None
+        keyset = slots[leading - 1][0] if "keyset" in before else None
+        return Signature(tuple(kinds), tuple(slots[leading:]), keyset)
+
+    def _calls_opener(self, stack: Stack, level: int, call: DispatchCall) -> bool:
+        """The call that frame ``level`` made names the opening function."""
+        if level >= len(stack):
+            return False
+        target = self._sites.direct_target(stack, level)
+        function = self._symbolizer.function(target) if target is not None else None
+        return function is not None and function.start == target and call.mangled in function.names
+
+    @staticmethod
+    def _is_opener(stack: Stack, level: int, call: DispatchCall) -> bool:
+        function = stack.function(level)
+        return function is not None and bool(call.mangled) and call.mangled in function.names
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def _passed(
+        self, stack: Stack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
+    ) -> Iterator[tuple[int, Sighting]]:
+        """What frame ``level`` passed to the function that it called."""
+        passed = self._sites.arguments(stack, level, _REGISTERS)
+        if not _takes_keyset(signature, passed, recovered):
+            return
+        sp = stack.frames[level].sp
+        place = f"the call in frame #{level}"
+
+        def word(slot: Slot) -> tuple[int | None, bool]:
+            if slot.register is not None:
+                return passed[slot.register], True
+            if slot.offset is None or not on_stack:
+                return None, False
+            return self._memory.try_u64(sp + slot.offset), False
+
+        yield from self._sightings(signature, word, place)
+
+    def _kept(self, stack: Stack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
+        """What the function of frame ``level`` was given, where it keeps it."""
+        frame, function = stack.frames[level], stack.function(level)
+        if function is None or not frame.cfa:
+            return
+        kept = self._registers_at_entry(stack, level, function)
+
+        def word(slot: Slot) -> tuple[int | None, bool]:
+            if slot.register is not None:
+                return kept[slot.register], frame.pc == function.start
+            return (None, False) if slot.offset is None else (self._memory.try_u64(frame.cfa + slot.offset), False)
+
+        yield from self._sightings(signature, word, f"frame #{level}")
+
+    def _registers_at_entry(self, stack: Stack, level: int, function: Function) -> list[int | None]:
+        frame = stack.frames[level]
+        architecture = self._memory.architecture
+        names = architecture.argument_registers
+        if frame.pc == function.start:
+            return [frame.registers.get(name) for name in names]
+        found: list[int | None] = []
+        places = holders(architecture, self._code.of(function).instructions, frame.pc)
+        for name in names:
+            holder = places.get(name)
+            base = frame.registers.get(holder.register) if holder is not None else None
+            if holder is None or base is None:
+                found.append(None)
+            elif holder.displacement is None:
+                found.append(base)
+            else:
+                found.append(self._memory.try_u64(base + holder.displacement))
+        return found
+
+    def _sightings(
+        self, signature: Signature, word: Callable[[Slot], tuple[int | None, bool]], place: str
+    ) -> Iterator[tuple[int, Sighting]]:
+        """``word`` gives a slot's word, and whether it is just what was passed."""
+        for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
+            found = [word(slot) for slot in slots]
+            words = [value for value, _ in found if value is not None]
+            if len(words) != len(found):
+                continue
+            try:
+                value = self._values.read(kind, words)
+            except GdbextError:
+                continue
+            if all(exact for _, exact in found):
+                certainty = Certainty.EXACT
+            else:
+                certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
+            yield number, Sighting(value, certainty, place)
+
+
+def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered: RecoveredCall) -> bool:
+    """What stands in the keyset's place is the keyset, as far as both are known: else the signature is another one."""
+    slot = signature.keyset
+    seen = passed[slot.register] if slot is not None and slot.register is not None else None
+    return seen is None or recovered.keyset is None or seen == recovered.keyset
+
+
+def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
+    """What all places say together: the most certain value; unknown where equally certain ones differ."""
+    if not seen:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
+    best = max(sighting.certainty for sighting in seen)
+    strongest = [sighting for sighting in seen if sighting.certainty == best]
+    if len({sighting.value for sighting in strongest}) > 1:
+        return FoundArgument(name, kind, None, Certainty.UNKNOWN, "places that contradict each other")
+    found = strongest[0]
+    agreeing = [sighting for sighting in seen if sighting.value == found.value]
+    if best is Certainty.INFERRED and len(agreeing) > 1:
+        best = Certainty.VERIFIED
+    return FoundArgument(name, kind, found.value, best, found.place)

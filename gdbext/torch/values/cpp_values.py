@@ -1,0 +1,306 @@
+"""Values of the C++ types that operators take, from the words in which they are passed.
+
+Types are those of torchgen/api/cpp.py as the demangler writes them. Layouts: c10/core/Scalar.h, c10/util/ArrayRef.h,
+OptionalArrayRef.h, ATen/core/List.h, IListRef.h, 2.13.0.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gdbext.arch.argument_passing import Passing
+from gdbext.errors import BadData
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.torch.symbols import STRING_VIEW
+from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.dtype import device_text, python_name
+from gdbext.torch.values.ivalue import quoted
+from gdbext.torch.values.optional import OptionalShape, optional_shape
+
+LIST_LIMIT = 64
+"""Elements of a list that are shown."""
+_LONGEST = 1 << 16
+_TEXT_LIMIT = 200
+_MAX_UNREPRESENTABLE = -(1 << 62) - 1
+"""c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
+_OPTIONAL = re.compile(r"(?:std|c10)::optional<(.*?)\s*>$")
+_ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
+_STRING = "string_view<char"
+_REFERENCES = ("c10::SymInt", "at::Generator", "c10::Storage", "at::Storage")
+"""Classes with destructors, passed by the address of a copy."""
+_WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromkeys(_ENUMS, 1)}
+"""Types of one word, and how many of its bytes they use."""
+
+
+class Value(NamedTuple):
+    """``text`` as people read it, the tensors in it (0 for one that is not there). ``proven``: something about it can
+    only be so if it is of this type."""
+
+    text: str
+    tensors: tuple[int, ...] = ()
+    proven: bool = False
+
+
+def passing_of(kind: str) -> Passing | None:
+    """How a parameter of that type is passed; None for a type that is not known."""
+    if kind.endswith(("&", "*")) or kind in _REFERENCES or kind in _WORDS or kind.startswith("std::array<bool"):
+        return Passing.WORD
+    if kind in ("double", "float"):
+        return Passing.FLOAT
+    if kind.startswith("c10::ArrayRef<") or (_STRING in kind and "optional" not in kind):
+        return Passing.TWO_WORDS
+    if kind.startswith("c10::OptionalArrayRef<"):
+        return Passing.MEMORY
+    found = _OPTIONAL.match(kind)
+    return _optional_passing(found.group(1)) if found else None
+
+
+def _optional_passing(inner: str) -> Passing | None:
+    if inner in _REFERENCES:
+        return Passing.WORD
+    if inner == "double":
+        return Passing.FLOAT_AND_WORD
+    if inner == "long":
+        return Passing.TWO_WORDS
+    if inner.startswith("c10::ArrayRef<") or _STRING in inner:
+        return Passing.MEMORY
+    return Passing.WORD if inner in _WORDS else None
+
+
+class CppValues:
+    """Reads values of one process. Raises BadData and MemoryFault for words that cannot be such a value."""
+
+    def __init__(self, memory: Memory, layout: Layout, tensor: Callable[[int], str]) -> None:
+        """``tensor``: the TensorImpl at an address in short form; it raises BadData where there is none."""
+        self._memory = memory
+        self._layout = layout
+        self._tensor_text = tensor
+        self.ivalue_size = layout.struct("c10::IValue").size
+        self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
+
+    def read(self, kind: str, words: Sequence[int]) -> Value:
+        """The parameter of type ``kind`` that is passed in these words."""
+        plain = kind.removesuffix("&").removesuffix(" const").strip()
+        if kind.endswith("&") or kind in _REFERENCES:
+            return self.stored(plain, words[0])
+        optional = _OPTIONAL.match(kind)
+        if optional is not None:
+            inner = optional.group(1)
+            return self.stored(plain, words[0]) if inner in _REFERENCES else self._optional(inner, words)
+        if kind.startswith("c10::OptionalArrayRef<"):
+            return self._array(kind[len("c10::OptionalArrayRef<") : -1], words) if words[2] & 1 else Value("None")
+        if kind.startswith("c10::ArrayRef<"):
+            return self._array(kind[len("c10::ArrayRef<") : -1], words)
+        if _STRING in kind:
+            return self._string(*self._view(words))
+        return self._word(kind, words[0])
+
+    # --- values in words -------------------------------------------------------------------------
+
+    def _word(self, kind: str, word: int) -> Value:
+        if kind.startswith("std::array<bool"):
+            count = int(re.sub(r"\D", "", kind.rpartition(",")[2]) or 0)
+            return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(count))}]")
+        size = _WORDS.get(kind)
+        if size is None:
+            raise BadData(f"values of {kind} are not known")
+        value = word & (1 << 8 * size) - 1
+        if kind == "bool":
+            return Value("True" if _boolean(value) else "False")
+        if kind in _ENUMS:
+            return Value(self._enumerator(kind, value))
+        if kind == "c10::Device":
+            return Value(self._device(value))
+        return Value(str(_signed(value, size)))
+
+    def _enumerator(self, kind: str, value: int) -> str:
+        if kind == "c10::ScalarType":
+            if value >= len(self._dtypes):
+                raise BadData(f"there is no dtype {value}")
+            return f"torch.{self._dtypes[value]}"
+        names = {number: name for name, number in self._layout.enum(_ENUMS[kind]).items()}
+        if value not in names:
+            raise BadData(f"there is no {kind} {value}")
+        return f"torch.{names[value].lower()}"
+
+    def _device(self, value: int) -> str:
+        names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
+        if value & 255 not in names:
+            raise BadData(f"there is no device type {value & 255}")
+        return device_text(names, value & 255, value >> 8)
+
+    def _optional(self, inner: str, words: Sequence[int]) -> Value:
+        """One that is passed in registers: the words are its bytes, in order."""
+        if inner.startswith("c10::ArrayRef<") or _STRING in inner:
+            if not words[2] & 1:
+                return Value("None")
+            if _STRING in inner:
+                return self._string(*self._view(words))
+            return self._array(inner[len("c10::ArrayRef<") : -1], words)
+        raw = b"".join(word.to_bytes(8, "little") for word in words)
+        shape = self._shape(inner)
+        if not _boolean(raw[shape.engaged]):
+            return Value("None")
+        return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
+
+    def _shape(self, inner: str) -> OptionalShape:
+        named = {"long": "int64_t"}.get(inner, inner)
+        if self._layout.has_struct(f"optional<{named}>"):
+            fields = self._layout.struct(f"optional<{named}>").fields
+            if "_M_payload" in fields:
+                return OptionalShape(fields["_M_payload"].offset, fields["_M_payload._M_engaged"].offset)
+            return OptionalShape(fields["storage_"].offset, fields["init_"].offset)
+        return optional_shape(self._layout, named)
+
+    def _view(self, words: Sequence[int]) -> tuple[int, int]:
+        """(address, length) of a string_view, whose members libstdc++ has the other way round."""
+        fields = self._layout.struct(STRING_VIEW).fields
+        first = fields.get("_M_str") or fields["ptr_"]
+        return (words[0], words[1]) if first.offset == 0 else (words[1], words[0])
+
+    def _string(self, address: int, length: int) -> Value:
+        if length > _LONGEST:
+            raise BadData(f"a string of {length} bytes")
+        text = self._memory.read(address, min(length, _TEXT_LIMIT)).decode("utf-8", "backslashreplace")
+        return Value(quoted(text) + ("…" if length > _TEXT_LIMIT else ""))
+
+    # --- lists -----------------------------------------------------------------------------------
+
+    def _array(self, inner: str, words: Sequence[int]) -> Value:
+        address, length = words[0], words[1]
+        if length > _LONGEST:
+            raise BadData(f"a list of {length} elements")
+        size = self._layout.struct("c10::Scalar").size if inner == "c10::Scalar" else 1 if inner == "bool" else 8
+        return _joined([self.stored(inner, address + size * each) for each in range(min(length, LIST_LIMIT))], length)
+
+    def _list(self, implementation: int) -> Value:
+        """A c10::List: a vector of IValues."""
+        size = self._layout.struct("c10::IValue").size
+        items = implementation + self._layout.struct("c10::detail::ListImpl").offset("list")
+        first, count = vector_span(self._memory, items, size, _LONGEST)
+        return _joined([self.boxed(first + size * each) for each in range(min(count, LIST_LIMIT))], count)
+
+    def _tensor_list_reference(self, address: int) -> Value:
+        """An IListRef<at::Tensor>: an ArrayRef, or the address of a List."""
+        shape = self._layout.struct("c10::IListRef")
+        tags = {number: name for name, number in self._layout.enum("c10::IListRefTag").items()}
+        tag = tags.get(self._memory.u32(address + shape.offset("tag_")))
+        words = self._memory.words(address + shape.offset("payload_"), 2)
+        if tag == "Unboxed":
+            return self._array("at::Tensor", words)
+        if tag == "Boxed":
+            return self._list(self._memory.u64(words[0]))
+        raise BadData(f"a list of tensors that is {tag}")
+
+    # --- values in memory ------------------------------------------------------------------------
+
+    def stored(self, kind: str, address: int) -> Value:
+        """The object of type ``kind`` at ``address``."""
+        optional = _OPTIONAL.match(kind)
+        if optional is not None:
+            shape = self._shape(optional.group(1))
+            if not _boolean(self._memory.u8(address + shape.engaged)):
+                return Value("None")
+            return self.stored(optional.group(1), address + shape.value)
+        if kind == "at::Tensor":
+            return self.tensor(self._memory.u64(address))
+        if kind == "c10::Scalar":
+            return self._scalar(address)
+        if kind.startswith("c10::List<"):
+            return self._list(self._memory.u64(address))
+        if kind.startswith("c10::IListRef<"):
+            return self._tensor_list_reference(address)
+        if kind == "c10::SymInt":
+            return self._symint(self._memory.i64(address))
+        if kind == "at::Generator":
+            return Value("a generator")
+        if kind == "double":
+            return Value(repr(struct.unpack("<d", self._memory.read(address, 8))[0]))
+        return self._word(kind, int.from_bytes(self._memory.read(address, 8), "little"))
+
+    def tensor(self, implementation: int) -> Value:
+        """A tensor by its TensorImpl."""
+        text = self._tensor_text(implementation)
+        return Value(text, (implementation,), True)
+
+    @staticmethod
+    def _symint(number: int) -> Value:
+        return Value("a symbolic number" if number <= _MAX_UNREPRESENTABLE else str(number))
+
+    def _scalar(self, address: int) -> Value:
+        shape = self._layout.struct("c10::Scalar")
+        tags = {number: name for name, number in self._layout.enum("c10::Scalar::Tag").items()}
+        tag = tags.get(self._memory.u32(address + shape.offset("tag")))
+        raw = self._memory.read(address + shape.offset("v"), 16)
+        number = int.from_bytes(raw[:8], "little")
+        if tag == "HAS_d":
+            return Value(repr(struct.unpack_from("<d", raw)[0]))
+        if tag == "HAS_i":
+            return Value(str(_signed(number, 8)))
+        if tag == "HAS_u":
+            return Value(str(number))
+        if tag == "HAS_b":
+            return Value("True" if _boolean(number) else "False")
+        if tag == "HAS_z":
+            return Value(repr(complex(*struct.unpack("<2d", raw))))
+        if tag is None:
+            raise BadData(f"there is no Scalar at {address:#x}")
+        return Value("a symbolic number")
+
+    # --- IValues ---------------------------------------------------------------------------------
+
+    def boxed(self, address: int) -> Value:
+        """The IValue at ``address``."""
+        shape = self._layout.struct("c10::IValue")
+        tags = {number: name for name, number in self._layout.enum("c10::IValue::Tag").items()}
+        tag = tags.get(self._memory.u32(address + shape.offset("tag")))
+        payload = address + shape.offset("payload")
+        if tag is None:
+            raise BadData(f"there is no IValue at {address:#x}")
+        if tag == "Tensor":
+            return self.tensor(self._memory.u64(payload))
+        if tag == "GenericList":
+            return self._list(self._memory.u64(payload))
+        if tag in ("None", "Int", "Bool", "Double", "Device", "SymInt"):
+            return self._simple(tag, payload)
+        if tag == "String":
+            from gdbext.torch.values.containers import StringReader
+
+            text = self._layout.struct("c10::ivalue::ConstantString").offset("str_")
+            cxx11 = self._layout.struct("std::string").size == 32
+            return Value(quoted(StringReader(self._memory, cxx11).read(self._memory.u64(payload) + text)))
+        return Value(f"a {tag}")
+
+    def _simple(self, tag: str, payload: int) -> Value:
+        if tag == "None":
+            return Value("None")
+        if tag == "Bool":
+            return Value("True" if self._memory.u8(payload) else "False")
+        if tag == "Double":
+            return Value(repr(struct.unpack("<d", self._memory.read(payload, 8))[0]))
+        if tag == "Device":
+            return Value(self._device(self._memory.u16(payload)))
+        return Value(str(self._memory.i64(payload))) if tag == "Int" else Value("a symbolic number")
+
+
+def _joined(values: Sequence[Value], count: int) -> Value:
+    texts = [value.text for value in values]
+    more = [f"… {count - len(values)} more"] if count > len(values) else []
+    text = f"[{', '.join([*texts, *more])}]"
+    if not any(value.tensors for value in values):
+        return Value(text)
+    return Value(text, tuple(tensor for value in values for tensor in value.tensors or (0,)), True)
+
+
+def _signed(value: int, size: int) -> int:
+    return value - (1 << 8 * size) if value >> 8 * size - 1 else value
+
+
+def _boolean(value: int) -> bool:
+    if value & 255 > 1:
+        raise BadData(f"a bool of value {value}")
+    return bool(value & 1)

@@ -1,0 +1,60 @@
+"""dispatch-bt --args: arguments of every kind, boxed and unboxed, against what each thread wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import Inferior
+
+from gdbext.inspection.arguments import ArgumentReporter
+from gdbext.inspection.session import Session
+from gdbext.model.dispatch.argument import Argument
+from gdbext.targets.proc_target import ProcTarget
+
+pytestmark = [pytest.mark.torch]
+
+
+def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
+    """Role of a thread → the arguments of the outermost frame of its operator."""
+    target = ProcTarget(process.pid)
+    try:
+        session = Session(target)
+        reporter = ArgumentReporter(session)
+        roles = {facts["tid"]: role for role, facts in process.truth["threads"].items()}
+        found = {}
+        for thread in target.threads():
+            if thread.tid in roles:
+                frames = reporter.frames(session.threads.of(thread).stack)
+                op = process.truth["threads"][roles[thread.tid]]["op"]
+                outermost = next(frame for frame in reversed(frames) if frame.qualified == op)
+                found[roles[thread.tid]] = {argument.name: argument for argument in outermost.arguments}
+        return found
+    finally:
+        target.close()
+
+
+def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
+    process = inferior("operator-arguments")
+    found = found_arguments(process)
+    assert len(found) == len(process.truth["threads"]) >= 16
+    wrong: dict[str, Any] = {}
+    counts: dict[bool, list[bool]] = {True: [], False: []}
+    for role, facts in process.truth["threads"].items():
+        for name, text in facts["arguments"].items():
+            argument = found[role][name]
+            counts[argument.type.startswith("Tensor")].append(argument.text == text)
+            if argument.text not in ("", text):
+                wrong[f"{role} {name}"] = (argument, text)
+    assert wrong == {}
+    shown = {role: [each.short for each in found[role].values()] for role in found}
+    assert sum(counts[True]) >= 0.95 * len(counts[True]), shown
+    assert sum(counts[False]) >= 0.85 * len(counts[False]), shown
+
+
+def test_the_text_shows_them(inferior: Callable[..., Inferior]) -> None:
+    process = inferior("operator-arguments")
+    tid = next(facts["tid"] for facts in process.truth["threads"].values() if facts["op"] == "aten::cat")
+    outcome = process.dispatch("dispatch-bt", "--args", "--thread", str(tid), debugger="none", json=False)
+    assert "(tensors=[f32[3, 4] meta, f32[3, 4] meta], dim=1)" in outcome.stdout
