@@ -19,9 +19,10 @@ class Holder(NamedTuple):
 def holders(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, Holder]:
     """Argument register → where its value is at the instruction at ``site``, for those that survived.
 
-    A place counts only when nothing else in the whole function writes it, so that no branch can have changed it.
+    A place counts only when nothing else that can run before ``site`` writes it.
     """
     found: dict[str, Holder] = {}
+    before = _leading_to(code, site)
     arguments = set(architecture.argument_registers)
     intact = set(arguments)
     for one in code:
@@ -29,10 +30,30 @@ def holders(architecture: Architecture, code: Sequence[Instruction], site: int) 
             break
         if one.kind == "mov" and one.source in intact and one.source not in found:
             holder = _holder(architecture, one)
-            if holder is not None and _only_write(architecture.frame_pointer, code, one, holder):
+            if holder is not None and _only_write(architecture.frame_pointer, before, one, holder):
                 found[one.source] = holder
         intact -= arguments if one.is_call else one.writes
     return found
+
+
+def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
+    """The instructions from which some path leads to ``site``; a jump through a pointer may lead anywhere."""
+    comes_from: dict[int, list[int]] = {}
+    pending = [site]
+    for number, one in enumerate(code):
+        if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
+            comes_from.setdefault(code[number + 1].address, []).append(number)
+        if one.kind in ("jmp", "jcc") and one.target is not None:
+            comes_from.setdefault(one.target, []).append(number)
+        elif one.kind == "jmp":
+            pending.append(one.address)
+    found: set[int] = {number for number, one in enumerate(code) if one.kind == "jmp" and one.target is None}
+    while pending:
+        for number in comes_from.get(pending.pop(), ()):
+            if number not in found:
+                found.add(number)
+                pending.append(code[number].address)
+    return [code[number] for number in sorted(found)]
 
 
 def _holder(architecture: Architecture, one: Instruction) -> Holder | None:
@@ -44,13 +65,13 @@ def _holder(architecture: Architecture, one: Instruction) -> Holder | None:
     return None
 
 
-def _only_write(frame_pointer: str, code: Sequence[Instruction], move: Instruction, holder: Holder) -> bool:
-    """Nothing but ``move``, and the pops before a return, writes the place; called functions preserve it."""
-    for one in code:
+def _only_write(frame_pointer: str, before: Sequence[Instruction], move: Instruction, holder: Holder) -> bool:
+    """Nothing but ``move`` writes the place; called functions preserve it."""
+    for one in before:
         if one is move:
             continue
         if holder.displacement is None:
-            if holder.register in one.writes and one.kind not in ("pop", "leave", "call"):
+            if holder.register in one.writes and not one.is_call:
                 return False
         elif one.stored and one.memory is not None and one.memory.base == frame_pointer:
             start = one.memory.displacement

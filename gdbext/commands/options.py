@@ -43,7 +43,7 @@ class CommandParser(argparse.ArgumentParser):
         """Parse a command's arguments. Raises UsageError, HelpRequested."""
         if "--help" in argv or "-h" in argv:
             raise HelpRequested(self.format_help())
-        return self.parse_args(list(argv))
+        return self.parse_intermixed_args(list(argv))  # dispatch-values print --json mm
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for every mistake."""
@@ -62,6 +62,17 @@ class CommandParser(argparse.ArgumentParser):
 def number(text: str) -> int:
     """What ``NUMBER`` matches, as C's programmers mean it but without octal: 010 is ten."""
     return int(text, 16 if text.startswith("0x") else 10)
+
+
+def positive(word: str) -> int:
+    """A number greater than 0. Raises ArgumentTypeError."""
+    try:
+        number = int(word)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number greater than 0")
+    return number
 
 
 def add_thread_choice(parser: argparse.ArgumentParser) -> None:

@@ -71,6 +71,7 @@ TABLE = (
         takes_host=True, running=True,
     ),
     Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
+    Entry("dispatch-values", "values", "Show or save what operators get and return. Resumes the process.", live=True),
     Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested.", live=True, running=True),
 )
 

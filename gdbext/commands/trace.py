@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gdbext.commands.options import positive
 from gdbext.commands.reporting import make_report
 from gdbext.errors import TargetError, UsageError
 from gdbext.inspection.thread_choice import find_thread
@@ -77,17 +78,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--boxed", action="store_true", help="stop in Dispatcher::callBoxed, too: slows all boxed calls"
     )
-
-
-def positive(word: str) -> int:
-    """A number greater than 0. Raises ArgumentTypeError."""
-    try:
-        number = int(word)
-    except ValueError:
-        number = 0
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number greater than 0")
-    return number
 
 
 def seconds(word: str) -> float:

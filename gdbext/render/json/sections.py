@@ -16,6 +16,7 @@ _RENDERERS = {
     "info": "target_info_document",
     "settings": "settings_document",
     "tensor": "tensor_document",
+    "values": "values_document",
 }
 """Section name to the module here whose ``document(section, why)`` renders it. The others, as new ones should be, are
 rendered by ``plain``: their fields are their members."""

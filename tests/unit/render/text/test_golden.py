@@ -23,6 +23,7 @@ from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, Pl
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.model.sections.values_section import ValuesSection
 from gdbext.render.json import json_report
 from gdbext.render.text import text_report
 
@@ -94,6 +95,10 @@ SETTINGS = SettingsSection(
     {"OMP_NUM_THREADS": "4"}, "again.py",
 )  # fmt: skip
 MADE = {
+    "values-saved": Report(
+        "dispatch-values", None, "values",
+        sections=(ValuesSection("save", 2, ENDING, ("prims::cat is not watched",), "out", 4),),
+    ),
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
     "settings": Report("dispatch-info", None, "settings", sections=(SETTINGS,)),

@@ -1,0 +1,47 @@
+"""``dispatch-values nan`` of a process that does not run: the operators on its stacks, and their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError
+from gdbext.model.dispatch.argument import ArgumentTensor
+
+if TYPE_CHECKING:
+    from gdbext.inspection.arguments import ArgumentReporter
+    from gdbext.inspection.session import Session
+    from gdbext.model.dispatch.dispatch_frame import DispatchFrame
+
+
+def notes_on_stacks(
+    session: Session, reporter: ArgumentReporter, is_bad: Callable[[ArgumentTensor], bool], what: str
+) -> Iterator[str]:
+    """One sentence for each thread inside an operator."""
+    found = False
+    for thread in session.target.threads():
+        try:
+            frames = reporter.frames(session.threads.of(thread).stack)
+        except GdbextError as error:
+            yield f"thread {thread.tid} cannot be read: {error.what}"
+            continue
+        if frames:
+            found = True
+            yield f"thread {thread.tid}: {_sentence(frames, is_bad, what)}"
+    if not found:
+        yield "no thread is inside an operator"
+
+
+def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
+    """About the outermost operator that was given such a number."""
+    outer: DispatchFrame | None = None
+    for frame in reversed(frames):
+        bad = [
+            argument.name for argument in frame.arguments if any(is_bad(tensor) for tensor in argument.tensors)
+        ]
+        if bad and outer is None:
+            return f"{frame.qualified} was called with a {what} in {', '.join(bad)}"
+        if bad and outer is not None:
+            return f"{frame.qualified} has a {what} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+        outer = frame
+    return f"no {what} among the arguments of {', '.join(frame.qualified for frame in frames)}"

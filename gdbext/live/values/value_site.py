@@ -1,0 +1,106 @@
+"""Where an operator's function has its arguments and its result at the instruction that looks the keyset up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.arch.argument_holders import Holder, holders
+from gdbext.arch.argument_passing import Passing, Slot
+from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.formats.demangle import demangle
+from gdbext.live.hooks.arguments import register_values
+from gdbext.torch.registry.schema_types import hidden_result, schema_types
+from gdbext.torch.stack.cpp_signature import parameters
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.values.cpp_values import CppValues, Value, passing_of
+
+if TYPE_CHECKING:
+    from gdbext.arch.base import Architecture
+    from gdbext.inspection.session import Session
+    from gdbext.process.symbols import Function
+    from gdbext.torch.registry.operators import Operator
+
+ReadRegister = Callable[[str], int]
+ReadWord = Callable[[int], "int | None"]
+
+
+class ValueSite(NamedTuple):
+    """What is known of a function at one of its instructions. ``hidden``: the result goes through a pointer."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    places: dict[str, Holder]
+    hidden: bool
+    start: int
+    """Of the function."""
+
+    def loses(self, architecture: Architecture) -> bool:
+        """Not all that came in registers is kept until there."""
+        names = architecture.argument_registers
+        wanted = {slot.register for slots in self.slots for slot in slots} | ({0} if self.hidden else set())
+        return any(number is not None and names[number] not in self.places for number in wanted)
+
+    def values(
+        self, values: CppValues, registers: Sequence[int | None], cfa: int, word: ReadWord
+    ) -> list[tuple[str, Value | None]]:
+        """(name, value) of each argument; None where it is not known any more."""
+        found: list[tuple[str, Value | None]] = []
+        for number, name in enumerate(self.names):
+            slots = self.slots[number] if number < len(self.slots) else ()
+            words = [_word(slot, registers, cfa, word) for slot in slots]
+            known = [each for each in words if each is not None]
+            try:
+                value = values.read(self.kinds[number], known) if known and len(known) == len(words) else None
+            except (BadData, MemoryFault):
+                value = None
+            found.append((name, value))
+        return found
+
+
+def _word(slot: Slot, registers: Sequence[int | None], cfa: int, word: ReadWord) -> int | None:
+    if slot.register is not None:
+        return registers[slot.register]
+    return None if slot.offset is None else word(cfa + slot.offset)
+
+
+def value_site(session: Session, operator: Operator, function: Function, address: int) -> ValueSite | None:
+    """That of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
+    mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
+    schema = operator.schema
+    hidden = hidden_result(schema.text) if schema is not None else None
+    if mangled is None or schema is None or hidden is None:
+        return None
+    kinds = parameters(demangle(mangled))
+    leading = int(hidden)
+    if operator_method(mangled)[1] == "redispatch":
+        kinds, leading = kinds[1:], leading + 1
+    names = [name for _, name in schema_types(schema.text)]
+    if len(names) != len(kinds):
+        return None
+    slots = _slots(session, kinds, leading)
+    try:
+        raw = session.memory.read(function.start, function.size)
+    except GdbextError:
+        return None
+    code = list(session.memory.architecture.decode(raw, function.start))
+    places = holders(session.memory.architecture, code, address)
+    return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start)
+
+
+def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
+    """Of the arguments up to the first whose type is not known."""
+    passings = []
+    for kind in kinds:
+        passing = passing_of(kind)
+        if passing is None:
+            break
+        passings.append(passing)
+    slots = session.memory.architecture.place_arguments([Passing.WORD] * leading + passings)
+    return tuple(slots[leading:])
+
+
+def registers_at(session: Session, site: ValueSite, register: ReadRegister, word: ReadWord) -> list[int | None]:
+    """The argument registers as the function was called, those that survived."""
+    return register_values(session.memory.architecture, site.places, register, word)

@@ -1,0 +1,357 @@
+"""Watches operators while the process runs: what each is called with, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.inspection.arguments import tensor_text
+from gdbext.inspection.tensor_report import TensorReporter
+from gdbext.live.hooks.lookup_sites import CfaRule, at_entry, frame_at
+from gdbext.live.hooks.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
+from gdbext.live.run_control import HookSpec, RunControl
+from gdbext.live.trace.describe import Describer
+from gdbext.live.values.value_site import ValueSite, registers_at, value_site
+from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch, LaunchTensor, LaunchValue
+from gdbext.torch.registry.schema_results import aliased_arguments, schema_results
+from gdbext.torch.registry.schema_types import schema_types
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.cpp_values import CppValues, Value
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.model.dispatch.traced_dispatch import LookupResult
+    from gdbext.torch.registry.operators import Operator
+
+SAMPLE_LIMIT = 1 << 18
+"""Elements of a tensor that are looked at while the process stands still; of more, a sample."""
+_LIST_LIMIT = 256
+
+
+class ValueRequest(NamedTuple):
+    """What the user asked for. ``key`` and ``kernel`` ("" for any) filter; ``limit`` 0: any number of calls."""
+
+    patterns: Sequence[str]
+    before: bool = True
+    after: bool = True
+    key: str = ""
+    kernel: str = ""
+    limit: int = 0
+    tid: int | None = None
+    statistics: bool = True
+    everything: bool = False
+    """All calls of all operators."""
+    redispatches: bool = False
+    """Redispatches count, too, not only calls."""
+
+
+class ValueSink(Protocol):
+    """Where launches go. Raises OSError."""
+
+    def launch(self, launch: Launch, reporter: TensorReporter) -> bool:
+        """True: the process is to stay stopped."""
+
+
+class _Open(NamedTuple):
+    """A call that has not come back."""
+
+    cfa: int
+    operator: Operator
+    found: LookupResult
+    call: int
+    arguments: tuple[tuple[str, Value | None], ...]
+    result: int
+    """Where the result goes: the hidden pointer, or the boxed stack; 0 where it is not known."""
+    is_boxed: bool
+
+
+class _Caller(NamedTuple):
+    """An operator's own function that asks for a lookup, and how its frame is found from there."""
+
+    operator: Operator
+    site: ValueSite | None
+    frame: CfaRule
+
+
+class ValueWatch:
+    """One run of dispatch-values."""
+
+    def __init__(
+        self, session: Session, control: RunControl, describer: Describer, request: ValueRequest, sink: ValueSink
+    ) -> None:
+        self._session = session
+        self._control = control
+        self._describer = describer
+        self._request = request
+        self._sink = sink
+        self._reporter = TensorReporter(session)
+        self._values = CppValues(session.memory, session.layout, self._tensor_text)
+        self._calls: dict[int, int] = {}
+        self._open: dict[int, list[_Open]] = {}
+        self._returns: set[int] = set()
+        self._entries: dict[int, tuple[int, int, Sequence[int | None]]] = {}
+        """Thread → the function that was entered last, the end of its frame, and its argument registers."""
+        self._callers: dict[int, _Caller | None] = {}
+        self._types: dict[int, dict[str, str]] = {}
+        self._functions = OperatorFunctions(session)
+        self._top = session.memory.architecture.stack_pointer
+        self._arguments = session.memory.architecture.argument_registers
+        self.count = 0
+        """Calls that were seen."""
+        self.hooks = 0
+        self.over = False
+        """The limit was reached."""
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    def function(self, function: OperatorFunction) -> None:
+        """Watch a function of an operator's own."""
+        site = value_site(self._session, function.operator, function.function, function.sites.lookup)
+        if function.event != "call" and not self._request.redispatches:
+            return
+        architecture = self._session.memory.architecture
+        if site is not None and site.loses(architecture):
+            self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site.start)))
+        for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
+            handler = self._unboxed(function.operator, function.event, site)
+            self._hook(HookSpec(address, frame, handler, function.sites.keyset))
+
+    def _entered(self, start: int) -> Callable[[int, int, int], bool]:
+        """For a function that does not keep all its arguments until the lookup."""
+
+        def entered(tid: int, cfa: int, _value: int) -> bool:
+            self._entries[tid] = (start, cfa, [self._control.register(name) for name in self._arguments])
+            return False
+
+        return entered
+
+    def boxed_entry(self, entry: BoxedEntry, is_call: Callable[[int], bool]) -> None:
+        """Watch the boxed entry of a kernel; ``is_call`` says whether a caller is ``callBoxed``."""
+        operator, control = entry.operator, self._control
+
+        def entered(tid: int, cfa: int, bits: int) -> bool:
+            if not is_call(int.from_bytes(control.read(cfa - 8, 8), "little")):
+                return False
+            handle = int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little")
+            if handle != operator.address:
+                return False
+            return self._called(tid, cfa, operator, "callBoxed", bits, None)
+
+        frame = at_entry(self._session.memory.architecture)
+        self._hook(HookSpec(entry.address, frame, entered, self._arguments[2]))
+
+    def everything(self, lookups: Sequence[int]) -> None:
+        """Watch every call that asks ``OperatorEntry::lookup`` out of line: those of all operators of libtorch."""
+        frame = at_entry(self._session.memory.architecture)
+        for address in lookups:
+            self._hook(HookSpec(address, frame, self._looked_up, self._arguments[1]))
+
+    def _looked_up(self, tid: int, cfa: int, bits: int) -> bool:
+        """``cfa`` is lookup's own: its caller's stack pointer."""
+        returns_to = int.from_bytes(self._control.read(cfa - 8, 8), "little")
+        if returns_to not in self._callers:
+            self._callers[returns_to] = self._caller(returns_to, self._control.register(self._arguments[0]))
+        caller = self._callers[returns_to]
+        if caller is None:
+            return False
+        base = cfa if caller.frame.register == self._top else self._control.register(caller.frame.register)
+        return self._called(tid, base + caller.frame.offset, caller.operator, "call", bits, caller.site)
+
+    def _caller(self, returns_to: int, entry: int) -> _Caller | None:
+        """None for a redispatch, and for code that is no operator's own."""
+        function = self._session.symbolizer.function(returns_to - 1)
+        operator = self._describer.operator(entry)
+        if function is None or operator is None:
+            return None
+        if not any(operator_method(name) == (operator.struct, "call") for name in function.names):
+            return None
+        architecture, tables = self._session.memory.architecture, self._functions.finder.tables
+        frame = frame_at(architecture, tables, returns_to, architecture.call_pushes)
+        site = value_site(self._session, operator, function, returns_to)
+        return None if frame is None else _Caller(operator, site, frame)
+
+    def _hook(self, spec: HookSpec) -> None:
+        self._control.place(spec)
+        self.hooks += 1
+
+    def _unboxed(
+        self, operator: Operator, event: str, site: ValueSite | None
+    ) -> Callable[[int, int, int], bool]:
+        return lambda tid, cfa, bits: self._called(tid, cfa, operator, event, bits, site)
+
+    # --- a call ----------------------------------------------------------------------------------
+
+    def _called(
+        self, tid: int, cfa: int, operator: Operator, event: str, bits: int, site: ValueSite | None
+    ) -> bool:
+        """A lookup with keyset ``bits``, in the frame that ends at ``cfa``. Raises OSError, MemoryFault."""
+        if self._request.tid not in (None, tid):
+            return False
+        try:
+            found = self._describer.find(operator, event, bits)
+        except BadData:
+            return False
+        if not self._wanted(found):
+            return False
+        memory = self._session.memory
+        memory.forget()
+        call = self._calls[operator.address] = self._calls.get(operator.address, -1) + 1
+        self.count += 1
+        opened = self._opened(tid, cfa, operator, found, call, site)
+        stays = False
+        if self._request.before:
+            stays = self._sink.launch(self._launch(BEFORE, tid, opened, ()), self._reporter)
+        if self._request.after and not stays:
+            self._watch_return(tid, opened)
+        if self._request.limit and self.count >= self._request.limit and not self._request.after:
+            self.over = True
+        return stays or self.over
+
+    def _wanted(self, found: LookupResult) -> bool:
+        request = self._request
+        if request.key and found.key != request.key:
+            return False
+        return not request.kernel or fnmatchcase(found.kernel, f"*{request.kernel}*")
+
+    def _opened(
+        self, tid: int, cfa: int, operator: Operator, found: LookupResult, call: int, site: ValueSite | None
+    ) -> _Open:
+        memory, register = self._session.memory, self._control.register
+        if found.event == "callBoxed":
+            stack = register(self._arguments[3])
+            return _Open(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
+        if site is None:
+            return _Open(cfa, operator, found, call, (), 0, False)
+        start, entry, passed = self._entries.get(tid, (0, 0, ()))
+        is_this = (start, entry) == (site.start, cfa)
+        registers = passed if is_this else registers_at(self._session, site, register, memory.try_u64)
+        arguments = site.values(self._values, registers, cfa, memory.try_u64)
+        result = (registers[0] or 0) if site.hidden else 0
+        return _Open(cfa, operator, found, call, tuple(arguments), result, False)
+
+    def _boxed(self, operator: Operator, stack: int) -> list[tuple[str, Value | None]]:
+        schema = operator.schema
+        names = schema.arguments if schema is not None else ()
+        return list(zip(names, self._boxed_values(stack, len(names))))
+
+    def _boxed_values(self, stack: int, count: int) -> list[Value | None]:
+        """The last ``count`` IValues of a stack."""
+        try:
+            first, length = vector_span(self._session.memory, stack, self._values.ivalue_size, 1 << 12)
+        except GdbextError:
+            return [None] * count
+        if length < count:
+            return [None] * count
+        start = first + (length - count) * self._values.ivalue_size
+        return [self._boxed_value(start + number * self._values.ivalue_size) for number in range(count)]
+
+    def _boxed_value(self, address: int) -> Value | None:
+        try:
+            return self._values.boxed(address)
+        except GdbextError:
+            return None
+
+    # --- its return ------------------------------------------------------------------------------
+
+    def _watch_return(self, tid: int, opened: _Open) -> None:
+        calls = self._open.setdefault(tid, [])
+        while calls and calls[-1].cfa <= opened.cfa:  # ended by an exception
+            calls.pop()
+        calls.append(opened)
+        returns_to = int.from_bytes(self._control.read(opened.cfa - 8, 8), "little")
+        if returns_to not in self._returns:
+            self._returns.add(returns_to)
+            self._hook(HookSpec(returns_to, CfaRule(self._top, 0, 0), self._returned))
+
+    def _returned(self, tid: int, top: int, _value: int) -> bool:
+        calls = self._open.get(tid, [])
+        while calls and calls[-1].cfa < top:
+            calls.pop()
+        if not calls or calls[-1].cfa != top:
+            return False
+        opened = calls.pop()
+        self._session.memory.forget()
+        launch = self._launch(AFTER, tid, opened, self._results(opened))
+        stays = self._sink.launch(launch, self._reporter)
+        if self._request.limit and self.count >= self._request.limit and not calls:
+            self.over = True
+        return stays or self.over
+
+    def _results(self, opened: _Open) -> list[tuple[str, Value | None]]:
+        """What the operator returned."""
+        schema = opened.operator.schema
+        if schema is None:
+            return []
+        wanted = schema_results(schema.text)
+        if opened.is_boxed:
+            return [(each.name, value) for each, value in zip(wanted, self._boxed_values(opened.result, len(wanted)))]
+        aliased = aliased_arguments(schema.text)
+        given = dict(opened.arguments)
+        found: list[tuple[str, Value | None]] = []
+        for number, each in enumerate(wanted):
+            if each.alias in aliased:
+                found.append((each.name, given.get(aliased[each.alias])))
+            else:
+                found.append((each.name, self._new_result(opened.result, number, [other.kind for other in wanted])))
+        return found
+
+    def _new_result(self, hidden: int, number: int, kinds: Sequence[str]) -> Value | None:
+        """One that the function made, where its hidden pointer leads. libstdc++'s tuples have the last member first."""
+        if not hidden or any(kind not in ("Tensor", "Tensor[]") for kind in kinds):
+            return None
+        memory = self._session.memory
+        try:
+            if kinds == ["Tensor[]"]:
+                first, count = vector_span(memory, hidden, 8, _LIST_LIMIT)
+                return self._values.read("c10::ArrayRef<at::Tensor>", (first, count))
+            if "Tensor[]" in kinds:
+                return None
+            return self._values.tensor(memory.u64(hidden + 8 * (len(kinds) - 1 - number)))
+        except (BadData, MemoryFault):
+            return None
+
+    # --- what is reported ------------------------------------------------------------------------
+
+    def _launch(self, when: str, tid: int, opened: _Open, results: Sequence[tuple[str, Value | None]]) -> Launch:
+        found = opened.found
+        kinds = self._argument_types(opened.operator)
+        values = [self._described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
+        values += [self._described(name, value, "") for name, value in results]
+        return Launch(
+            when, found.op, found.overload, opened.call, found.kernel, found.key, tid, tuple(values), len(results)
+        )
+
+    def _argument_types(self, operator: Operator) -> dict[str, str]:
+        """Argument → its type in the schema."""
+        if operator.address not in self._types:
+            schema = operator.schema
+            wanted = schema_types(schema.text) if schema is not None else ()
+            self._types[operator.address] = {name: kind for kind, name in wanted}
+        return self._types[operator.address]
+
+    def _described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
+        if value is None:
+            return LaunchValue(name, "", type=kind)
+        is_list = value.text.startswith("[")
+        tensors = (
+            self._tensor(f"{name}.{number}" if is_list else name, address)
+            for number, address in enumerate(value.tensors)
+            if address
+        )
+        return LaunchValue(name, value.text, tuple(each for each in tensors if each is not None), kind)
+
+    def _tensor(self, name: str, address: int) -> LaunchTensor | None:
+        try:
+            facts = self._reporter.facts(address)
+        except GdbextError:
+            return None
+        statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._request.statistics else None
+        return LaunchTensor(name, address, tensor_text(facts), facts.dtype, facts.sizes, statistics)
+
+    def _tensor_text(self, address: int) -> str:
+        if address & 7 or not address:
+            raise BadData(f"there is no tensor at {address:#x}")
+        return tensor_text(self._reporter.facts(address))

@@ -1,0 +1,89 @@
+"""dispatch-values: what operators were given and returned against what the program wrote down, and the first NaN."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import DISPATCH, INFERIORS, run
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+
+def watched(*arguments: str, program: str, words: tuple[str, ...] = ()) -> str:
+    """What dispatch-values says of a program that it starts."""
+    outcome = run([DISPATCH, "dispatch-values", *arguments, "--", sys.executable, str(INFERIORS / program), *words])
+    assert outcome.status == 0, str(outcome)
+    return outcome.stdout
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Tensors of a safetensors file as nested lists, float32 and int64 only."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    found = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = entry["data_offsets"]
+            raw = data[8 + length + start : 8 + length + end]
+            code = {"F32": "f", "I64": "q"}[entry["dtype"]]
+            numbers = list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+            found[name] = nested(numbers, entry["shape"])
+    return found
+
+
+def nested(numbers: list[Any], shape: list[int]) -> Any:
+    if not shape:
+        return numbers[0]
+    size = len(numbers) // shape[0]
+    return [nested(numbers[at * size : (at + 1) * size], shape[1:]) for at in range(shape[0])]
+
+
+OPERATORS = ("aten::mm", "aten::add_.Tensor", "aten::max.dim", "aten::cat", "aten::split.Tensor", "aten::layer_norm")
+
+
+def test_saved_values_are_the_program_s_own(tmp_path: Path) -> None:
+    truth = tmp_path / "truth.json"
+    folder = tmp_path / "values"
+    watched("save", *OPERATORS, "--dir", str(folder), program="value_calls.py", words=(str(truth),))
+    counts: dict[str, int] = {}
+    for call in json.loads(truth.read_text()):
+        number = counts[call["op"]] = counts.get(call["op"], -1) + 1
+        overload = next(each for each in OPERATORS if each.partition(".")[0] == call["op"])
+        name = overload.replace(":", "_").replace(".", "_")
+        before = read_file(folder / f"before_launch_{name}_{number}.safetensors")
+        after = read_file(folder / f"after_launch_{name}_{number}.safetensors")
+        assert before == call["before"], call["op"]
+        assert {each: after[each] for each in call["after"]} == call["after"], call["op"]
+    assert not list(folder.glob("*.partial"))
+
+
+def test_names_and_numbers_are_printed_as_they_happen(tmp_path: Path) -> None:
+    words = (str(tmp_path / "truth.json"),)
+    names = watched("names", "aten::mm", "--limit", "1", program="value_calls.py", words=words)
+    assert names.splitlines()[0].startswith("[ before_launch: ")
+    said = watched("print", "--json", "aten::add_.Tensor", program="value_calls.py", words=words)
+    before, after = (json.loads(line) for line in said.splitlines() if line.startswith('{"op"'))
+    assert (before["when"], after["when"], before["call"]) == ("before", "after", 0)
+    arguments = {each["name"]: each for each in before["arguments"]}
+    assert arguments["alpha"]["value"] == "2"
+    assert arguments["self"]["tensor"]["sizes"] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("place", "operator"), [("forward", "log"), ("backward", "div"), ("optimiser", "addcdiv_")]
+)  # fmt: skip
+def test_the_first_nan_of_a_training_step(place: str, operator: str) -> None:
+    said = watched("nan", "--json", program="first_nan.py", words=(place,))
+    find = json.loads(next(line for line in said.splitlines() if line.startswith('{"op"')))
+    assert (find["op"], find["certain"]) == (f"aten::{operator}", True)
+    assert find["result"]["tensor"]["nan"] > 0
+    assert find["file"].endswith("first_nan.py")
+    assert len(find["history"]) == 20
+    source = (INFERIORS / "first_nan.py").read_text().splitlines()[find["line"] - 1]
+    assert {"forward": "torch.log", "backward": "loss.backward()", "optimiser": "optimiser.step()"}[place] in source
