@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -232,7 +233,7 @@ def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> N
             [DISPATCH, "-p", str(hang.pid), "--debugger", debugger, "--json", "dispatch-op", "--all"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        wait_until(lambda: procfs.status(hang.pid)["TracerPid"] != "0", "the process is being looked at")
+        wait_until(lambda session=process.pid: _processor_time(session) > 0.15, "the operators are being read")
         time.sleep(pause)
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
@@ -244,6 +245,16 @@ def test_control_c_in_the_middle_of_reading(inferior: Start, debugger: str) -> N
     (error,) = json.loads(stdout)["errors"]
     assert error["what"] == "interrupted"
     assert "Traceback" not in stderr
+
+
+def _processor_time(session: int) -> float:
+    """Seconds that the processes of a session have used."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12]) if int(fields[3]) == session else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("debugger", DEBUGGERS)
