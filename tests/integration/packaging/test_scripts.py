@@ -41,7 +41,7 @@ def test_the_demo_explains_its_hang_and_ends_it(debugger: str) -> None:
 def test_the_bench_measures_everybody() -> None:
     outcome = run([ROOT / "scripts/bench", "--runs", "1", "--json", "live"])
     assert outcome.status == 0, outcome
-    (scene,) = outcome.document["scenes"]
+    (scene,) = json.loads(outcome.stdout)["scenes"]
     medians = {tool["name"]: tool["median"] for tool in scene["tools"]}
     assert len(medians) == 6
     assert all(medians.values()), json.dumps(scene, indent=1)
