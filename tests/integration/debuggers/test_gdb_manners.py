@@ -89,12 +89,16 @@ def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
         assert "why:" in outcome.stderr, outcome
 
 
-def test_a_process_that_runs_must_be_stopped_first(inferior: Start) -> None:
-    commands = [SOURCE, "continue &", "dispatch-bt", "interrupt -a", "detach"]
-    words = [word for command in commands for word in ("-ex", command)]
-    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(inferior("strange-names").pid), *words])
-    assert "is running" in outcome.stderr, outcome
-    assert "interrupt" in outcome.stderr
+def test_a_process_that_runs_must_be_stopped_first(inferior_pool: Pool) -> None:
+    doomed = inferior_pool.get("strange-names", "interrupted")  # detached at once, gdb may leave it the SIGINT
+    try:
+        commands = [SOURCE, "continue &", "dispatch-bt", "interrupt -a", "detach"]
+        words = [word for command in commands for word in ("-ex", command)]
+        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(doomed.pid), *words])
+        assert "is running" in outcome.stderr, outcome
+        assert "interrupt" in outcome.stderr
+    finally:
+        inferior_pool.discard(doomed)
 
 
 def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:

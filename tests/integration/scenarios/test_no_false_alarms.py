@@ -1,14 +1,16 @@
-"""No false alarm: a hundred looks at healthy processes of many kinds, each at another moment."""
+"""No false alarm: many looks at healthy processes of many kinds, each at another moment."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 KINDS = ("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers")
-LOOKS = 10
-"""Looks at each kind; with ten kinds a hundred."""
+LOOKS = int(os.environ.get("GDBEXT_TEST_LOOKS", "5"))
+"""Looks at each kind; ten of them make a hundred."""
 HEALTHY = {"busy", "idle", "waiting-external"}
 ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
 
