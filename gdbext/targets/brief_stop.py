@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 
 from gdbext.arch import registry
 from gdbext.errors import MemoryFault, TargetError, TargetGone
-from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
+from gdbext.targets.local_process import LocalProcess
 from gdbext.targets.page_copy import PageCopy
-from gdbext.targets.proc_reads import read_file, read_memory, thread_name
-from gdbext.targets.procfs import started_at
+from gdbext.targets.proc_reads import read_memory, thread_name
 from gdbext.targets.thread_motion import Place, place_of, turns_of
 
 _RED_ZONE = 256
@@ -74,14 +73,13 @@ class CopiedThread(Thread):
         return self._registers
 
 
-class BriefStop(Target):
+class BriefStop(LocalProcess):
     """Process ``pid``, stopped when its threads are first asked for, for as long as copying them takes.
 
     ``stop`` stops it and gives the stopped target; ``let_go`` lets that go on. A process that is about to die of a
     signal is held until close(): it would be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
 
-    kind = "live"
 
     def __init__(self, pid: int, debugger: str, stop: Callable[[], Target], let_go: Callable[[Target], None]) -> None:
         self.pid = pid
@@ -92,7 +90,6 @@ class BriefStop(Target):
         self._stop = stop
         self._let_go = let_go
         self._held: Target | None = None
-        self._maps: list[MemoryMapping] | None = None
         self._threads: list[CopiedThread] | None = None
         self._selected = 0
         self._copy = PageCopy()
@@ -141,30 +138,6 @@ class BriefStop(Target):
         """The debugger's; without one the main thread."""
         threads = self._stopped_threads()
         return next((each for each in threads if each.tid == self._selected), next(iter(threads), None))
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps, read once for each stop. Raises TargetGone."""
-        if self._maps is None:
-            self._maps = linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
-            if not self._maps:
-                raise TargetGone(f"process {self.pid} ended while it was looked at")
-        return self._maps
-
-    def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv."""
-        return parse_auxv(read_file(self.pid, "auxv"))
-
-    def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ: as it was at the start of the program."""
-        return linux.parse_environ(read_file(self.pid, "environ"))
-
-    def files_known_at(self) -> float | None:
-        """When the process started."""
-        return started_at(self.pid)
-
-    def local_path(self, path: str) -> str:
-        """The file as the process itself sees it."""
-        return linux.under_sysroot(self._root, path)
 
     def close(self) -> None:
         """Let go what is still held; idempotent."""

@@ -18,11 +18,10 @@ from typing import Any
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import NotPermitted, TargetError, TargetGone
-from gdbext.formats.auxv import parse_auxv
 from gdbext.targets import linux, proc_checks, ptrace
-from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
-from gdbext.targets.proc_reads import read_file, read_memory, thread_name
-from gdbext.targets.procfs import started_at
+from gdbext.targets.base import Signal, Thread
+from gdbext.targets.local_process import LocalProcess
+from gdbext.targets.proc_reads import read_memory, thread_name
 
 STOP_SECONDS = 1.0
 """How long to wait for threads to stop. Only a thread in an uninterruptible wait in the kernel takes longer."""
@@ -76,22 +75,19 @@ class ProcThread(Thread):
             self.signal = _crash_signal(self.tid, stop.signal)
 
 
-class ProcTarget(Target):
+class ProcTarget(LocalProcess):
     """Process ``pid``, stopped from construction to close(); a context manager.
 
     Use it from one thread only (ptrace's rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
 
-    kind = "live"
     debugger = "none"
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
         self._memory = -1
-        self._maps: list[MemoryMapping] | None = None
         self._handlers: dict[int, Any] = {}
-        self._root: str | None = None
         self.architecture = registry.by_machine(proc_checks.check_process(pid))
         atexit.register(self.close)
         self._catch_termination()
@@ -121,32 +117,6 @@ class ProcTarget(Target):
     def selected_thread(self) -> Thread | None:
         """The main thread (or the lowest tid where that one has ended)."""
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
-
-    def maps(self) -> Sequence[MemoryMapping]:
-        """/proc/PID/maps, read once. Raises TargetGone."""
-        if self._maps is None:
-            self._maps = linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
-            if not self._maps:
-                raise TargetGone(f"process {self.pid} ended while it was looked at")
-        return self._maps
-
-    def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv."""
-        return parse_auxv(read_file(self.pid, "auxv"))
-
-    def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ: as it was at the start of the program."""
-        return linux.parse_environ(read_file(self.pid, "environ"))
-
-    def files_known_at(self) -> float | None:
-        """When the process started."""
-        return started_at(self.pid)
-
-    def local_path(self, path: str) -> str:
-        """The path itself, or below /proc/PID/root where the process sees other files (a container, a chroot)."""
-        if self._root is None:
-            self._root = linux.process_root(self.pid)
-        return linux.under_sysroot(self._root, path)
 
     def close(self) -> None:
         """Let every thread go on with the signal that was held back from it; idempotent."""
