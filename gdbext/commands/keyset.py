@@ -6,9 +6,9 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from gdbext.commands.options import NUMBER, TENSOR, number
+from gdbext.commands.options import TENSOR
 from gdbext.commands.reporting import make_report
-from gdbext.errors import UsageError
+from gdbext.inspection.expression import NUMBER, number, register_value
 from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.render.text.views.keyset_view import KeySetSection
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "dispatch-keyset"
 
-_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 _POINTED = re.compile(rf"\*\s*{NUMBER}")
 
 
@@ -49,22 +48,8 @@ def _bits(session: Session, keys: KeyNames, text: str) -> int:
     pointed = _POINTED.fullmatch(word)
     if pointed:
         return session.memory.u64(number(pointed.group(1)))
-    register = _REGISTER.fullmatch(word)
-    if register:
-        return _register(session, *register.groups())
-    return keys.parse(word)
-
-
-def _register(session: Session, star: str, name: str, sign: str | None, offset: str | None) -> int:
-    """``$NAME``, ``*$NAME``, ``*$NAME+8``: a register of the selected thread, or the word that it points at."""
-    thread = session.target.selected_thread()
-    if thread is None:
-        raise UsageError("no thread is selected, so there are no registers", help="give the value itself")
-    registers = thread.registers()
-    if name not in registers:
-        raise UsageError(f"there is no register {name!r}", help=f"registers are: {', '.join(sorted(registers))}")
-    value = registers[name] + (number(offset) if offset else 0) * (-1 if sign == "-" else 1)
-    return session.memory.u64(value & (1 << 64) - 1) if star else value & (1 << 64) - 1
+    register = register_value(session, word, "the value")
+    return keys.parse(word) if register is None else register
 
 
 def _section(keys: KeyNames, bits: int) -> KeySetSection:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gdbext.commands.options import TENSOR, number
+from gdbext.commands.options import TENSOR
 from gdbext.commands.reporting import make_report
 from gdbext.errors import BadData, UsageError
+from gdbext.inspection.expression import number
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session

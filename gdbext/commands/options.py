@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from gdbext.errors import UsageError
+from gdbext.inspection.expression import NUMBER
 
 if TYPE_CHECKING:
     from gdbext.targets.base import Target, Thread
 
-NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
-"""The pattern of an address or an offset; ``number`` takes it."""
 TENSOR = re.compile(f"(?:tensor:|@){NUMBER}")
 """How a tensor in memory is named where keys are expected: ``tensor:0x7f12…``; group 1 is the address."""
 
@@ -57,11 +56,6 @@ class CommandParser(argparse.ArgumentParser):
     def option_names(self) -> list[str]:
         """All long options, for completion."""
         return sorted(name for action in self._actions for name in action.option_strings if name.startswith("--"))
-
-
-def number(text: str) -> int:
-    """What ``NUMBER`` matches, as C's programmers mean it but without octal: 010 is ten."""
-    return int(text, 16 if text.startswith("0x") else 10)
 
 
 def positive(word: str) -> int:

@@ -6,21 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, GdbextError, UsageError
+from gdbext.inspection.expression import NUMBER, WORD, number, register_value
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.inspection.tensor_report import TensorReporter
     from gdbext.targets.base import Thread
 
-NUMBER = r"(0x[0-9a-fA-F]{1,16}|\d{1,20})"
-_REGISTER = re.compile(rf"(\*?)\$(\w+)\s*(?:([+-])\s*{NUMBER})?")
 _ADDRESS = re.compile(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}")
-_WORD = (1 << 64) - 1
-
-
-def number(text: str) -> int:
-    """A number as C's programmers mean it but without octal: 010 is ten."""
-    return int(text, 16 if text.startswith("0x") else 10)
 
 
 def evaluate(session: Session, expression: str) -> int:
@@ -28,27 +21,16 @@ def evaluate(session: Session, expression: str) -> int:
     word = expression.strip()
     plain = _ADDRESS.fullmatch(word)
     if plain:
-        value = number(plain.group(2)) & _WORD
+        value = number(plain.group(2)) & WORD
         return session.memory.u64(value) if plain.group(1) else value
-    register = _REGISTER.fullmatch(word)
-    if register:
-        return _register(session, *register.groups())
+    register = register_value(session, word, "the address")
+    if register is not None:
+        return register
     raise UsageError(
         f"{expression!r} is not an address",
         why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object",
         help="dispatch-tensor 0x7f…   dispatch-tensor '$NAME'   dispatch-tensor '*$NAME+8'   dispatch-tensor --py NAME",
     )
-
-
-def _register(session: Session, star: str, name: str, sign: str | None, offset: str | None) -> int:
-    thread = session.target.selected_thread()
-    if thread is None:
-        raise UsageError("no thread is selected, so there are no registers", help="give the address itself")
-    registers = thread.registers()
-    if name not in registers:
-        raise UsageError(f"there is no register {name!r}", help=f"registers are: {', '.join(sorted(registers))}")
-    value = registers[name] + (number(offset) if offset else 0) * (-1 if sign == "-" else 1)
-    return session.memory.u64(value & _WORD) if star else value & _WORD
 
 
 def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
