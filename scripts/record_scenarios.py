@@ -35,7 +35,7 @@ from gdbext.commands import registry  # noqa: E402
 from gdbext.inspection.session import Session  # noqa: E402
 from gdbext.targets.base import Target  # noqa: E402
 from gdbext.targets.core_target import CoreTarget  # noqa: E402
-from gdbext.targets.proc_target import ProcTarget  # noqa: E402
+from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
 from gdbext.targets.recording import container, reader, writer  # noqa: E402
 from gdbext.targets.recording.recorder import RecordingTarget  # noqa: E402
 from gdbext.targets.recording.replay_target import ReplayTarget  # noqa: E402

@@ -8,7 +8,7 @@ import time
 
 from gdbext.errors import TargetError
 from gdbext.log import logger
-from gdbext.targets.proc_checks import thread_states
+from gdbext.targets.live.proc_checks import thread_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def environment() -> dict[str, str]:
 
 
 def _no_result(launch: Launch, process: DebuggerProcess, options: Options) -> GdbextError:
-    from gdbext.targets.proc_checks import check_process
+    from gdbext.targets.live.proc_checks import check_process
 
     if options.pid is not None:
         check_process(options.pid)

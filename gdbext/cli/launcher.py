@@ -144,7 +144,7 @@ def _run(options: Options) -> registry.Outcome:
         return registry.Outcome(0, registry.help_text(registry.find(options.command)))
     recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
     if options.pid is not None:
-        from gdbext.targets.proc_checks import check_process
+        from gdbext.targets.live.proc_checks import check_process
 
         check_process(options.pid)
     if options.debugger == "none" or options.no_stop or options.recording is not None or _watches(options):
@@ -197,20 +197,20 @@ def _target(options: Options) -> Target:
 
         return CoreTarget(options.core, options.sysroot)
     from gdbext.layouts.measure.ahead import measure_for_process
-    from gdbext.targets.proc_target import ProcTarget
-    from gdbext.targets.running_process import RunningProcess
+    from gdbext.targets.live.proc_target import ProcTarget
+    from gdbext.targets.live.running_process import RunningProcess
 
     measure_for_process(options.pid or 0, 2)
     if _watches(options):
         return RunningProcess(options.pid or 0)
     if options.no_stop:
         from gdbext.glibc.find_thread import ThreadFinder
-        from gdbext.targets.unstopped import UnstoppedProcess
+        from gdbext.targets.live.unstopped import UnstoppedProcess
 
         return UnstoppedProcess(options.pid or 0, ThreadFinder())
     if options.record is not None:
         return ProcTarget(options.pid or 0)
-    from gdbext.targets.brief_stop import brief_stop
+    from gdbext.targets.live.brief_stop import brief_stop
 
     return brief_stop(options.pid or 0)
 

@@ -15,7 +15,7 @@ from gdbext.commands.options import CommandParser, HelpRequested
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.probes.progress_watch import ProgressWatch
 from gdbext.render.text.style import escape
-from gdbext.targets.activity import uses_torch
+from gdbext.targets.live.activity import uses_torch
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -96,7 +96,7 @@ class Watch:
         self._program = _started(program) if program else None
         self.pid: int = self._program.pid if self._program is not None else args.pid
         if self._program is None:
-            from gdbext.targets.proc_checks import check_process
+            from gdbext.targets.live.proc_checks import check_process
 
             check_process(self.pid)
         # What the program itself writes to standard output stays alone there.
@@ -224,7 +224,7 @@ def _pulse(pid: int) -> DispatchPulse | None:
     """None where probes are not permitted."""
     from gdbext.inspection.session import Session
     from gdbext.probes.dispatch_pulse import DispatchPulse
-    from gdbext.targets.running_process import RunningProcess
+    from gdbext.targets.live.running_process import RunningProcess
 
     try:
         target = RunningProcess(pid)

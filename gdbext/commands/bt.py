@@ -45,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """The chosen threads' paths through the dispatcher. A thread that cannot be read costs that thread."""
-    from gdbext.inspection.source_lines import source_lines
-    from gdbext.inspection.thread_reporting import report_stack
+    from gdbext.inspection.threads.source_lines import source_lines
+    from gdbext.inspection.threads.thread_reporting import report_stack
 
     threads = []
     errors = [*dispatcher_errors(session)]

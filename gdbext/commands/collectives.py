@@ -23,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(session: Session, args: argparse.Namespace) -> Report:
     """Reads the groups; with --output all entries as well. Raises NotTorch, LayoutError, TargetError."""
-    from gdbext.inspection.collectives import read_collectives
+    from gdbext.inspection.job.collectives import read_collectives
 
     section = read_collectives(session)
     if args.output is not None:
-        from gdbext.inspection.flight_recorder_contents import recorder_contents
+        from gdbext.inspection.job.flight_recorder_contents import recorder_contents
         from gdbext.render.json import flight_recorder_file
 
         flight_recorder_file.write(recorder_contents(session), args.output)

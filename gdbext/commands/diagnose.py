@@ -71,8 +71,8 @@ def _counting(session: Session) -> CallCount | None:
 
 
 def _report(session: Session, args: argparse.Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
-    from gdbext.inspection.children import children_of
-    from gdbext.inspection.source_lines import source_lines
+    from gdbext.inspection.threads.children import children_of
+    from gdbext.inspection.threads.source_lines import source_lines
     from gdbext.verdict.advice import advice
 
     verdict = found.judgement.verdict

@@ -78,7 +78,7 @@ def add_thread_choice(parser: argparse.ArgumentParser) -> None:
 
 def chosen_threads(target: Target, args: argparse.Namespace, command: str) -> list[Thread]:
     """The threads that a command is about. Raises UsageError."""
-    from gdbext.inspection.thread_choice import find_thread
+    from gdbext.inspection.threads.thread_choice import find_thread
 
     if args.all:
         return list(target.threads())

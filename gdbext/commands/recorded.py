@@ -10,10 +10,10 @@ from gdbext.commands import registry
 from gdbext.errors import GdbextError, UsageError
 from gdbext.inspection.session import Session
 from gdbext.targets.base import Target
-from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.recording import container, writer
 from gdbext.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.targets.recording.recording import Recording
+from gdbext.targets.system.linux import PAGE_SIZE
 
 READERS = (
     ("dispatch-diagnose", "--why"),

@@ -1,6 +1,6 @@
 """The commands: their table, how one is run, and the boundary at which every failure becomes a message.
 
-A command is a module gdbext/commands/X.py with NAME, ``configure(parser)`` and ``run(session, args) -> Report``; one
+A command is a module of gdbext/commands with NAME, ``configure(parser)`` and ``run(session, args) -> Report``; one
 that lets the process run has ``run(session, args, host)``. It is imported when it is used. --json, --why and --help
 are added here. Imports little: the launcher starts with it.
 """
@@ -57,22 +57,35 @@ TABLE = (
         "dispatch-diagnose", "diagnose", "Say why the process hangs or crashed, with evidence and what to try next.",
         takes_host=True,
     ),
-    Entry("dispatch-keyset", "keyset", "Decode a DispatchKeySet, or turn key names into bits."),
-    Entry("dispatch-op", "op", "Show an operator: schema, registrations and its computed dispatch table."),
+    Entry("dispatch-keyset", "dispatcher.keyset", "Decode a DispatchKeySet, or turn key names into bits."),
+    Entry("dispatch-op", "dispatcher.op", "Show an operator: schema, registrations and its computed dispatch table."),
     Entry(
-        "dispatch-lookup", "lookup", "Show which kernel an operator finds for a keyset, and the redispatches from it."
+        "dispatch-lookup", "dispatcher.lookup",
+        "Show which kernel an operator finds for a keyset, and the redispatches from it.",
     ),
-    Entry("dispatch-tls", "tls", "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …"),
-    Entry("dispatch-tensor", "tensor", "Describe a tensor: metadata, statistics, values; --py finds it by its name."),
+    Entry(
+        "dispatch-tls", "dispatcher.tls",
+        "Show a thread's dispatch state: included and excluded keys, grad mode, autocast, …",
+    ),
+    Entry(
+        "dispatch-tensor", "dispatcher.tensor",
+        "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
+    ),
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
     Entry("dispatch-collectives", "collectives", "Show process groups, sequence numbers and pending collectives."),
     Entry(
-        "dispatch-top", "top", "Count what a running process dispatches, stopping nothing.",
+        "dispatch-top", "live.top", "Count what a running process dispatches, stopping nothing.",
         takes_host=True, running=True,
     ),
-    Entry("dispatch-break", "break_", "Stop when the dispatcher reaches an operator. Resumes the process.", live=True),
-    Entry("dispatch-values", "values", "Show or save what operators get and return. Resumes the process.", live=True),
-    Entry("dispatch-trace", "trace", "Trace dispatches as they happen, nested.", live=True, running=True),
+    Entry(
+        "dispatch-break", "live.break_", "Stop when the dispatcher reaches an operator. Resumes the process.",
+        live=True,
+    ),
+    Entry(
+        "dispatch-values", "live.values", "Show or save what operators get and return. Resumes the process.",
+        live=True,
+    ),
+    Entry("dispatch-trace", "live.trace", "Trace dispatches as they happen, nested.", live=True, running=True),
 )
 
 

@@ -14,11 +14,11 @@ from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.ending import Ending
-    from gdbext.model.finding import Finding
+    from gdbext.model.judgement.finding import Finding
+    from gdbext.model.judgement.verdict import Verdict
     from gdbext.model.sections.section import Section
     from gdbext.model.target_report import TargetReport
     from gdbext.model.threads.thread_report import ThreadReport
-    from gdbext.model.verdict import Verdict
 
 
 def make_report(
@@ -71,8 +71,8 @@ def with_arguments(
 
     ``statistics``: of the tensors among them.
     """
-    from gdbext.inspection.arguments import ArgumentReporter
-    from gdbext.inspection.thread_choice import find_thread
+    from gdbext.inspection.threads.arguments import ArgumentReporter
+    from gdbext.inspection.threads.thread_choice import find_thread
 
     if session.dispatcher_error is not None:
         return report

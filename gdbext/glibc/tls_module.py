@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gdbext.errors import MemoryFault
 from gdbext.formats.auxv import AT_ENTRY
-from gdbext.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
+from gdbext.formats.elf.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
 from gdbext.glibc.abi import glibc_abi
 from gdbext.process.memory import Memory
 from gdbext.process.memory_image import image_in_memory

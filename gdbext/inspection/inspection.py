@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import GdbextError
-from gdbext.inspection.collective_waits import is_rank, name_collectives
 from gdbext.inspection.error_log import ErrorLog
-from gdbext.inspection.missing_kernels import missing_kernels
+from gdbext.inspection.job.collective_waits import is_rank, name_collectives
 from gdbext.inspection.observe import observe
 from gdbext.inspection.session import Session
-from gdbext.inspection.thread_reporting import all_frames, report_thread
+from gdbext.inspection.threads.missing_kernels import missing_kernels
+from gdbext.inspection.threads.thread_reporting import all_frames, report_thread
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.verdict.judge import Judgement, judge
 from gdbext.verdict.progress import Place

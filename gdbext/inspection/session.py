@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.thread_table import ThreadTable
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.inspection.stacks import Stacks
-    from gdbext.inspection.thread_snapshots import ThreadSnapshots
+    from gdbext.inspection.threads.thread_snapshots import ThreadSnapshots
     from gdbext.layouts.layout import Layout
-    from gdbext.targets.procfs import ProcFs
+    from gdbext.targets.system.procfs import ProcFs
     from gdbext.torch.registry.dispatch_table import DispatchTables
     from gdbext.torch.registry.operators import Dispatcher
     from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
@@ -75,7 +75,7 @@ class Session:
     @cached_property
     def threads(self) -> ThreadSnapshots:
         """Snapshots of threads."""
-        from gdbext.inspection.thread_snapshots import ThreadSnapshots
+        from gdbext.inspection.threads.thread_snapshots import ThreadSnapshots
 
         dispatch = self.dispatch_stacks if self.has_torch else None
         return ThreadSnapshots(self.target, self._process, self.stacks, self.python_threads, dispatch, self.errors)
@@ -98,7 +98,7 @@ class Session:
     @cached_property
     def procfs(self) -> ProcFs | None:
         """What the system says about the process; None for a core."""
-        from gdbext.targets.procfs import ProcFs
+        from gdbext.targets.system.procfs import ProcFs
 
         return None if self.target.is_core else ProcFs(self.target.pid, self.target.files, self.memory.architecture)
 

@@ -10,9 +10,9 @@ from gdbext.jobs.matching import groups_of, matches
 from gdbext.jobs.merge import Rows
 from gdbext.jobs.rank_waits import Edges, cycle, edges, roots
 from gdbext.jobs.tree import fold
-from gdbext.model.finding_kind import FindingKind
 from gdbext.model.job.job_report import CollectiveMatch, JobReport, JobVerdict, JobVerdictKind
 from gdbext.model.job.rank_report import RankReport, Unreached
+from gdbext.model.judgement.finding_kind import FindingKind
 
 _ODD = 8
 """Reports that are shown with the verdict."""

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.targets.host_files import HostFiles
 
 _LINE = re.compile(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)

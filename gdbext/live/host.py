@@ -98,7 +98,7 @@ class NoDebugger(Host):
 
     def pause(self, target: Target) -> Pause:
         """The closed target's process runs; another target stops it again."""
-        from gdbext.targets.brief_stop import brief_stop
+        from gdbext.targets.live.brief_stop import brief_stop
 
         def pause(seconds: float, watch: Watch) -> Target:
             run_for(seconds, watch)

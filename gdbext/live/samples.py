@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from gdbext.errors import UsageError
 from gdbext.inspection.inspection import Inspection, inspect_settled
 from gdbext.inspection.session import Session
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.sections.samples_section import SamplesSection
-from gdbext.targets.thread_activity import Activity, activities
+from gdbext.targets.live.thread_activity import Activity, activities
 from gdbext.verdict import progress
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from gdbext.model.sections.section import Section
 
 if TYPE_CHECKING:
     from gdbext.model.error_report import ErrorReport
-    from gdbext.model.finding import Finding
+    from gdbext.model.judgement.finding import Finding
+    from gdbext.model.judgement.verdict import Verdict
     from gdbext.model.target_report import TargetReport
     from gdbext.model.threads.source_line import SourceLines
     from gdbext.model.threads.thread_report import ThreadReport
-    from gdbext.model.verdict import Verdict
 
 SCHEMA = "gdbext/1"
 SectionType = TypeVar("SectionType", bound=Section)

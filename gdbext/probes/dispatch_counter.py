@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
-from gdbext.probes import bpf_program as bpf
-from gdbext.probes.kernel import HASH, PER_CPU_HASH, Bpf
-from gdbext.probes.place_program import MAX_PLACES, At, TracePlace, dispatch
-from gdbext.probes.probe_set import ProbeSet
+from gdbext.probes.bpf import bpf_program as bpf
+from gdbext.probes.bpf.kernel import HASH, PER_CPU_HASH, Bpf
+from gdbext.probes.bpf.place_program import MAX_PLACES, At, TracePlace, dispatch
+from gdbext.probes.bpf.probe_set import ProbeSet
 from gdbext.probes.python_lines import FramePath, find_line
 
 MAX_KEYS = 1 << 16

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from gdbext.model.sections.top_section import TopSection
 from gdbext.probes.dispatch_counter import DispatchCount, DispatchCounter
+from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.python_lines import PythonLines
 from gdbext.probes.summary import Selection, Summary
-from gdbext.probes.trace_places import TracePlaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gdbext.inspection.session import Session
-    from gdbext.targets.running_process import RunningProcess
+    from gdbext.targets.live.running_process import RunningProcess
     from gdbext.torch.registry.operators import Operator
 
 

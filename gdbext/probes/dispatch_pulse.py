@@ -6,9 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.probes import bpf_program as bpf
-from gdbext.probes.kernel import PER_CPU_ARRAY, Bpf, Place
-from gdbext.probes.places import ProbePlaces
+from gdbext.probes.bpf import bpf_program as bpf
+from gdbext.probes.bpf.kernel import PER_CPU_ARRAY, Bpf, Place
+from gdbext.probes.places.places import ProbePlaces
 from gdbext.torch.symbols import STEP_CALLBACKS
 
 if TYPE_CHECKING:

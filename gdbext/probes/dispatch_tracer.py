@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
-from gdbext.probes.call_proof import Relation
-from gdbext.probes.kernel import ARRAY, HASH, RING, Bpf
-from gdbext.probes.place_program import TracePlace
-from gdbext.probes.probe_set import ProbeSet
-from gdbext.probes.ring import HEADER, Ring, UniformRing
-from gdbext.probes.trace_program import DEPTH_LIMIT, NOT_NESTED, RECORD, THREAD_STATE, TraceMaps, program
+from gdbext.probes.bpf.kernel import ARRAY, HASH, RING, Bpf
+from gdbext.probes.bpf.place_program import TracePlace
+from gdbext.probes.bpf.probe_set import ProbeSet
+from gdbext.probes.bpf.ring import HEADER, Ring, UniformRing
+from gdbext.probes.bpf.trace_program import DEPTH_LIMIT, NOT_NESTED, RECORD, THREAD_STATE, TraceMaps, program
+from gdbext.probes.places.call_proof import Relation
 from gdbext.targets.base import Target
 
 RING_BYTES = 1 << 26

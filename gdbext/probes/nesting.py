@@ -9,15 +9,15 @@ from gdbext.errors import GdbextError, MemoryFault
 from gdbext.live.trace.describe import Describer
 from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.model.sections.trace_section import OpenDispatch, OpenThread
-from gdbext.probes.call_proof import CallProof, Relation, relation
+from gdbext.probes.places.call_proof import CallProof, Relation, relation
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.trace.sink import Sink
     from gdbext.live.trace.trace_request import TraceRequest
     from gdbext.live.trace.traced_operators import TracedOperators
+    from gdbext.probes.bpf.place_program import TracePlace
     from gdbext.probes.dispatch_tracer import DispatchTracer, SeenDispatch
-    from gdbext.probes.place_program import TracePlace
 
 _FRESH = 1.0
 """Seconds for which what a table says is taken for granted: a kernel may be registered meanwhile."""

@@ -17,7 +17,7 @@ from gdbext.model.ending import Ending, EndingKind
 from gdbext.probes.dispatch_tracer import DispatchTracer
 from gdbext.probes.late_interrupt import LateInterrupt
 from gdbext.probes.nesting import Nesting
-from gdbext.probes.trace_places import TracePlaces
+from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.watched_process import WatchedProcess
 
 if TYPE_CHECKING:

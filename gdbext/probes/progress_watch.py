@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.errors import GdbextError
-from gdbext.targets.activity import Activity, activity
+from gdbext.targets.live.activity import Activity, activity
 
 if TYPE_CHECKING:
     from gdbext.probes.dispatch_pulse import DispatchPulse

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
 from gdbext.errors import GdbextError, PythonUnsupported
-from gdbext.probes import bpf_program as bpf
+from gdbext.probes.bpf import bpf_program as bpf
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gdbext.errors import TargetGone
 from gdbext.model.ending import Ending, EndingKind
-from gdbext.targets.proc_reads import read_file
+from gdbext.targets.live.proc_reads import read_file
 
 
 class WatchedProcess:

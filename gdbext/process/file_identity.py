@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from gdbext.errors import MemoryFault
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_header import EHDR, PF_W, PT_LOAD, Segment
-from gdbext.formats.mapped_elf import MappedElf
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_header import EHDR, PF_W, PT_LOAD, Segment
+from gdbext.formats.elf.mapped_elf import MappedElf
 from gdbext.process.memory import PAGE_SIZE, Memory
 from gdbext.targets.base import MemoryMapping
 

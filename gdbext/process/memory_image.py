@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gdbext.errors import MemoryFault, SymbolFileError
-from gdbext.formats.elf import (
+from gdbext.formats.elf.elf import (
     DT_GNU_HASH,
     DT_HASH,
     DT_JMPREL,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gdbext.errors import MemoryFault, SymbolFileError
 from gdbext.formats.auxv import AT_SYSINFO_EHDR
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_header import PT_LOAD, Segment
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_header import PT_LOAD, Segment
 from gdbext.process.file_identity import FileIdentity
 from gdbext.process.memory import PAGE_SIZE, Memory
 from gdbext.process.memory_image import MemoryImage

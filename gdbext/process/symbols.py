@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.demangle import demangle
-from gdbext.formats.symbol_cache import SymbolCache
-from gdbext.formats.symbol_index import SymbolIndex
-from gdbext.formats.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
+from gdbext.formats.symbols.demangle import demangle
+from gdbext.formats.symbols.symbol_cache import SymbolCache
+from gdbext.formats.symbols.symbol_index import SymbolIndex
+from gdbext.formats.symbols.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
 from gdbext.process.modules import Module, ModuleTable
 
 __all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]

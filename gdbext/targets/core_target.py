@@ -11,12 +11,12 @@ from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault
 from gdbext.formats.auxv import AT_ENTRY, AT_RANDOM, AT_SYSINFO_EHDR, parse_auxv
-from gdbext.formats.elf_core import NT_PRSTATUS, CoreThread, ElfCore, FileMapping, MemorySegment
-from gdbext.formats.elf_header import PF_W, PF_X, Identity
-from gdbext.formats.mapped_elf import permission_text
-from gdbext.targets import linux
+from gdbext.formats.elf.elf_core import NT_PRSTATUS, CoreThread, ElfCore, FileMapping, MemorySegment
+from gdbext.formats.elf.elf_header import PF_W, PF_X, Identity
+from gdbext.formats.elf.mapped_elf import permission_text
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.mapped_files import MappedFiles
+from gdbext.targets.system import linux
 
 MAX_ENVIRONMENT = 64 * 1024
 MAX_ENVIRONMENT_BYTES = 6 << 20

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple, Optional, TypeVar, Union
 
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gdbext.formats.symbol_cache import SymbolCache
+    from gdbext.formats.symbols.symbol_cache import SymbolCache
 
 Fact = Union[str, list[str], Optional[float]]
 """What a recording can keep of the system: text, names, a number, or nothing."""
@@ -42,7 +42,7 @@ class HostFiles:
     @cached_property
     def symbols(self) -> SymbolCache:
         """Where sorted symbols are kept between runs."""
-        from gdbext.formats.symbol_cache import SymbolCache
+        from gdbext.formats.symbols.symbol_cache import SymbolCache
 
         return SymbolCache()
 

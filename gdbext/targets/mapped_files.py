@@ -13,11 +13,11 @@ import stat
 from collections.abc import Callable, Sequence
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_core import FileMapping
-from gdbext.formats.elf_header import Read
-from gdbext.formats.mapped_elf import MappedElf
-from gdbext.targets.linux import PAGE_SIZE, split_deleted
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_core import FileMapping
+from gdbext.formats.elf.elf_header import Read
+from gdbext.formats.elf.mapped_elf import MappedElf
+from gdbext.targets.system.linux import PAGE_SIZE, split_deleted
 
 
 class MappedFiles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gdbext.targets.linux import PAGE_SIZE
+from gdbext.targets.system.linux import PAGE_SIZE
 
 
 class PageCopy:

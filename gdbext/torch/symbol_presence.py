@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.symbols.symbol_index import SymbolIndex
 from gdbext.model.symbol_check import SymbolCheck, SymbolChecks, SymbolStatus
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.symbols import TORCH_SYMBOLS

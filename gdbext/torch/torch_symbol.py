@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from gdbext.formats.symbol_table import Symbol
+from gdbext.formats.symbols.symbol_table import Symbol
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 

@@ -7,7 +7,7 @@ from typing import Union
 from gdbext.errors import BadData, MemoryFault, SymbolFileError
 from gdbext.formats.cfi_program import Row, row_at
 from gdbext.formats.eh_frame import EntryReader, Fde, Reader, ScannedTable, SearchTable
-from gdbext.formats.elf_header import Segment
+from gdbext.formats.elf.elf_header import Segment
 from gdbext.process.memory import Memory
 from gdbext.process.memory_image import MemoryImage
 from gdbext.process.modules import Module, ModuleTable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess
 from gdbext.model.threads.peer import Peer, PeerKind
 from gdbext.model.threads.thread_report import ThreadReport

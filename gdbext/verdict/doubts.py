@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.thread_report import RunState
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.verdict import sentences

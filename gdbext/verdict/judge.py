@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
+from gdbext.model.judgement.verdict import Verdict
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.threads.wait_kind import WaitKind
-from gdbext.model.verdict import Verdict
 from gdbext.verdict import blocked, sentences
 from gdbext.verdict.doubts import doubts
 from gdbext.verdict.graph import WaitGraph

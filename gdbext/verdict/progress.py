@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple, Optional
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
+from gdbext.model.judgement.verdict import Verdict
 from gdbext.model.threads.thread_progress import Progress, ThreadProgress
 from gdbext.model.threads.thread_report import RunState, ThreadReport
-from gdbext.model.verdict import Verdict
 from gdbext.verdict import phrasing
 
 INNER = 7

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
-from gdbext.model.repetition import Repetition, longest
+from gdbext.model.judgement.repetition import Repetition, longest
 
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""

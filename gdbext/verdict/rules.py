@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.verdict import blocked, sentences
 from gdbext.verdict.crash import CrashKind

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from gdbext.errors import LayoutError
-from gdbext.formats.elf_header import PT_NOTE, parse_header, parse_segments
+from gdbext.formats.elf.elf_header import PT_NOTE, parse_header, parse_segments
 from gdbext.layouts.measure.generate import LIBRARIES
 
 OLDEST = (2, 0)

@@ -18,7 +18,7 @@ from harness import ROOT, run
 
 from gdbext.arch.registry import by_name
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
 

@@ -9,7 +9,7 @@ from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
 from gdbext.formats.auxv import parse_auxv
 from gdbext.targets.base import MemoryMapping, Target, Thread
-from gdbext.targets.linux import parse_maps
+from gdbext.targets.system.linux import parse_maps
 
 
 class FakeTarget(Target):

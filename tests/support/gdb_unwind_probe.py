@@ -23,7 +23,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.linux import parse_maps
+from gdbext.targets.system.linux import parse_maps
 from gdbext.unwind.unwinder import Unwinder
 
 ARCHITECTURE = by_name("x86_64")

@@ -21,8 +21,8 @@ import gdb
 sys.path.insert(0, os.environ["GDBEXT_ROOT"])
 from gdbext.debuggers.gdb.target import GdbTarget
 from gdbext.errors import GdbextError
-from gdbext.inspection.arguments import ArgumentReporter
 from gdbext.inspection.session import Session
+from gdbext.inspection.threads.arguments import ArgumentReporter
 
 LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
 structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])

@@ -12,7 +12,7 @@ import pytest
 def _refused() -> str:
     from gdbext.arch import registry
     from gdbext.errors import GdbextError
-    from gdbext.probes.kernel import permitted
+    from gdbext.probes.bpf.kernel import permitted
 
     try:
         allowed = permitted(registry.by_name(os.uname().machine))

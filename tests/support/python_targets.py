@@ -27,7 +27,7 @@ from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 from gdbext.unwind.unwinder import NativeFrame, Unwinder
 
 PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gdbext.arch.registry import by_name
 from gdbext.errors import MemoryFault
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.targets.base import MemoryMapping, Target, Thread

@@ -72,7 +72,7 @@ def test_the_walk_sees_the_tree() -> None:
         "def run():\n    lookup: dict[str, Any] = {}",
     ],
 )
-@pytest.mark.parametrize("room", ["commands/tls.py", "live/samples.py", "render/text/views/op_view.py", "model/a.py"])
+@pytest.mark.parametrize("room", ["commands/bt.py", "live/samples.py", "render/text/views/op_view.py", "model/a.py"])
 def test_a_planted_breach_is_found(tmp_path: Path, room: str, source: str) -> None:
     file = tmp_path / "gdbext" / room
     file.parent.mkdir(parents=True)
@@ -85,10 +85,10 @@ def test_a_planted_breach_is_found(tmp_path: Path, room: str, source: str) -> No
     [
         ("render/json/json_report.py", "def document(report) -> dict[str, Any]: ..."),
         ("layouts/store.py", "def parse(text: str) -> dict[str, Any]: ..."),
-        ("commands/tls.py", "def names() -> dict[str, str]: ..."),
-        ("commands/tls.py", '"""What dict[str, Any] is not for."""'),
-        ("commands/tls.py", "def anything() -> Any: ..."),
-        ("commands/tls.py", "threads: dict[int, Any] = {}"),
+        ("commands/dispatcher/tls.py", "def names() -> dict[str, str]: ..."),
+        ("commands/dispatcher/tls.py", '"""What dict[str, Any] is not for."""'),
+        ("commands/dispatcher/tls.py", "def anything() -> Any: ..."),
+        ("commands/dispatcher/tls.py", "threads: dict[int, Any] = {}"),
     ],
 )
 def test_what_is_allowed_passes(tmp_path: Path, room: str, source: str) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gdbext.errors import TargetError
-from gdbext.inspection.job_rank import job_of, rank_of
-from gdbext.targets.linux import parse_environ
-from gdbext.targets.proc_checks import check_exists
+from gdbext.inspection.job.job_rank import job_of, rank_of
+from gdbext.targets.live.proc_checks import check_exists
+from gdbext.targets.system.linux import parse_environ
 
 _TORCH = "libtorch_cpu.so"
 

@@ -30,7 +30,7 @@ def run(argv: Sequence[str], color: bool) -> Outcome:
     _write_files(report, options)
     status = 0 if report.reports else 1
     if options.json:
-        from gdbext.render.json import ranks_document
+        from gdbext.render.json.documents import ranks_document
 
         return Outcome(status, ranks_document.render(report, pretty=color))
     from gdbext.render.text import ranks_text

@@ -13,7 +13,7 @@ from gdbext.cli.ranks.archive import archive, script
 from gdbext.errors import BadData, TargetError, UsageError
 from gdbext.jobs.merge import Rows, merge, rows
 from gdbext.model.job.rank_report import Unreached
-from gdbext.render.json import ranks_document
+from gdbext.render.json.documents import ranks_document
 
 _MORE_SECONDS = 30.0
 """What a machine gets besides the time of its processes, to unpack the archive and to answer."""

@@ -16,8 +16,9 @@ from gdbext.errors import BadData, GdbextError, TargetError, UsageError
 from gdbext.jobs.merge import Rows, merge, rows
 from gdbext.model.job.job_report import SCHEMA
 from gdbext.model.job.rank_report import RankReport, Unreached
-from gdbext.render.json import rank_report_reader, ranks_document
-from gdbext.targets.proc_checks import thread_state
+from gdbext.render.json import rank_report_reader
+from gdbext.render.json.documents import ranks_document
+from gdbext.targets.live.proc_checks import thread_state
 
 if TYPE_CHECKING:
     from gdbext.targets.base import Target
@@ -52,7 +53,7 @@ def _looks(options: argparse.Namespace) -> list[Look]:
 
 def _process(pid: int) -> Look:
     def open_target() -> Target:
-        from gdbext.targets.proc_target import ProcTarget
+        from gdbext.targets.live.proc_target import ProcTarget
 
         return ProcTarget(pid)
 

@@ -12,8 +12,8 @@ import gdb
 
 from gdbext.debuggers.gdb.target import GdbCoreTarget, connection_type, current_target
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
-from gdbext.targets import proc_checks
-from gdbext.targets.brief_stop import BriefStop
+from gdbext.targets.live import proc_checks
+from gdbext.targets.live.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.debuggers.job import Job

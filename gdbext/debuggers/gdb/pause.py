@@ -10,7 +10,7 @@ import gdb
 from gdbext.debuggers.gdb.target import GdbTarget
 from gdbext.errors import TargetGone, UsageError
 from gdbext.live.host import run_for
-from gdbext.targets.brief_stop import BriefStop
+from gdbext.targets.live.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.live.host import Pause, Watch

@@ -14,11 +14,11 @@ from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
-from gdbext.formats.elf_core import is_core
-from gdbext.targets import linux
+from gdbext.formats.elf.elf_core import is_core
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.procfs import started_at
+from gdbext.targets.system import linux
+from gdbext.targets.system.procfs import started_at
 
 _WORD = (1 << 64) - 1
 _MAPPING_LINE = re.compile(

@@ -16,7 +16,7 @@ from gdbext.cache import cache_folder, may_fill
 from gdbext.debuggers.lldb.target import current_target, is_there
 from gdbext.debuggers.lldb.version import check_version
 from gdbext.errors import NotPermitted, TargetError, TargetGone
-from gdbext.targets import proc_checks
+from gdbext.targets.live import proc_checks
 
 if TYPE_CHECKING:
     from gdbext.debuggers.job import Job

@@ -67,7 +67,7 @@ class LldbCommands:
         try:
             self._command(f'command container add -o -h "Explain what a PyTorch process is doing." {CONTAINER}')
             for entry in registry.TABLE:
-                name = entry.module
+                name = entry.name.replace("-", "_")
                 setattr(classes, name, type(name, (DispatchCommand,), {"entry": entry, "commands": self}))
                 for words in (entry.name, f"{CONTAINER} {_word(entry)}"):
                     self._command(f"command script add -o -c {_NAMESPACE}.{name} {words}")

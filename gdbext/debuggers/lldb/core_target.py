@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import lldb
 
 from gdbext.errors import TargetError
-from gdbext.formats.elf_core import is_core
-from gdbext.targets import linux
+from gdbext.formats.elf.elf_core import is_core
 from gdbext.targets.base import Thread
 from gdbext.targets.core_target import CoreTarget
+from gdbext.targets.system import linux
 
 _SYSROOT_LINE = re.compile(r"^\s*Sysroot: (/.*)$", re.MULTILINE)
 

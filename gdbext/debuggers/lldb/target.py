@@ -13,9 +13,9 @@ from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.glibc.abi import glibc_abi
 from gdbext.glibc.control_block import find_control_block
-from gdbext.targets import linux
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
-from gdbext.targets.procfs import started_at
+from gdbext.targets.system import linux
+from gdbext.targets.system.procfs import started_at
 
 _WORD = (1 << 64) - 1
 _STOPPED = (lldb.eStateStopped, lldb.eStateCrashed, lldb.eStateSuspended)

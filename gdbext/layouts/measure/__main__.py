@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gdbext.errors import LayoutError
 from gdbext.layouts.measure import generate
-from gdbext.layouts.measure.parts import Parts
+from gdbext.layouts.measure.types.parts import Parts
 from gdbext.layouts.measure.write import write
 
 _REMOVAL_SECONDS = 2.0

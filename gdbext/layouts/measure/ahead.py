@@ -6,7 +6,7 @@ import os
 import re
 
 from gdbext.errors import GdbextError
-from gdbext.targets import linux
+from gdbext.targets.system import linux
 
 _MAPPED = re.compile(rb"^\S+ +r-xp +\S+ +\S+ +\d+ +(/.*/libtorch_cpu\.so)$", re.MULTILINE)
 
@@ -27,7 +27,7 @@ def measure_for_process(pid: int, terminal: int | None) -> None:
 
 
 def _make_known(library: str, terminal: int | None) -> None:
-    from gdbext.formats.elf import ElfImage
+    from gdbext.formats.elf.elf import ElfImage
     from gdbext.layouts import identity, store
     from gdbext.targets.host_files import HostFiles
 

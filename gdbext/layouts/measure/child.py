@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable
 
-from gdbext.layouts.measure.debug_types import no_pyelftools
+from gdbext.layouts.measure.types.debug_types import no_pyelftools
 
 ROOT = Path(__file__).resolve().parents[3]
 """The folder (or archive) that holds the package gdbext."""

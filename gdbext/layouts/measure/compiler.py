@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdbext.errors import LayoutError
-from gdbext.layouts.measure.wants import FILE, Wants
+from gdbext.layouts.measure.types.wants import FILE, Wants
 
 _ERROR = re.compile(rf"^{FILE}:(\d+):(?:\d+:)? *(?:fatal )?error", re.MULTILINE)
 _FROM = re.compile(rf"^ *{FILE}:(\d+):(?:\d+:)? +required from here", re.MULTILINE)

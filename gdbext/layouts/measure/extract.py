@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from gdbext.layouts.measure.debug_types import CLASSES, CompileUnit, Die, name_of, strip, type_of, value_of
+from gdbext.layouts.measure.types.debug_types import CLASSES, CompileUnit, Die, name_of, strip, type_of, value_of
 
 _POINTERS = {"DW_TAG_pointer_type": "*", "DW_TAG_reference_type": "&", "DW_TAG_rvalue_reference_type": "&&"}
 _ARRAY = "DW_TAG_array_type"

@@ -16,10 +16,11 @@ from typing import Any, Callable
 
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
-from gdbext.layouts.measure import compiler, cpython_types, dispatch_key_dump, distributed_types, torch_types
+from gdbext.layouts.measure import compiler
 from gdbext.layouts.measure.measured import Measured, measure
-from gdbext.layouts.measure.parts import Parts
-from gdbext.layouts.measure.wants import Wants
+from gdbext.layouts.measure.types import cpython_types, dispatch_key_dump, distributed_types, torch_types
+from gdbext.layouts.measure.types.parts import Parts
+from gdbext.layouts.measure.types.wants import Wants
 from gdbext.targets.host_files import HostFiles
 
 PRODUCER = "gdbext gen_layouts 1"

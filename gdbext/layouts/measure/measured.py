@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.layouts.measure import compiler
-from gdbext.layouts.measure.debug_types import CompileUnit, Die, strip, type_of, value_of
 from gdbext.layouts.measure.extract import StructReader
-from gdbext.layouts.measure.wants import Wants
+from gdbext.layouts.measure.types.debug_types import CompileUnit, Die, strip, type_of, value_of
+from gdbext.layouts.measure.types.wants import Wants
 
 
 @dataclass

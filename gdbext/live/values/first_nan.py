@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gdbext.model.dispatch.launch import BEFORE, Find, Launch, LaunchTensor
 
 if TYPE_CHECKING:
-    from gdbext.inspection.tensor_report import TensorReporter
+    from gdbext.inspection.tensors.tensor_report import TensorReporter
     from gdbext.model.statistics import Statistics
 
 HISTORY = 20

@@ -9,8 +9,8 @@ from gdbext.errors import GdbextError
 from gdbext.model.dispatch.argument import ArgumentTensor
 
 if TYPE_CHECKING:
-    from gdbext.inspection.arguments import ArgumentReporter
     from gdbext.inspection.session import Session
+    from gdbext.inspection.threads.arguments import ArgumentReporter
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError, TargetError
 from gdbext.formats import safetensors_file
-from gdbext.inspection.tensor_saving import entries_of
+from gdbext.inspection.tensors.tensor_saving import entries_of
 from gdbext.model.dispatch.launch import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gdbext.inspection.tensor_report import TensorReporter
+    from gdbext.inspection.tensors.tensor_report import TensorReporter
 
 
 class ValueFiles:

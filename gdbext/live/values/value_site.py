@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols.demangle import demangle
 from gdbext.live.hooks.arguments import register_values
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.cpp_signature import parameters

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.inspection.arguments import tensor_text
-from gdbext.inspection.tensor_report import TensorReporter
+from gdbext.inspection.tensors.tensor_report import TensorReporter
+from gdbext.inspection.threads.arguments import tensor_text
 from gdbext.live.hooks.lookup_sites import CfaRule, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
 from gdbext.live.run_control import HookSpec, RunControl

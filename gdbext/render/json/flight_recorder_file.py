@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gdbext.errors import TargetError
 
 if TYPE_CHECKING:
-    from gdbext.inspection.flight_recorder_contents import RecorderContents, TracedEntry
+    from gdbext.inspection.job.flight_recorder_contents import RecorderContents, TracedEntry
 
 VERSION = "2.10"
 PROTOCOL = 2

@@ -7,6 +7,7 @@ from typing import Any
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame, Kernel
+from gdbext.model.judgement.verdict import Verdict
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.model.report import SCHEMA, Report
 from gdbext.model.target_report import TargetReport
@@ -15,7 +16,6 @@ from gdbext.model.threads.frame import Frame
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_edge import WaitEdge
-from gdbext.model.verdict import Verdict
 from gdbext.render.json.sections import members
 from gdbext.render.json.values import plain
 
@@ -95,7 +95,7 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         "notes": list(thread.notes),
     }
     if thread.tls is not None:
-        from gdbext.render.json import dispatch_state_document
+        from gdbext.render.json.documents import dispatch_state_document
 
         value["tls"] = dispatch_state_document.document(thread.tls)
     if thread.loop is not None:
@@ -167,7 +167,7 @@ def _step(step: DispatchFrame, why: bool) -> dict[str, Any]:
     if step.never_entered:
         value["never_entered"] = step.never_entered
     if step.arguments:
-        from gdbext.render.json.argument_document import arguments
+        from gdbext.render.json.documents.argument_document import arguments
 
         value["arguments"] = arguments(step.arguments)
     if why:

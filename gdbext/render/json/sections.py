@@ -8,18 +8,9 @@ from typing import Any
 from gdbext.model.sections.section import Section
 from gdbext.render.json.values import plain
 
-_RENDERERS = {
-    "operators": "operators_document",
-    "lookup": "lookup_document",
-    "breaks": "breaks_document",
-    "trace": "trace_document",
-    "info": "target_info_document",
-    "settings": "settings_document",
-    "tensor": "tensor_document",
-    "values": "values_document",
-}
-"""Section name to the module here whose ``document(section, why)`` renders it. The others, as new ones should be, are
-rendered by ``plain``: their fields are their members."""
+_DOCUMENTS = frozenset({"operators", "lookup", "breaks", "trace", "info", "settings", "tensor", "values"})
+"""Sections with a module in documents/ whose ``document(section, why)`` renders them. The others, as new ones should
+be, are rendered by ``plain``: their fields are their members."""
 
 
 def members(sections: tuple[Section, ...], why: bool) -> dict[str, Any]:
@@ -28,7 +19,6 @@ def members(sections: tuple[Section, ...], why: bool) -> dict[str, Any]:
 
 
 def _value(section: Section, why: bool) -> Any:
-    renderer = _RENDERERS.get(section.name)
-    if renderer is None:
+    if section.name not in _DOCUMENTS:
         return plain(section)
-    return import_module(f"gdbext.render.json.{renderer}").document(section, why)
+    return import_module(f"gdbext.render.json.documents.{section.name}_document").document(section, why)

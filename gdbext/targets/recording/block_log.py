@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.formats.elf_header import Data
+from gdbext.formats.elf.elf_header import Data
 from gdbext.targets.recording.sparse_bytes import SparseBytes
 
 BLOCK_BITS = 6

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import cast
 
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_header import Data
-from gdbext.formats.symbol_cache import Arrays, Builder, Numbers, SymbolCache
-from gdbext.formats.symbol_table import SymbolTable
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_header import Data
+from gdbext.formats.symbols.symbol_cache import Arrays, Builder, Numbers, SymbolCache
+from gdbext.formats.symbols.symbol_table import SymbolTable
 from gdbext.targets.host_files import AnyFact, Fact, FoundFile, HostFiles
 from gdbext.targets.recording.block_log import BlockLog
 from gdbext.targets.recording.recording import RecordedFile, RecordedModule, RecordedNumbers, Search

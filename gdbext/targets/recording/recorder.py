@@ -12,10 +12,10 @@ from gdbext.formats.auxv import AT_RANDOM
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets import environment
 from gdbext.targets.base import MemoryMapping, Target, Thread
-from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.recording.logged_files import LoggedFiles
 from gdbext.targets.recording.recording import RecordedThread, Recording
 from gdbext.targets.recording.sparse_bytes import SparseBytes
+from gdbext.targets.system.linux import PAGE_SIZE
 
 MAX_MEMORY = 192 << 20
 """Bytes of memory that are kept; what is read after that is not in the recording."""

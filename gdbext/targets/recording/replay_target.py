@@ -9,11 +9,11 @@ from gdbext.arch import registry
 from gdbext.errors import MemoryFault, TargetError
 from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.host_files import HostFiles
-from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.recording import reader
 from gdbext.targets.recording.missing import Missing
 from gdbext.targets.recording.recording import RecordedThread, Recording
 from gdbext.targets.recording.replayed_files import ReplayedFiles
+from gdbext.targets.system.linux import PAGE_SIZE
 
 
 class ReplayThread(Thread):

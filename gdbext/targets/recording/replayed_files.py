@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_cache import Arrays, Builder, SymbolCache
-from gdbext.formats.symbol_table import SymbolTable
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.symbol_cache import Arrays, Builder, SymbolCache
+from gdbext.formats.symbols.symbol_table import SymbolTable
 from gdbext.targets.host_files import AnyFact, FoundFile, HostFiles
 from gdbext.targets.recording.missing import Missing
 from gdbext.targets.recording.recording import RecordedFile, RecordedNumbers, Recording

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import module_global
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols.demangle import demangle
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from gdbext.errors import LayoutError, MemoryFault
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols.demangle import demangle
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer

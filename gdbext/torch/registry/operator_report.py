@@ -8,8 +8,8 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
 from gdbext.model.dispatch.registered_kernel import PythonPlace, RegisteredKernel
 from gdbext.model.error_report import ErrorReport
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.sections.operator_section import OperatorRegistration, OperatorReport, TableChoice, TableEntry
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader

@@ -181,7 +181,7 @@ class ArgumentRecovery:
         return found if found is not None and len(found) == count else None
 
     def _read_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
-        from gdbext.formats.demangle import demangle
+        from gdbext.formats.symbols.demangle import demangle
 
         if not call.mangled or operator_method(call.mangled)[0] != struct:
             return None

@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 from gdbext.errors import BadData
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols.demangle import demangle
 from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Struct

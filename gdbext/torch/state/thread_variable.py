@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gdbext.errors import BadData
-from gdbext.formats.elf_header import PT_TLS
-from gdbext.formats.symbol_table import STT_TLS, Symbol
+from gdbext.formats.elf.elf_header import PT_TLS
+from gdbext.formats.symbols.symbol_table import STT_TLS, Symbol
 from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module

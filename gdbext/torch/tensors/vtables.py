@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols.demangle import demangle
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 

@@ -13,8 +13,8 @@ from gdbext.cpython.abi import native_functions, stdlib
 from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.versions import SUPPORTED
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.symbol_index import SymbolIndex
 
 SINCE = {"eval_frame_handle_pending": None, "_PyEval_AcquireLock": (3, 12), "Py_NewInterpreterFromConfig": (3, 12),
          "_Py_HandlePending": (3, 12), "_PyMutex_LockTimed": (3, 13), "_PyParkingLot_Park": (3, 13),

@@ -20,7 +20,7 @@ from gdbext.errors import PythonUnsupported
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 

@@ -22,7 +22,7 @@ from gdbext.formats.cfi_program import (
     row_at,
 )
 from gdbext.formats.eh_frame import SearchTable
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.unwind.unwind_row import InterpretedRow, compile_row
 
 pytestmark = pytest.mark.compiler

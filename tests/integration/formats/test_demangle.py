@@ -8,10 +8,10 @@ import subprocess
 import pytest
 from machine import torch_library
 
-from gdbext.formats.demangle import demangle
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_index import SymbolIndex
-from gdbext.formats.symbol_table import STT_FUNC
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.demangle import demangle
+from gdbext.formats.symbols.symbol_index import SymbolIndex
+from gdbext.formats.symbols.symbol_table import STT_FUNC
 
 
 def libtorch_names() -> list[str]:

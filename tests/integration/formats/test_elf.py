@@ -10,7 +10,7 @@ from elftools.elf.elffile import ELFFile
 from fake_target import OwnProcess
 from machine import torch_library
 
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 
 TORCH = [pytest.param(f"lib{name}.so", marks=pytest.mark.torch) for name in ("torch_cpu", "torch_python", "c10")]
 

@@ -14,8 +14,8 @@ import pytest
 import pythons
 from machine import own_libc, torch_library
 
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.symbol_cache import SymbolCache
 from gdbext.process.symbols import Symbol, SymbolIndex
 
 FUNC, STT_TLS, IFUNC = 2, 6, 10

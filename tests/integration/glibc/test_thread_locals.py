@@ -10,7 +10,7 @@ import pytest
 from machine import own_libc
 from unwind_fakes import FakeTarget
 
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUnknown, ThreadLocalUntouched
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable

@@ -22,15 +22,16 @@ from harness import Inferior, Pool
 from gdbext.errors import LayoutError
 from gdbext.layouts import probe, select, store
 from gdbext.layouts.layout import Layout
-from gdbext.layouts.measure import dispatch_key_dump, generate, measurement
-from gdbext.layouts.measure.debug_types import CompileUnit
+from gdbext.layouts.measure import generate, measurement
 from gdbext.layouts.measure.measured import Measured, measure
-from gdbext.layouts.measure.wants import Wants
+from gdbext.layouts.measure.types import dispatch_key_dump
+from gdbext.layouts.measure.types.debug_types import CompileUnit
+from gdbext.layouts.measure.types.wants import Wants
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 from gdbext.torch.registry.singleton import find_singleton
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]

@@ -155,7 +155,7 @@ def code(pid: int) -> bytes:
     """The bytes of mm's own functions in the process: a probe is a breakpoint instruction there."""
     from gdbext.inspection.session import Session
     from gdbext.live.hooks.operator_functions import OperatorFunctions
-    from gdbext.targets.running_process import RunningProcess
+    from gdbext.targets.live.running_process import RunningProcess
 
     target = RunningProcess(pid)
     try:

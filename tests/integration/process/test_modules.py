@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_target import FakeTarget, OwnProcess
 
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.symbol_cache import SymbolCache
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer

@@ -13,9 +13,9 @@ from plain_program import Plain, running
 from gdbext.errors import TargetError, TargetGone
 from gdbext.inspection.session import Session
 from gdbext.targets.base import Signal
-from gdbext.targets.brief_stop import BriefStop, brief_stop
-from gdbext.targets.linux import PAGE_SIZE
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.brief_stop import BriefStop, brief_stop
+from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.targets.system.linux import PAGE_SIZE
 
 pytestmark = pytest.mark.compiler
 

@@ -18,9 +18,9 @@ from harness import ROOT, wait_until
 from plain_program import Plain, running
 
 from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
-from gdbext.targets import proc_checks
-from gdbext.targets.proc_target import ProcTarget
-from gdbext.targets.running_process import RunningProcess
+from gdbext.targets.live import proc_checks
+from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.targets.live.running_process import RunningProcess
 
 pytestmark = pytest.mark.compiler
 
@@ -52,7 +52,7 @@ def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
     code = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 with ProcTarget({pid}) as target:
     print("attached", flush=True)
     {then}
@@ -101,7 +101,7 @@ def test_when_we_fail(counting: Plain, then: str) -> None:
 
 
 def test_when_nobody_closes_it(counting: Plain) -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom gdbext.targets.proc_target import ProcTarget\n"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom gdbext.targets.live.proc_target import ProcTarget\n"
     done = subprocess.run([sys.executable, "-c", f"{code}kept = ProcTarget({counting.pid})"], check=True)
     assert done.returncode == 0
     assert goes_on(counting)
@@ -260,7 +260,7 @@ def test_a_process_of_another_user(counting: Plain) -> None:
     code = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from gdbext.errors import NotPermitted
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     ProcTarget({counting.pid})

@@ -15,9 +15,9 @@ from gdbext.errors import TargetError
 from gdbext.glibc.find_thread import ThreadFinder
 from gdbext.inspection.session import Session
 from gdbext.process.syscalls import blocked
-from gdbext.targets.proc_target import ProcTarget
-from gdbext.targets.thread_motion import place_of
-from gdbext.targets.unstopped import UnstoppedProcess
+from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.targets.live.thread_motion import place_of
+from gdbext.targets.live.unstopped import UnstoppedProcess
 
 pytestmark = pytest.mark.compiler
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from harness import Inferior
 
-from gdbext.inspection.arguments import ArgumentReporter
 from gdbext.inspection.session import Session
+from gdbext.inspection.threads.arguments import ArgumentReporter
 from gdbext.model.dispatch.argument import Argument
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols.symbol_index import SymbolIndex
 from gdbext.torch import python_names
 from gdbext.torch.symbols import CUDA, PYTHON, TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol

@@ -10,7 +10,7 @@ from ways import Look
 
 from gdbext.errors import BadData, MemoryFault
 from gdbext.inspection.session import Session
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

@@ -10,8 +10,8 @@ from harness import Inferior
 from ways import Look
 
 from gdbext.inspection.session import Session
-from gdbext.inspection.thread_choice import find_thread
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.inspection.threads.thread_choice import find_thread
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

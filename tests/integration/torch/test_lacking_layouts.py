@@ -12,7 +12,7 @@ from harness import Inferior
 
 from gdbext.inspection.session import Session
 from gdbext.layouts import store
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 from gdbext.torch.registry.operator_report import OperatorReporter
 
 pytestmark = [pytest.mark.torch]

@@ -19,7 +19,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.inspection.session import Session
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
 from gdbext.torch.registry.operators import Operator
 

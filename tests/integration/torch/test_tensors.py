@@ -13,12 +13,12 @@ from harness import Inferior
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.session import Session
-from gdbext.inspection.tensor_description import describe
-from gdbext.inspection.tensor_report import TensorReporter
-from gdbext.render.json import tensor_document
+from gdbext.inspection.tensors.tensor_description import describe
+from gdbext.inspection.tensors.tensor_report import TensorReporter
+from gdbext.render.json.documents import tensor_document
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 

@@ -14,7 +14,7 @@ from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

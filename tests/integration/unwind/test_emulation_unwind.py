@@ -14,7 +14,7 @@ from gdbext.arch.x86_64.decode import instructions
 from gdbext.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, Row, row_at
 from gdbext.formats.dwarf_expression import evaluate
 from gdbext.formats.eh_frame import SearchTable
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.unwind.emulation_unwind import EmulationUnwinder
 
 X86 = by_name("x86_64")

@@ -19,7 +19,7 @@ from unwind_comparison import all_differences, probe
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
-from gdbext.targets.proc_target import ProcTarget
+from gdbext.targets.live.proc_target import ProcTarget
 from gdbext.unwind.unwinder import Unwinder
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]

@@ -12,7 +12,7 @@ from gdbext.errors import BadData
 from gdbext.formats.cfi_program import row_at
 from gdbext.formats.dwarf_expression import evaluate
 from gdbext.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.formats.leb128 import sleb128, uleb128
 from gdbext.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row
 

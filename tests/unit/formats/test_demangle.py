@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gdbext.formats import demangle as module
-from gdbext.formats.demangle import demangle
+from gdbext.formats.symbols import demangle as module
+from gdbext.formats.symbols.demangle import demangle
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,8 @@ def test_without_any_library_names_stay(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ctypes_is_imported_only_when_needed() -> None:
     code = (
-        "import sys; from gdbext.formats.demangle import demangle; demangle('main'); a = 'ctypes' in sys.modules;"
+        "import sys; from gdbext.formats.symbols.demangle import demangle; demangle('main');"
+        "a = 'ctypes' in sys.modules;"
         "print(a, demangle('_Z1fv'))"
     )
     root = Path(__file__).resolve().parents[3]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from machine import own_libc
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_header import PT_GNU_EH_FRAME, PT_TLS, build_id_in
-from gdbext.formats.symbol_cache import SymbolCache
-from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_header import PT_GNU_EH_FRAME, PT_TLS, build_id_in
+from gdbext.formats.symbols.symbol_cache import SymbolCache
+from gdbext.formats.symbols.symbol_index import SymbolIndex
 
 SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)], b"\x12\x34\x56\x78" * 5)
 

@@ -8,9 +8,9 @@ import pytest
 from elf_maker import make_elf
 
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.elf_header import Identity, Note, identify, notes, parse_header
-from gdbext.formats.mapped_elf import MappedElf, permission_text
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.elf.elf_header import Identity, Note, identify, notes, parse_header
+from gdbext.formats.elf.mapped_elf import MappedElf, permission_text
 
 FILE = make_elf([], build_id=bytes.fromhex("c0ffee"))
 

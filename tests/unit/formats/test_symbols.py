@@ -15,9 +15,9 @@ import pytest
 from elf_maker import DATA, DATA_START, INIT, INIT_START, TLS, Entry, make_elf
 from fake_target import OwnProcess
 
-from gdbext.formats import symbol_cache, symbol_index
-from gdbext.formats.elf import ElfImage
-from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.elf.elf import ElfImage
+from gdbext.formats.symbols import symbol_cache, symbol_index
+from gdbext.formats.symbols.symbol_cache import SymbolCache
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Function, Symbol, SymbolIndex, Symbolizer, without_clone_suffix

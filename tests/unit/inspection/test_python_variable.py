@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.errors import UsageError
-from gdbext.inspection.python_variable import Step, parse
+from gdbext.inspection.tensors.python_variable import Step, parse
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.inspection.source_lines import MAX_FILE, SourceReader
+from gdbext.inspection.threads.source_lines import MAX_FILE, SourceReader
 from gdbext.model.threads.frame import Frame, FrameKind
 from gdbext.model.threads.source_line import SourceLine
 from gdbext.render.text.style import Style

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gdbext.jobs.judge import judge
 from gdbext.jobs.merge import Rows, merge, rows
 from gdbext.model.job.rank_report import RankReport, Unreached
-from gdbext.render.json import ranks_document
+from gdbext.render.json.documents import ranks_document
 
 REPORTS = [
     RankReport(rank, host, pid, job, 4, None, "idle", summary)

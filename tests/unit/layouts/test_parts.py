@@ -9,10 +9,11 @@ import pytest
 
 from gdbext.errors import LayoutError
 from gdbext.layouts import store
-from gdbext.layouts.measure import dispatch_key_dump, generate
+from gdbext.layouts.measure import generate
 from gdbext.layouts.measure.measured import Measured
-from gdbext.layouts.measure.parts import Parts
-from gdbext.layouts.measure.wants import Wants
+from gdbext.layouts.measure.types import dispatch_key_dump
+from gdbext.layouts.measure.types.parts import Parts
+from gdbext.layouts.measure.types.wants import Wants
 
 BUILD_ID = "ab" * 20
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gdbext.model.repetition import Repetition, fold, longest
+from gdbext.model.judgement.repetition import Repetition, fold, longest
 
 
 def test_the_longest_with_its_smallest_period():

@@ -9,7 +9,7 @@ import pytest
 
 from gdbext.model.absent import Absent
 from gdbext.model.certainty import Certainty
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.wait import Resource, Wait

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gdbext.arch import registry
-from gdbext.probes import bpf_program as bpf
+from gdbext.probes.bpf import bpf_program as bpf
 
 X86_64 = registry.by_name("x86_64")
 

@@ -10,7 +10,7 @@ import pytest
 from elf_maker import DATA_START, Entry, make_elf
 from fake_target import FakeTarget, OwnProcess
 
-from gdbext.formats.symbol_cache import SymbolCache
+from gdbext.formats.symbols.symbol_cache import SymbolCache
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import SymbolIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdbext.model.report import Report
 from gdbext.model.sections.info_section import TargetInfo, TorchInfo
 from gdbext.model.symbol_check import SymbolCheck, SymbolChecks, SymbolStatus
-from gdbext.render.json import target_info_document
+from gdbext.render.json.documents import info_document
 from gdbext.render.text.style import Style
 from gdbext.render.text.views import info_view
 
@@ -42,7 +42,7 @@ def test_all_of_them_with_why() -> None:
 
 
 def test_json_has_all_of_them() -> None:
-    document = target_info_document.document(info(FOUND, MISSING, ABSENT), why=False)["torch"]["symbols"]
+    document = info_document.document(info(FOUND, MISSING, ABSENT), why=False)["torch"]["symbols"]
     assert (document["found"], document["assumed"]) == (1, 2)
     assert [row["status"] for row in document["rows"]] == ["found", "missing", "library not loaded"]
     assert document["rows"][1] == {
@@ -52,4 +52,4 @@ def test_json_has_all_of_them() -> None:
 
 
 def test_without_torch() -> None:
-    assert target_info_document.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None
+    assert info_document.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None

@@ -20,7 +20,7 @@ from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.ending import EndingKind
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.symbol_check import SymbolStatus
 from gdbext.model.threads.frame import FrameKind
 from gdbext.model.threads.thread_progress import Progress

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.targets.linux import PAGE_SIZE
 from gdbext.targets.page_copy import PageCopy
+from gdbext.targets.system.linux import PAGE_SIZE
 
 START = 0x7000 * PAGE_SIZE
 DATA = bytes(range(256)) * (2 * PAGE_SIZE // 256)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gdbext.model.threads.child_process import ChildProcess
-from gdbext.targets.descriptor_holders import DescriptorHolders
 from gdbext.targets.host_files import HostFiles
-from gdbext.targets.peers import Peers
-from gdbext.targets.socket_table import find_socket
+from gdbext.targets.system.descriptor_holders import DescriptorHolders
+from gdbext.targets.system.peers import Peers
+from gdbext.targets.system.socket_table import find_socket
 
 
 def link(fd: int) -> str:

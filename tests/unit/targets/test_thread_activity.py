@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from gdbext.targets.thread_activity import activities
+from gdbext.targets.live.thread_activity import activities
 
 
 def test_a_thread_that_works_and_one_that_stands_still():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.targets.thread_motion import RUNNING, Place
+from gdbext.targets.live.thread_motion import RUNNING, Place
 
 ASLEEP = Place("202 0x7f0c 0x189 0x0 0x0 0x0 0xffffffff 0x7ffd10 0x7f21b0", "100 20 3")
 

@@ -19,7 +19,7 @@ from gdbext.torch.symbols import TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
-ALLOWED = ("torch/symbols.py", "torch/torch_symbol.py", "torch/state/setting_sources.py", "formats/demangle.py")
+ALLOWED = ("torch/symbols.py", "torch/torch_symbol.py", "torch/state/setting_sources.py", "formats/symbols/demangle.py")
 MANGLED = re.compile(r"^\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)")
 """The beginning of a mangled name in one of torch's namespaces."""
 QUALIFIED = re.compile(r"^(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$")

@@ -10,7 +10,7 @@ import pytest
 from machine import own_libc
 from unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
 
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 from gdbext.process.symbols import SymbolIndex
 
 LIBC = own_libc()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.verdict.advice import advice

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from analysis_facts import step, thread, wait
 
-from gdbext.model.finding import Finding
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.finding_kind import FindingKind
+from gdbext.model.judgement.verdict import Verdict
 from gdbext.model.threads.thread_report import RunState
-from gdbext.model.verdict import Verdict
 from gdbext.verdict.progress import Place, compare, dispatches, revised, summary
 
 NOTHING = (0, 0, 0, 0)

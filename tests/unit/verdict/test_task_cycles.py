@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analysis_facts import thread, wait
 
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.event_loop import AsyncTask, EventLoop, TaskState
 from gdbext.verdict.judge import judge
 from gdbext.verdict.observations import Observations

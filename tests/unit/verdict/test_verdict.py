@@ -7,7 +7,7 @@ from analysis_facts import step, thread, wait
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.dispatch_frame import DispatchStage
-from gdbext.model.finding_kind import FindingKind
+from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.thread_report import RunState

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.argument import Argument, ArgumentTensor
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
-from gdbext.model.repetition import fold
+from gdbext.model.judgement.repetition import fold
 from gdbext.model.report import Report
 from gdbext.model.threads.frame import Frame, FrameKind
 from gdbext.model.threads.source_line import NO_SOURCES, SourceLines

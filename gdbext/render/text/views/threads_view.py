@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gdbext.model.finding import Finding
+from gdbext.model.judgement.finding import Finding
+from gdbext.model.judgement.verdict import Verdict
 from gdbext.model.report import Report
 from gdbext.model.sections.dot_section import DotSection
 from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
 from gdbext.model.threads.thread_report import RunState, ThreadReport
-from gdbext.model.verdict import Verdict
 from gdbext.render.text.style import Style, escape
 from gdbext.render.text.views.bt_view import source_text, thread_lines, title
 from gdbext.verdict import phrasing

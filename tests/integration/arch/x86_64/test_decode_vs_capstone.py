@@ -18,8 +18,8 @@ from gdbext.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
 from gdbext.formats.eh_frame import SearchTable
-from gdbext.formats.elf import PT_GNU_EH_FRAME, ElfImage
-from gdbext.formats.symbol_index import SymbolIndex
+from gdbext.formats.elf.elf import PT_GNU_EH_FRAME, ElfImage
+from gdbext.formats.symbols.symbol_index import SymbolIndex
 
 STRIDE = 1 if os.environ.get("GDBEXT_ALL_FUNCTIONS") == "1" else 10
 _MODE = capstone.CS_ARCH_X86, capstone.CS_MODE_64

@@ -15,7 +15,7 @@ from machine import own_libc, torch_library
 from gdbext.arch.instruction import Instruction
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
-from gdbext.formats.elf import ElfImage
+from gdbext.formats.elf.elf import ElfImage
 
 pytestmark = pytest.mark.compiler
 

@@ -6,7 +6,7 @@ import json
 
 from gdbext.model.dispatch.launch import AFTER, BEFORE, Find, Launch, LaunchTensor, LaunchValue
 from gdbext.model.statistics import Statistics
-from gdbext.render.json.launch_document import find_document, json_lines
+from gdbext.render.json.documents.launch_document import find_document, json_lines
 from gdbext.render.text.find_text import find_lines
 from gdbext.render.text.values_text import kernel_line, launch_lines
 

@@ -16,11 +16,11 @@ from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import MemoryMapping, Signal, Thread
-from gdbext.targets.procfs import ProcFs
 from gdbext.targets.recording import reader, writer
 from gdbext.targets.recording.recorder import RecordingTarget
 from gdbext.targets.recording.recording import Recording
 from gdbext.targets.recording.replay_target import ReplayTarget
+from gdbext.targets.system.procfs import ProcFs
 
 PAGE = 4096
 STACK = 0x7FFE00000000

@@ -1,0 +1,1 @@
+"""Commands that answer questions about the dispatcher: its operators, keys, tables and tensors."""

@@ -1,0 +1,1 @@
+"""Commands that let the process run on: breakpoints, traces, values, counts."""

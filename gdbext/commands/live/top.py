@@ -1,0 +1,114 @@
+"""``dispatch-top``: what a running process dispatches, counted by kernel probes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from gdbext.commands.reporting import make_report
+from gdbext.errors import UsageError
+from gdbext.probes.summary import GROUPINGS, ORDERS, Selection
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
+    from gdbext.model.report import Report
+    from gdbext.model.sections.top_section import TopSection
+    from gdbext.probes.dispatch_meter import DispatchMeter
+    from gdbext.probes.late_interrupt import LateInterrupt
+
+NAME = "dispatch-top"
+MAX_SECONDS = 86400.0
+_EPILOG = """\
+Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
+probes are gone when this command ends, however it ends. From the shell only: scripts/dispatch -p PID dispatch-top
+
+Counted are all calls and redispatches, boxed or not, through torch's own libraries and through extensions that were
+loaded before. With OP the probes are at these operators' own functions: all others run as fast as ever, unless they
+are boxed.
+
+Marked is what is odd: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
+decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in
+a job that runs on an accelerator. --by line: the innermost line of Python (CPython 3.11 and later). On a terminal the
+screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by count, operator, key, kernel, thread, line.
+
+  count     rate/s  event       operator   key           kernel
+  40000    20000.0  call        aten::mm   AutogradCPU   torch::autograd::VariableType::(anonymous namespace)::mm
+
+Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    parser.epilog = _EPILOG
+    parser.add_argument("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
+    parser.add_argument("--by", choices=GROUPINGS, default="op", help="what a row tells apart (default op)")
+    parser.add_argument("--sort", choices=ORDERS, default="count", help="the order of the rows (default count)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
+    )
+    parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows to show (default 40)")
+
+
+def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
+    """Counts for that long. Raises UsageError, ProbesRefused."""
+    from gdbext.probes.dispatch_meter import DispatchMeter
+    from gdbext.probes.late_interrupt import LateInterrupt
+    from gdbext.probes.summary import chosen
+    from gdbext.targets.live.running_process import RunningProcess
+
+    process = session.target
+    if not isinstance(process, RunningProcess):
+        raise UsageError(
+            "dispatch-top counts in a process that runs, and this one is stopped or a file",
+            help=f"from a shell: scripts/dispatch -p {process.pid} dispatch-top",
+        )
+    if not 0 < args.interval <= MAX_SECONDS or args.limit < 1 or (args.count is not None and args.count < 1):
+        raise UsageError(
+            f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
+        )
+    operators = chosen(session.dispatcher, args.op)
+    with DispatchMeter(session, process, operators, args.by == "line") as meter, LateInterrupt() as interrupt:
+        return _Top(session, args, host, meter).run(interrupt)
+
+
+class _Top:
+    """One run: reports, or a screen."""
+
+    def __init__(self, session: Session, args: argparse.Namespace, host: Host, meter: DispatchMeter) -> None:
+        self._session = session
+        self._args = args
+        self._host = host
+        self._meter = meter
+        self._select = Selection(args.by, args.sort, args.limit)
+
+    def run(self, interrupt: LateInterrupt) -> Report:
+        """The last report; those before it are shown at once."""
+        from gdbext.render.text import top_screen
+
+        args = self._args
+        if args.count is None and not args.json and top_screen.is_possible():
+            screen = top_screen.TopScreen(self._report, self._select, args.interval)
+            return screen.run(lambda: interrupt.came)
+        for _ in range((args.count or 1) - 1):
+            if not interrupt.sleep(args.interval):
+                break
+            self._show(self._report(self._select))
+        else:
+            interrupt.sleep(args.interval)
+        return self._report(self._select)
+
+    def _report(self, select: Selection) -> Report:
+        section: TopSection = self._meter.section(select)
+        return make_report(self._session, self._args, NAME, "top", sections=(section,))
+
+    def _show(self, report: Report) -> None:
+        from gdbext.render.json import json_report
+        from gdbext.render.text import text_report
+
+        if self._args.json:
+            self._host.show(json_report.render(report, pretty=False))
+        else:
+            self._host.show(text_report.render(report, color=False) + "\n")

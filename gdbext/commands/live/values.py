@@ -1,0 +1,176 @@
+"""``dispatch-values``: what operators are called with, and what they return, as it happens."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from gdbext.commands.options import positive
+from gdbext.commands.reporting import make_report
+from gdbext.errors import UsageError
+from gdbext.inspection.threads.thread_choice import find_thread
+from gdbext.live.host import write
+from gdbext.live.values.value_watch import ValueRequest
+from gdbext.live.values.watching import Watched, Watching
+from gdbext.model.ending import Ending, EndingKind
+from gdbext.model.sections.values_section import ValuesSection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gdbext.inspection.session import Session
+    from gdbext.live.host import Host
+    from gdbext.live.run_control import RunControl
+    from gdbext.live.values.first_nan import IsBad
+    from gdbext.live.values.value_watch import ValueSink
+    from gdbext.model.dispatch.launch import Find
+    from gdbext.model.report import Report
+
+NAME = "dispatch-values"
+MODES = ("off", "save", "print", "names", "nan", "inf")
+
+DESCRIPTION = """
+Resumes the process, and shows what the named operators are called with and what they return:
+
+  save   DIR/before_launch_aten__mm_0.safetensors, after_launch_…: a file for each call, one tensor for each argument or
+         result under its schema name (result0 where it has none)
+  print  each tensor's size, dtype, mean, min, max, std, each number by its value; --json: one object a line
+  names  only [ before_launch: KERNEL ] lines, at once: the last one before a crash names the kernel
+  nan    the first operator whose result has a NaN while no argument had one: kernel, Python line, statistics, and the
+         20 calls before it; without OP all operators are watched. inf: the same for infinities and NaNs, --above X for
+         numbers further from zero than X. --continue prints and goes on. On a core, or without gdb, the same question
+         is asked of the operators that are on the stacks.
+  off    nothing is watched
+
+N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
+
+Cost: two or three stops of 0.2 ms for each call of a named operator, and the time to read its tensors:
+about 0.1 ms for a small one; of more than 262,144 elements a sample is looked at, and said to be one (save writes all
+of it). All other operators run at full speed.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.description = f"{parser.description}\n{DESCRIPTION}"
+    parser.add_argument("mode", choices=MODES, metavar="off|save|print|names|nan|inf", help="what to do with values")
+    parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+    parser.add_argument("--when", choices=("before", "after", "both"), default=None, help="default both; names: before")
+    parser.add_argument("--dir", metavar="DIR", default=".", help="where files go (save; default: this folder)")
+    parser.add_argument("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")
+    parser.add_argument("--key", metavar="KEY", default="", help="calls that are dispatched to this key only")
+    parser.add_argument("--kernel", metavar="PATTERN", default="", help="kernels whose name contains this only")
+    parser.add_argument("--above", metavar="X", type=float, help="nan: numbers beyond X or -X, instead of NaNs")
+    parser.add_argument("--continue", action="store_true", dest="goes_on", help="nan: print each find and go on")
+    parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N calls")
+    parser.add_argument("--thread", metavar="TID|N", help="this thread only")
+
+
+def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
+    """Watches. Raises UsageError, TargetError."""
+    if args.mode == "off":
+        return _report(session, args, ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched")))
+    seeks = args.mode in ("nan", "inf")
+    if not args.op and not seeks:
+        raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
+    if seeks and (session.target.is_core or host.name == "none"):
+        return _on_stacks(session, args)
+    control = host.run_control(session)
+
+    def show(text: str) -> None:
+        write(host.output, text)
+
+    sink = _seeker(args, control, show) if seeks else _sink(args, show)
+    with host.running(NAME):
+        watched = Watching(session, control, _request(session, args)).run(lambda _: sink)
+    host.lets_finish = watched.ending.kind.is_by_command
+    files = getattr(sink, "count", 0)
+    folder = args.dir if args.mode == "save" else None
+    section = ValuesSection(args.mode, watched.count, watched.ending, watched.notes, folder, files)
+    return _report(session, args, section, watched)
+
+
+def _request(session: Session, args: argparse.Namespace) -> ValueRequest:
+    when = "both" if args.mode in ("nan", "inf") else args.when or ("before" if args.mode == "names" else "both")
+    return ValueRequest(
+        patterns=args.op,
+        before=when != "after",
+        after=when != "before",
+        key=args.key,
+        kernel=args.kernel,
+        limit=args.limit,
+        tid=find_thread(session.target, args.thread).tid if args.thread is not None else None,
+        statistics=args.mode in ("print", "nan", "inf"),
+        redispatches=bool(args.key) or args.mode == "names",
+        everything=not args.op,
+    )
+
+
+def _sink(args: argparse.Namespace, show: Callable[[str], None]) -> ValueSink:
+    from gdbext.render.text.values_text import LaunchPrinter, kernel_line, launch_lines
+
+    if args.mode == "save":
+        from gdbext.live.values.value_files import ValueFiles
+
+        return ValueFiles(args.dir, args.max_bytes, lambda text: None if args.json else show(f"{text}\n"))
+    if args.mode == "names":
+        return LaunchPrinter(show, lambda launch: iter((kernel_line(launch),)))
+    if args.json:
+        from gdbext.render.json.documents.launch_document import json_lines
+
+        return LaunchPrinter(show, json_lines)
+    return LaunchPrinter(show, launch_lines)
+
+
+def _what(args: argparse.Namespace) -> str:
+    if args.above is not None:
+        return f"number beyond {args.above:g}"
+    return "NaN" if args.mode == "nan" else "infinity or NaN"
+
+
+def _is_bad(args: argparse.Namespace) -> IsBad:
+    from gdbext.live.values import first_nan
+
+    if args.above is not None:
+        return first_nan.above(args.above)
+    return first_nan.has_nan if args.mode == "nan" else first_nan.has_infinity
+
+
+def _seeker(args: argparse.Namespace, control: RunControl, show: Callable[[str], None]) -> ValueSink:
+    from gdbext.live.values.first_nan import FirstBad
+    from gdbext.live.values.python_place import python_place
+
+    def found(find: Find) -> None:
+        file, line = python_place(control, find.launch.tid)
+        show(_find_text(args, find._replace(file=file, line=line)))
+
+    return FirstBad(_is_bad(args), found, not args.goes_on)
+
+
+def _find_text(args: argparse.Namespace, find: Find) -> str:
+    if args.json:
+        import json
+
+        from gdbext.render.json.documents.launch_document import find_document
+
+        return json.dumps(find_document(find)) + "\n"
+    from gdbext.render.text.find_text import find_lines
+
+    return "".join(f"{line}\n" for line in find_lines(find, _what(args)))
+
+
+def _on_stacks(session: Session, args: argparse.Namespace) -> Report:
+    """The operators on the stacks that have such numbers among their arguments."""
+    from gdbext.inspection.threads.arguments import ArgumentReporter
+    from gdbext.live.values.nan_on_stacks import notes_on_stacks
+
+    notes = notes_on_stacks(session, ArgumentReporter(session, statistics=True), _is_bad(args), _what(args))
+    ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
+    return _report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
+
+
+def _report(
+    session: Session, args: argparse.Namespace, section: ValuesSection, watched: Watched | None = None
+) -> Report:
+    target = watched.target if watched is not None else None
+    return make_report(session, args, NAME, "values", sections=(section,), target=target, ending=section.ending)

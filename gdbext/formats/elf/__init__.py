@@ -1,0 +1,1 @@
+"""ELF files: programs, libraries and cores, on disk and in memory."""

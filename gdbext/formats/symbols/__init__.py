@@ -1,0 +1,1 @@
+"""Symbol tables, their index and its cache, and demangling."""

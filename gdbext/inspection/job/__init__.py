@@ -1,0 +1,1 @@
+"""The process as a rank of a job: its groups, collectives and recorded operations."""

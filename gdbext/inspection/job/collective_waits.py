@@ -1,0 +1,110 @@
+"""Which collective, send or recv the threads of a rank wait in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError
+from gdbext.model.threads.collective_wait import CollectiveWait
+from gdbext.model.threads.wait_kind import WaitKind
+from gdbext.torch.python_names import DISTRIBUTED_FILE, POINT_TO_POINT
+from gdbext.waits.function_tag import FunctionTag
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.model.sections.collectives_section import CollectivesSection, ProcessGroup
+    from gdbext.targets.base import Target
+    from gdbext.waits.recognise import State
+    from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+_BACKENDS = (FunctionTag.GLOO_LOOP, FunctionTag.GLOO_QUEUE, FunctionTag.NCCL_WATCHDOG)
+_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
+_DEPTH = 12
+"""Innermost Python frames among which a send or recv is looked for."""
+
+
+def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
+    """Whether the process looks like one: a thread waits for others or serves a group, or a launcher made it a rank."""
+    waits = (state.wait for state in states.values() if state is not None)
+    if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
+        return True
+    if any(tag in thread.inner_tags for thread in process.threads for tag in _BACKENDS):
+        return True
+    return any(name in target.environ() for name in _LAUNCHED)
+
+
+def name_collectives(
+    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
+) -> CollectivesSection | None:
+    """What the process knows of its job; the waits in ``states`` get to know what they are for."""
+    from gdbext.inspection.job.collectives import read_collectives
+
+    try:
+        section = read_collectives(session)
+    except GdbextError as error:
+        session.errors.note(error, "collectives")
+        return None
+    for thread in process.threads:
+        state = states[thread.tid]
+        if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
+            continue
+        if state.wait.collective is None:
+            found = _point_to_point(session, thread, section) or _oldest(thread, section)
+            states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
+    return section
+
+
+def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that this thread issued and that has not ended.
+
+    Threads are compared by their kernel's name, which is what the recorder keeps for people; where no name fits or the
+    groups do not know who issued what, there is no telling them apart, and a thread without Python runs no program.
+    """
+    if not thread.python:
+        return None
+    pending = [(group, each) for group in section.groups for each in group.pending]
+    own = [each for each in pending if each[1].thread in ("", thread.name)] or pending
+    if not own:
+        return None
+    group, first = max(own, key=lambda each: each[1].age_ms or 0)
+    return CollectiveWait(
+        first.op, first.seq, group.label, group.last_enqueued, group.last_completed
+    )
+
+
+def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The send or recv whose Python function is on the stack: its arguments name the other end."""
+    from gdbext.cpython.threads.slots import locals_of
+
+    runtime, table = session.python, session.python_threads
+    if runtime is None or table is None:
+        return None
+    for state in table.states.get(thread.tid, ()):
+        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
+            names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
+            if names is None:
+                continue
+            try:
+                found = locals_of(runtime, frame)
+                numbers = [_integer(session, found.get(name, 0)) for name in names]
+            except GdbextError:
+                continue
+            peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
+            return CollectiveWait(frame.function, peer=peer)
+    return None
+
+
+def _integer(session: Session, address: int) -> int | None:
+    try:
+        return session.python.objects.integer(address) if session.python is not None and address else None
+    except GdbextError:  # None, of which most arguments are
+        return None
+
+
+def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:
+    """A rank of the only group as a rank of the job; of one among several groups nobody knows which it is."""
+    if rank is None or len(groups) != 1 or rank >= len(groups[0].ranks):
+        return None
+    return groups[0].ranks[rank]

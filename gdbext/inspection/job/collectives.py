@@ -1,0 +1,229 @@
+"""What a process knows of its job: groups, sequence numbers and pending collectives, from whatever has them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from gdbext.errors import GdbextError
+from gdbext.inspection.job.job_rank import from_environment
+from gdbext.model.sections.collectives_section import (
+    Collective,
+    CollectivesSection,
+    CollectivesSource,
+    JobRank,
+    ProcessGroup,
+)
+from gdbext.torch.distributed.flight_recorder import FlightRecorder, GroupStatus, RecordedEntry, find_recorders
+from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork
+from gdbext.torch.distributed.stores import store_address
+from gdbext.torch.python_names import TORCH_FILES
+from gdbext.torch.values.dtype import python_name
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+
+RECENT = 8
+"""Operations of each group that are kept besides the pending ones, to match them over ranks."""
+PENDING_LIMIT = 256
+Issued = tuple[FlightRecorder, RecordedEntry]
+_WORLD = "0"
+"""The name that torch.distributed gives to the first group, which is the whole job."""
+
+
+def recorders_of(session: Session) -> list[FlightRecorder]:
+    """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
+    found = find_recorders(session.memory, session.symbolizer)
+    recorders = [FlightRecorder(session.memory, session.layout, address) for address in found]
+    return [recorder for recorder in recorders if recorder.is_enabled]
+
+
+def read_collectives(session: Session) -> CollectivesSection:
+    """Everything; what cannot be read is in the session's errors. Raises NotTorch, LayoutError."""
+    layout = session.layout
+    recorded, groups = _Recorded(session), known_groups(session)
+    names = _names(groups.objects, recorded)
+    found = [recorded.group(name, groups.objects.get(name), groups) for name in names]
+    store = next((group.store for group in found if group.store), None)
+    source = None
+    if found:
+        source = CollectivesSource.FLIGHT_RECORDER if recorded.recorders else CollectivesSource.PROCESS_GROUP
+    elif not layout.has_struct("c10d::ProcessGroup"):
+        session.errors.note(_unknown_layout(layout.id), "collectives")
+    identity = _identity(session, found)
+    return CollectivesSection(source, identity, tuple(found), store or _rendezvous(session))
+
+
+def _unknown_layout(layout: str) -> GdbextError:
+    return GdbextError(
+        f"layout {layout} does not have the structures of torch.distributed",
+        why="it was measured before they were, or the headers of this build lack them",
+        help="measure it again: scripts/gen_layouts.py --torch /path/to/site-packages/torch --cache",
+    )
+
+
+class KnownGroups(NamedTuple):
+    """Group objects by name, and what reads more of them."""
+
+    reader: ProcessGroupReader | None
+    objects: dict[str, GroupObject]
+
+
+def known_groups(session: Session) -> KnownGroups:
+    """The groups that torch.distributed keeps; none without Python."""
+    if session.python is None:
+        return KnownGroups(None, {})
+    try:
+        reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+        objects = {group.name: group for group in reader.groups()}
+    except GdbextError as error:
+        session.errors.note(error, "process groups")
+        return KnownGroups(None, {})
+    for problem in reader.problems:
+        session.errors.note(problem, "process groups")
+    return KnownGroups(reader, objects)
+
+
+def _names(objects: Iterable[str], recorded: _Recorded) -> list[str]:
+    """All groups that anybody knows, the job's own first. Gloo describes its groups before they have their names."""
+    names = dict.fromkeys([*objects, *recorded.described, *recorded.entries])
+    return sorted((name for name in names if name), key=lambda name: name != _WORLD)
+
+
+class _Recorded:
+    """What was read of the recorders, by group."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now = _clock(session)
+        self._statuses: dict[str, GroupStatus] = {}
+        self.recorders: list[FlightRecorder] = []
+        self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self.entries: dict[str, list[tuple[FlightRecorder, RecordedEntry]]] = {}
+        try:
+            self.recorders = recorders_of(session)
+            for recorder in self.recorders:
+                self._read(recorder)
+        except GdbextError as error:
+            session.errors.note(error, "flight recorder")
+
+    def _read(self, recorder: FlightRecorder) -> None:
+        statuses = recorder.statuses()
+        for (name, description), ranks in recorder.groups().items():
+            self.described[name] = (description, ranks)
+        for entry in recorder.entries():
+            self.entries.setdefault(entry.group, []).append((recorder, entry))
+            if entry.pg_id in statuses:
+                self._statuses[entry.group] = statuses[entry.pg_id]
+        for problem in recorder.problems:
+            self._session.errors.note(problem, "flight recorder")
+
+    def group(self, name: str, known: GroupObject | None, groups: KnownGroups) -> ProcessGroup:
+        """One group, from the recorder and from the group itself."""
+        description, ranks = self.described.get(name, ("", ()))
+        entries = self.entries.get(name, [])
+        status = self._statuses.get(name) or (known.status if known is not None else None)
+        ranks = ranks or (known.ranks if known is not None else ())
+        return ProcessGroup(
+            name=name,
+            description=description or (known.description if known is not None else ""),
+            backend=known.backend if known is not None else _backend(entries),
+            rank=known.rank if known is not None else None,
+            size=known.size if known is not None else len(ranks) or None,
+            ranks=tuple(ranks),
+            last_enqueued=_number(status.enqueued) if status is not None else None,
+            last_started=_number(status.started) if status is not None else None,
+            last_completed=_number(status.completed) if status is not None else None,
+            pending=tuple(self._pending(entries, known)),
+            recent=tuple(self._collective(*each) for each in entries[-RECENT:]),
+            store=self._store(known, groups),
+        )
+
+    def _pending(self, entries: Sequence[Issued], known: GroupObject | None) -> Iterable[Collective]:
+        if self.recorders:
+            return [self._collective(*each) for each in entries if each[1].is_pending][:PENDING_LIMIT]
+        return [_queued(work) for work in (known.queued if known is not None else ())]
+
+    def _collective(self, recorder: FlightRecorder, entry: RecordedEntry) -> Collective:
+        file, line = self._line(recorder, entry) if entry.is_pending else (None, None)
+        return Collective(
+            seq=entry.p2p_seq if entry.is_p2p else entry.collective_seq,
+            op=entry.profiling_name.partition(":")[2] or entry.profiling_name,
+            state=entry.state if entry.is_pending else "completed",
+            sizes=entry.input_sizes,
+            dtypes=tuple(map(python_name, entry.input_dtypes)),
+            output_sizes=entry.output_sizes,
+            output_dtypes=tuple(map(python_name, entry.output_dtypes)),
+            is_p2p=entry.is_p2p,
+            age_ms=max(0, (self._now - entry.created) // 1_000_000) if self._now is not None else None,
+            timeout_ms=entry.timeout_ms,
+            thread=entry.thread_name,
+            file=file,
+            line=line,
+        )
+
+    def _line(self, recorder: FlightRecorder, entry: RecordedEntry) -> tuple[str | None, int | None]:
+        """The user's line: the innermost frame outside of torch, else the innermost one."""
+        frames = traceback_lines(self._session, recorder, entry)
+        user = next((place for place in frames if TORCH_FILES not in place[1]), None)
+        found = user or next(iter(frames), None)
+        return (found[1], found[2]) if found is not None else (None, None)
+
+    def _store(self, known: GroupObject | None, groups: KnownGroups) -> str | None:
+        if known is None or not known.store or groups.reader is None:
+            return None
+        return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
+
+
+def traceback_lines(
+    session: Session, recorder: FlightRecorder, entry: RecordedEntry
+) -> list[tuple[str, str, int]]:
+    """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
+    if session.python is None:
+        return []
+    found = []
+    try:
+        for frame in recorder.traceback(entry):
+            code = session.python.codes.get(frame.code)
+            found.append((code.name, code.file, code.line(frame.offset) or code.first_line))
+    except GdbextError as error:
+        session.errors.note(error, f"traceback of {entry.profiling_name} #{entry.collective_seq}")
+    return found
+
+
+def _queued(work: QueuedWork) -> Collective:
+    """A piece of work in a group's own queue, which knows neither sizes nor lines."""
+    op = work.title.partition(":")[2] or work.title
+    return Collective(work.seq, op, "started" if work.in_progress else "scheduled", timeout_ms=work.timeout_ms)
+
+
+def _backend(entries: Sequence[Issued]) -> str | None:
+    """The backend by the names of its operations: ``gloo:all_reduce``."""
+    return next((entry.profiling_name.partition(":")[0] for _, entry in entries if ":" in entry.profiling_name), None)
+
+
+def _number(sequence: int) -> int | None:
+    return None if sequence < 0 else sequence
+
+
+def _clock(session: Session) -> int | None:
+    """Nanoseconds since the epoch by the clock of the process; None for a core."""
+    seconds = session.procfs.clock(time.CLOCK_REALTIME) if session.procfs is not None else None
+    return None if seconds is None else int(seconds * 1e9)
+
+
+def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
+    """The whole job's group says it, where there is one; else the environment."""
+    known = from_environment(session.target)
+    world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
+    if world is None:
+        return known
+    return known._replace(rank=world.rank, size=world.size, job=known.job or world.store)
+
+
+def _rendezvous(session: Session) -> str | None:
+    """Where the environment says that the ranks meet."""
+    environ = session.target.environ()
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    return f"tcp://{host}:{port}" if host and port else None

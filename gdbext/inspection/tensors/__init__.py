@@ -1,0 +1,1 @@
+"""Tensors: chosen by address or by a Python name, described, saved."""

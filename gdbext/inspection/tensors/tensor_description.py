@@ -1,0 +1,195 @@
+"""One tensor, field by field, as dispatch-tensor reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from gdbext.errors import BadData, GdbextError
+from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.sections.tensor_section import TensorSection
+from gdbext.model.tensor_parts import GradFunction, Part, Quantization
+from gdbext.torch.symbols import UNDEFINED_TENSOR
+from gdbext.torch.tensors.contents import VALUES_LIMIT, NothingToRead
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.inspection.tensors.tensor_report import TensorReporter
+
+Result = TypeVar("Result")
+_TELLING_ATTRIBUTES = ("fake_device", "device_mesh", "placements", "_spec")
+"""What subclasses of Tensor say of themselves: FakeTensor, DTensor."""
+
+
+def describe(session: Session, reporter: TensorReporter, address: int, label: str) -> TensorSection:
+    """The tensor at ``address`` with its statistics. Raises BadData (no tensor, a freed one), MemoryFault."""
+    return TensorDescription(reporter, session, address, label).section()
+
+
+class TensorDescription:
+    """One tensor, field by field: what cannot be read costs that field and is one of the problems."""
+
+    def __init__(self, reporter: TensorReporter, session: Session, address: int, label: str) -> None:
+        self._reporter = reporter
+        self._fields = reporter.fields
+        self._keys = session.dispatch_keys
+        self._address = address
+        self._label = label
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+        self._facts = reporter.facts(address)
+        self._names = self._keys.decode(self._facts.key_set)
+        self._kind = reporter.kind(self._facts)
+
+    def section(self) -> TensorSection:
+        """All of it."""
+        facts, fields, address, field = self._facts, self._fields, self._address, self._field
+        undefined = facts.implementation == UNDEFINED_TENSOR
+        found = TensorSection(
+            label=self._label,
+            address=address,
+            implementation=facts.implementation,
+            python_type=field("Python object", self._python_type),
+            sizes=self._shape(facts.sizes, "sizes_"),
+            strides=self._shape(facts.strides, "strides_"),
+            storage_offset=field("storage offset", lambda: fields.storage_offset(address)),
+            dtype=facts.dtype,
+            device=facts.device,
+            layout=self._kind.layout or field("layout", self._kept_layout) or "unknown",
+            keyset=DispatchKeySet(facts.key_set, self._names),
+            numel=field("number of elements", self._numel),
+            requires_grad=field("requires_grad", lambda: fields.requires_grad(address)),
+            is_leaf=field("grad_fn", lambda: not fields.grad_node(address)),
+            is_view=field("view", lambda: fields.is_view(address)),
+            grad_fn=field("grad_fn", self._grad_fn),
+            grad=field("grad", self._grad),
+            version=field("version", lambda: fields.version(address)),
+            names=None,
+            contiguity=field("contiguity", lambda: fields.contiguity(address)) or (),
+            conjugate="Conjugate" in self._names,
+            negative="Negative" in self._names,
+            storage=field("storage", lambda: fields.storage(address)),
+            quantization=field("quantiser", self._quantization),
+            wraps=(*self._wraps(), *self._python_wraps()),
+            parts=tuple(self._parts()),
+            notes=(),
+        )
+        if not undefined:
+            found = self._with_elements(found)
+        return replace(found, notes=tuple(self._notes), problems=tuple(dict.fromkeys(self._problems)))
+
+    def _field(self, what: str, read: Callable[[], Result]) -> Result | None:
+        try:
+            return read()
+        except GdbextError as error:
+            self._problems.append(f"{what}: {error.what}")
+            return None
+
+    def _shape(self, stored: tuple[int, ...] | None, which: str) -> tuple[int | None, ...] | None:
+        if stored is not None:
+            return stored
+        return self._field(which.rstrip("_"), lambda: self._fields.symbolic(self._address, which))
+
+    def _numel(self) -> int | None:
+        return self._fields.numel(self._address) if self._facts.sizes is not None else None
+
+    def _kept_layout(self) -> str:
+        """``SparseCsr`` is torch.sparse_csr."""
+        layout = self._reporter.layout
+        number = self._reporter.memory.u8(self._address + layout.struct(self._facts.implementation).offset("layout_"))
+        names = {value: name for name, value in layout.enum("c10::Layout").items()}
+        if number not in names:
+            raise BadData(f"there is no layout {number}")
+        return names[number].replace("Sparse", "sparse_").lower()
+
+    def _quantization(self) -> Quantization | None:
+        return self._reporter.quantization(self._facts) if self._facts.dtype.startswith(("q",)) else None
+
+    # --- autograd, Python ------------------------------------------------------------------------
+
+    def _grad_fn(self) -> GradFunction | None:
+        node = self._fields.grad_node(self._address)
+        if not node:
+            return None
+        found = self._fields.node(node)
+        if found.name == "PyNode" and self._reporter.python is not None:
+            return found._replace(name=self._reporter.python.type_name(self._fields.node_object(node)))
+        return found
+
+    def _grad(self) -> str | None:
+        grad = self._fields.grad(self._address)
+        if not grad or self._reporter.is_undefined(grad):
+            return None
+        return self._reporter.short(grad)
+
+    def _python_type(self) -> str | None:
+        found = self._fields.python_object(self._address)
+        if not found or self._reporter.python is None:
+            return None
+        return self._reporter.python.type_name(found)
+
+    # --- wrappers and parts ----------------------------------------------------------------------
+
+    def _wraps(self) -> Iterator[Part]:
+        """What a C++ wrapper or a Python subclass holds."""
+        for member in self._kind.wrapped:
+            address = self._field("wrapped tensor", lambda m=member: self._held(m))  # type: ignore[misc]
+            if address:
+                yield self._part(member.rstrip("_"), address)
+        fake = self._field("fake device", lambda: self._fields.fake_device(self._address))
+        if fake:
+            self._notes.append(f"it stands for a tensor on {fake}")
+
+    def _held(self, member: str) -> int:
+        return self._fields.held(self._address, self._facts.implementation, member)
+
+    def _python_wraps(self) -> Iterator[Part]:
+        python, found = self._reporter.python, 0
+        try:
+            found = self._fields.python_object(self._address)
+            if not found or python is None or python.type_name(found) in ("Tensor", "Parameter"):
+                return
+            for name, address in python.wrapped(found):
+                yield self._part(name, address)
+            for name in _TELLING_ATTRIBUTES:
+                text = python.attribute_text(found, name)
+                if text is not None:
+                    self._notes.append(f"{name} is {text}")
+        except GdbextError as error:
+            self._problems.append(f"Python attributes: {error.what}")
+
+    def _parts(self) -> Iterator[Part]:
+        """The tensors that a sparse or nested one is made of, with their statistics."""
+        for member in self._kind.parts:
+            address = self._field(member.rstrip("_"), lambda m=member: self._held(m))  # type: ignore[misc]
+            if address:
+                yield self._part(member.rstrip("_"), address, True)
+
+    def _part(self, name: str, address: int, statistics: bool = False) -> Part:
+        sizes = None
+        try:
+            sizes = self._reporter.facts(address).sizes
+        except GdbextError as error:
+            self._problems.append(f"{name}: {error.what}")
+        found = self._reporter.statistics(address) if statistics else None
+        return Part(name, address, self._reporter.short(address), sizes, found)
+
+    # --- elements --------------------------------------------------------------------------------
+
+    def _with_elements(self, section: TensorSection) -> TensorSection:
+        try:
+            contents = self._reporter.contents(self._facts)
+            statistics = contents.statistics()
+            low, high = statistics.minimum, statistics.maximum
+            histogram = None
+            if low is not None and high is not None and contents.geometry.element.kind != "bool":
+                histogram = contents.histogram(low, high)
+            values = contents.values() if contents.geometry.numel <= VALUES_LIMIT else None
+        except NothingToRead as reason:
+            self._notes.append(f"nothing to read: {reason.what}")
+            return section
+        except GdbextError as error:
+            self._problems.append(f"elements: {error.what}")
+            return section
+        return replace(section, statistics=statistics, histogram=histogram, values=values)

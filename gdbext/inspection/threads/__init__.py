@@ -1,0 +1,1 @@
+"""Threads: snapshots, and how each is reported."""

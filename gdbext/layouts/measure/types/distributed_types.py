@@ -1,0 +1,116 @@
+"""What is wanted from the headers of torch.distributed: a table of its own, in a translation unit of its own.
+
+These headers need others that wheels do not ship (gloo's, nlohmann's), and a build without them must still give the
+rest of a layout: where they do not compile, all of this is absent. Measured with -fno-access-control.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gdbext.layouts.measure.types.wants import Wants
+
+_C10D = "torch/csrc/distributed/c10d"
+HEADERS = (
+    "c10/core/Event.h", "torch/csrc/profiler/combined_traceback.h", f"{_C10D}/logger.hpp",
+    f"{_C10D}/FlightRecorder.hpp", f"{_C10D}/ProcessGroup.hpp", f"{_C10D}/ProcessGroupGloo.hpp",
+    f"{_C10D}/PrefixStore.hpp", f"{_C10D}/TCPStore.hpp", f"{_C10D}/FileStore.hpp", f"{_C10D}/HashStore.hpp",
+)  # fmt: skip
+
+# FlightRecorder became a template when its functions moved to FlightRecorderDetail.hpp (2.9). All instances are laid
+# out the same, since they hold their events by pointer. The one before is NCCL's alone and needs CUDA's headers.
+_HELPERS = f"""
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+namespace gdbext {{
+#if __has_include(<{_C10D}/FlightRecorderDetail.hpp>)
+using Recorder = c10d::FlightRecorder<c10::Event>;
+using RecorderEntry = Recorder::Entry;
+#endif
+using GroupName = std::tuple<std::string, std::string>;
+using StatusNode = std::_Rb_tree_node<std::pair<const size_t, std::shared_ptr<c10d::ProcessGroupStatus>>>;
+using RanksNode = std::_Rb_tree_node<std::pair<const GroupName, std::vector<uint64_t>>>;
+using Backends = decltype(c10d::ProcessGroup::deviceTypeToBackend_);
+using BackendNode = std::__detail::_Hash_node<Backends::value_type, false>;
+}}
+"""
+
+STRUCTS = {
+    "c10d::FlightRecorder": "gdbext::Recorder",
+    "c10d::FlightRecorder::Entry": "gdbext::RecorderEntry",
+    "c10d::FlightRecorder::all_pg_status_.node": "gdbext::StatusNode",
+    "c10d::FlightRecorder::pg_name_to_ranks_.node": "gdbext::RanksNode",
+    "c10d::FlightRecorder::pg_name": "gdbext::GroupName",
+    "c10d::ProcessGroupStatus": "",
+    "c10d::ProcessGroup": "",
+    "c10d::ProcessGroup::deviceTypeToBackend_.node": "gdbext::BackendNode",
+    "c10d::Backend": "",
+    "c10d::Backend::Options": "",
+    "c10d::ProcessGroupGloo": "",
+    "c10d::ProcessGroupGloo::AsyncWork": "",
+    "c10d::ProcessGroupGloo::SendWork": "",
+    "c10d::ProcessGroupGloo::RecvWork": "",
+    "c10d::Work": "",
+    "c10d::Store": "",
+    "c10d::PrefixStore": "",
+    "c10d::TCPStore": "",
+    "c10d::FileStore": "",
+    "c10d::HashStore": "",
+    "torch::CapturedTraceback": "",
+    "torch::CapturedTraceback::PyFrame": "",
+}
+
+ENUMS = {
+    "c10d::OpType": "",
+    "c10d::ProcessGroup::BackendType": "",
+    "c10d::DebugLevel": "",
+}
+
+# Enough of gloo (which wheels do not ship) for the class ProcessGroupGloo, which holds gloo's objects by pointer.
+_GLOO = """#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+namespace gloo {
+class Algorithm {};
+class IoException;
+class Context {
+ public:
+  void setTimeout(std::chrono::milliseconds);
+};
+namespace transport {
+class Device;
+class UnboundBuffer;
+}
+namespace rendezvous {
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string&, const std::vector<char>&) = 0;
+  virtual std::vector<char> get(const std::string&) = 0;
+  virtual void wait(const std::vector<std::string>&) = 0;
+  virtual void wait(const std::vector<std::string>&, const std::chrono::milliseconds&) = 0;
+};
+}
+}
+"""
+_GLOO_HEADERS = ("algorithm.h", "common/error.h", "context.h", "rendezvous/store.h", "transport/device.h")
+
+
+def write_stubs(folder: Path) -> None:
+    """Write what stands for gloo's headers below ``folder``, which the compiler searches last."""
+    for header in _GLOO_HEADERS:
+        path = folder / "gloo" / header
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_GLOO if header == "context.h" else '#include <gloo/context.h>\n')
+
+
+def wants() -> Wants:
+    """The table, with one guarded #include for each header."""
+    includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in HEADERS)
+    return Wants(f"#define USE_C10D_GLOO 1\n{includes}\n{_HELPERS}", STRUCTS, ENUMS)

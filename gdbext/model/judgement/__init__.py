@@ -1,0 +1,1 @@
+"""What is concluded: findings, the verdict, repetition on a stack."""

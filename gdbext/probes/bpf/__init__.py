@@ -1,0 +1,1 @@
+"""Kernel probes: the BPF programs, the system calls that load them, and the ring that they write."""

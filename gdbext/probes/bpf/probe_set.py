@@ -1,0 +1,58 @@
+"""Probes at many places of one process, all running one BPF program."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+from gdbext.arch.base import Architecture
+from gdbext.probes.bpf.kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, Place
+from gdbext.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
+
+_MAX_OPERATORS = 1 << 14
+
+
+class ProbeSet:
+    """The descriptors that keep the probes in place; when they are closed, or this process ends, all is gone.
+
+    ``lost`` counts what was seen and found no room; ``wanted`` is the map of operators that filtered places show.
+    """
+
+    def __init__(self, kernel: Bpf, architecture: Architecture) -> None:
+        """Raises ProbesRefused."""
+        self.kernel = kernel
+        self._architecture = architecture
+        self._descriptors: list[int] = []
+        self.lost: CounterMap = kernel.map(PER_CPU_ARRAY, 4, 1)
+        self.own(self.lost.descriptor)
+        self.wanted = self.own(kernel.memory(HASH, 8, 8, _MAX_OPERATORS))
+
+    def own(self, descriptor: int) -> int:
+        """Close it together with the rest."""
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    def want(self, operators: Iterable[int]) -> None:
+        """Filtered places show the operators with these OperatorEntries from now on, too. Raises OSError."""
+        for address in operators:
+            self.kernel.put(self.wanted, struct.pack("<Q", address), bytes(8))
+
+    def place(self, pid: int, places: Sequence[TracePlace], code: Callable[[], bytes]) -> None:
+        """One link for each file. Raises ProbesRefused."""
+        program = self.own(self.kernel.program(code()))
+        by_file: dict[str, list[Place]] = {}
+        for number, place in enumerate(places[:MAX_PLACES]):
+            told = cookie(self._architecture, number, place)
+            by_file.setdefault(place.path, []).append(Place(place.site.offset, told))
+        for path, chosen in by_file.items():
+            self.own(self.kernel.attach(program, path, chosen, pid))
+
+    def total_lost(self) -> int:
+        """How much was seen and found no room. Raises OSError."""
+        return sum(count for _, count in self.lost.totals())
+
+    def close(self) -> None:
+        """Take all probes away; idempotent."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())

@@ -1,0 +1,1 @@
+"""Where a dispatch can be probed: instructions found in the code, proven, and kept."""

@@ -1,0 +1,1 @@
+"""Processes: held, stopped briefly, or read while they run."""

@@ -1,0 +1,202 @@
+"""What the system says about a live process besides its memory: descriptors and children, from /proc. Linux."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.arch.base import Architecture
+from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.targets.host_files import HostFiles
+from gdbext.targets.system.linux import signal_name
+
+if TYPE_CHECKING:
+    from gdbext.targets.base import MemoryMapping
+    from gdbext.targets.system.peers import Peers
+
+_MAX_CHILDREN = 4096
+_MAX_DESCRIPTORS = 4096
+_MAX_COMMAND = 4096
+_MAX_THREADS = 32
+"""Threads of a child that are looked at."""
+_PIPE_CALLS = {"read": False, "write": True}
+"""Whether a system call writes to a pipe."""
+_HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,16}$")
+_STATES = {
+    "T": ProcessState.STOPPED,
+    "t": ProcessState.TRACED,
+    "Z": ProcessState.ENDED,
+    "D": ProcessState.UNINTERRUPTIBLE,
+}
+"""State letters of proc_pid_stat(5) that explain why a process does not answer."""
+
+_PARENT = 4 - 3
+_EXIT_CODE = 52 - 3
+_PLACES = (26 - 3, 28 - 3, 47 - 3)
+"""ppid, and startcode, startstack, start_brk of proc_pid_stat(5), counted from the state, which is its third field."""
+_NO_RANDOM_ADDRESSES = 0x40000
+"""ADDR_NO_RANDOMIZE (include/uapi/linux/personality.h)."""
+_START_TIME = 22
+"""The field "starttime" of /proc/PID/stat, in clock ticks since boot (proc_pid_stat(5))."""
+
+
+def started_at(pid: int) -> float | None:
+    """When a process of this machine started, in seconds since the epoch; None where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            fields = stream.read().rpartition(b") ")[2].split()
+        ticks = int(fields[_START_TIME - 3])  # the text after the name begins with field 3
+    except (OSError, ValueError, IndexError):
+        return None
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
+
+class ProcFs:
+    """Reads /proc/PID of a process on this machine; everything unknown is empty, nothing raises."""
+
+    def __init__(self, pid: int, files: HostFiles, architecture: Architecture) -> None:
+        self._pid = pid
+        self._syscall_names = architecture.syscall_names
+        self._files = files
+        self._links: dict[tuple[int, int], str] = {}
+
+    def descriptor(self, fd: int) -> str:
+        """``pipe:[77]``, ``socket:[5]``, a path; "" where it cannot be read."""
+        return self._link(self._pid, fd)
+
+    def children(self) -> Mapping[int, ChildProcess]:
+        """The child processes by pid."""
+        return self._children
+
+    @cached_property
+    def peers(self) -> Peers:
+        """Other ends of the descriptors."""
+        from gdbext.targets.system.peers import Peers
+
+        return Peers(self._pid, self._files, self.process)
+
+    def process(self, pid: int) -> ChildProcess:
+        """Any process of this machine."""
+        return self._children[pid] if pid in self._children else self._child(pid)
+
+    def forked_from(self) -> int | None:
+        """The parent, where this process is a copy of it: the kernel places code, stack and heap anew at every exec.
+
+        proc_pid_stat(5). None as well where the addresses are not random, and so prove nothing.
+        """
+        fields = self._stat_fields(self._pid)
+        parent = int(fields[_PARENT]) if fields and fields[_PARENT].isdecimal() else 0
+        theirs = self._stat_fields(parent) if parent > 1 else []
+        if not theirs or any(fields[at] != theirs[at] or int(fields[at]) <= 1 for at in _PLACES):
+            return None
+        personality = self._files.text(f"/proc/{self._pid}/personality").strip()
+        if not personality or int(personality, 16) & _NO_RANDOM_ADDRESSES:
+            return None
+        return parent
+
+    def _stat_fields(self, pid: int) -> list[str]:
+        """The fields of /proc/PID/stat from the third on; empty where there are too few of them."""
+        fields = self._files.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return fields if len(fields) > max(_PLACES) else []
+
+    def clock(self, number: int) -> float | None:
+        """The clock's time; ours is the process's as long as it is in no time namespace of its own."""
+        if number not in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC) or self._has_own_time:
+            return None
+        return self._files.clock(number)
+
+    @cached_property
+    def _has_own_time(self) -> bool:
+        return self._files.link(f"/proc/{self._pid}/ns/time") != self._files.link("/proc/self/ns/time")
+
+    @cached_property
+    def _children(self) -> dict[int, ChildProcess]:
+        return {pid: self._child(pid) for pid in self._children_of(self._pid)}
+
+    def _children_of(self, process: int) -> list[int]:
+        found: list[int] = []
+        for tid in self._files.names(f"/proc/{process}/task") if process > 1 else ():
+            words = self._files.text(f"/proc/{process}/task/{tid}/children").split()
+            found += map(int, filter(str.isdecimal, words[:_MAX_CHILDREN]))
+        return found
+
+    def _child(self, pid: int) -> ChildProcess:
+        name, state = self._name_and_state(pid)
+        ending = self._ending(pid) if state is ProcessState.ENDED else ""
+        command = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND).replace("\0", " ").strip()
+        return ChildProcess(pid, name, state, self._waits_for_us(pid), ending, command, self._call(pid))
+
+    def _ending(self, pid: int) -> str:
+        """How a process ended, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
+        fields = self._stat_fields(pid)
+        status = int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_EXIT_CODE].isdecimal() else None
+        if status is None:
+            return ""
+        return f"killed by {signal_name(status & 0x7F)}" if status & 0x7F else f"exit status {status >> 8}"
+
+    def _call(self, pid: int) -> str:
+        """The system call that the main thread is in."""
+        number = self._files.text(f"/proc/{pid}/syscall").partition(" ")[0]
+        return self._syscall_names.get(int(number), f"system call {number}") if number.isdecimal() else ""
+
+    def sharers(self, mapping: MemoryMapping) -> list[ChildProcess] | None:
+        """Relatives that have mapped the same shared memory: what multiprocessing makes is inherited, or handed to
+        children. None where nobody can tell."""
+        fields = self._stat_fields(self._pid)
+        parent = int(fields[_PARENT]) if fields and fields[_PARENT].isdecimal() else 0
+        relatives = {parent, *self._children_of(parent), *self._children} - {0, 1, self._pid}
+        wanted = f" {mapping.device} {mapping.inode} "
+        unknown: list[str] = []
+        found = self._files.fact(
+            f"sharers of{wanted}", unknown, lambda: [str(pid) for pid in sorted(relatives) if wanted in _maps(pid)]
+        )
+        return [self.process(int(pid)) for pid in found if pid.isdecimal()] if mapping.inode and fields else None
+
+    def file_exists(self, path: str) -> bool | None:
+        """Whether the process sees that file; a relative name is taken from its current folder."""
+        place = f"/proc/{self._pid}/root{path}" if path.startswith("/") else f"/proc/{self._pid}/cwd/{path}"
+        return self._files.exists(path, place)
+
+    def _waits_for_us(self, pid: int) -> PipeWait | None:
+        """The pipe of this process that the child is blocked on: who waits for that child may have to act itself.
+        proc_pid_syscall(5): the number of the system call, then its arguments."""
+        mine = self._links_of(self._pid)
+        for tid in self._files.names(f"/proc/{pid}/task")[:_MAX_THREADS]:
+            words = self._files.text(f"/proc/{pid}/task/{tid}/syscall").split()
+            writes = self._writes(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
+            pipe = self._link(pid, int(words[1], 16)) if writes is not None else ""
+            if writes is not None and pipe.startswith("pipe:") and pipe in mine:
+                return PipeWait(pipe, writes)
+        return None
+
+    def _writes(self, number: str) -> bool | None:
+        """Whether that system call writes to a pipe; None for any other, and for "running"."""
+        return _PIPE_CALLS.get(self._syscall_names.get(int(number), "")) if number.isdecimal() else None
+
+    def _links_of(self, pid: int) -> set[str]:
+        names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]
+        return {self._link(pid, int(fd)) for fd in names if fd.isdecimal()}
+
+    def _link(self, pid: int, fd: int) -> str:
+        key = (pid, fd)
+        if key not in self._links:
+            self._links[key] = self._files.link(f"/proc/{pid}/fd/{fd}")
+        return self._links[key]
+
+    def _name_and_state(self, pid: int) -> tuple[str, ProcessState | None]:
+        """From /proc/PID/stat: the name may contain anything but ends at the last parenthesis."""
+        match = re.match(r"\d+ \((.*)\) (\S)", self._files.text(f"/proc/{pid}/stat"), re.DOTALL)
+        return (match.group(1), _STATES.get(match.group(2))) if match is not None else ("", None)
+
+
+def _maps(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as text:
+            return text.read()
+    except OSError:
+        return ""
