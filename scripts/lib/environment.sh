@@ -117,6 +117,17 @@ ensure_gdbserver() {
   have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true
 }
 
+# What the tests of ranks on other machines need: they start it themselves, on the loopback, with keys of their own. Its
+# package would start it for everybody on a user's machine, so that it is installed for continuous integration only.
+ensure_sshd() {
+  { have sshd || [ -x /usr/sbin/sshd ]; } && have ssh && return
+  if [ "${CI:-}" = true ]; then
+    system_packages "OpenSSH's server" "openssh-server openssh-client" "openssh-server openssh-clients" openssh openssh || true
+  else
+    say "no sshd: its test is skipped (as root: apt-get install openssh-server, which starts it on port 22)"
+  fi
+}
+
 # A C++ compiler that knows C++20 and the headers of libc: test inferiors are built with it.
 ensure_compiler() {
   compiler_works && return

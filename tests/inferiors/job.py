@@ -2,7 +2,8 @@
 
 One process imports torch and forks all ranks of all scenarios, as a launcher does. Each rank that hangs by itself first
 writes down what PyTorch's own flight recorder has of it (SCENARIO.RANK.json in the current folder), from a thread of
-its own where the main thread is in a collective. The truth has the pids by scenario and rank, and who is at fault.
+its own where the main thread is in a collective. GDBEXT_ROOM in the environment is where ranks find room for what a
+launcher would have set (see ``_start_with``). The truth has the pids by scenario and rank, and who is at fault.
 """
 
 from __future__ import annotations
@@ -226,7 +227,14 @@ SCENARIOS = {function.__name__: function for function in SIZES}
 def _rank(name, rank, port):
     scenario = SCENARIOS[name]
     truth._die_with_parent()
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(SIZES[scenario]), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    own = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(SIZES[scenario]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    _start_with(own)
+    os.environ.update(own)
     if scenario is store_wait and rank == 2:
         hang()
     if scenario is not store_wait:
@@ -235,6 +243,19 @@ def _rank(name, rank, port):
     _ready.set()
     scenario(rank)
     hang()
+
+
+def _start_with(variables):
+    """Put them into the initial environment, as a launcher that starts each rank anew has it; GDBEXT_ROOM is there."""
+    room = f"GDBEXT_ROOM={os.environ['GDBEXT_ROOM']}".encode()
+    text = b"\0".join(f"{name}={value}".encode() for name, value in variables.items())
+    with open("/proc/self/stat") as stat:
+        start, end = map(int, stat.read().rpartition(")")[2].split()[47:49])
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(start)
+        place = memory.read(end - start).index(room)
+        memory.seek(start + place)
+        memory.write(text.ljust(len(room), b"\0"))
 
 
 _ready = threading.Event()

@@ -90,6 +90,12 @@ def _no_lldb() -> str:
     return lldbs.missing()
 
 
+def _no_sshd() -> str:
+    import sshd
+
+    return sshd.missing()
+
+
 def _no_pythons(*versions: str) -> str:
     """A test that is parametrized by version names none here and asks ``pythons.need``."""
     absent = [version for version in versions if pythons.executable(version) is None]
@@ -102,6 +108,7 @@ NEEDS: dict[str, Callable[..., str]] = {
     "lldb": _no_lldb,
     "compiler": lambda: _no_program(*COMPILER_TOOLS),
     "pythons": _no_pythons,
+    "sshd": _no_sshd,
 }
 """Marker to what this machine lacks for it ("" when nothing), called with the marker's arguments."""
 

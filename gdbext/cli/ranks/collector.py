@@ -118,8 +118,9 @@ def _import_once() -> None:
     for name in (
         "gdbext.commands.diagnose", "gdbext.commands.reporting", "gdbext.inspection.inspection",
         "gdbext.inspection.job.collectives", "gdbext.render.json.json_report", "gdbext.render.json.sections",
-        "gdbext.targets.live.proc_target", "gdbext.targets.core_target", "gdbext.cpython.threads.runtime",
-        "gdbext.cpython.threads.thread_table", "gdbext.cpython.wait_view", "gdbext.inspection.session",
+        "gdbext.targets.live.brief_stop", "gdbext.targets.live.proc_target", "gdbext.targets.core_target",
+        "gdbext.cpython.threads.runtime", "gdbext.cpython.threads.thread_table", "gdbext.cpython.wait_view",
+        "gdbext.inspection.session",
         "gdbext.inspection.stacks", "gdbext.inspection.threads.thread_snapshots", "gdbext.layouts.select",
         "gdbext.torch.registry.operators", "gdbext.torch.registry.dispatch_table", "gdbext.torch.stack.dispatch_stack",
         "gdbext.verdict.advice",

@@ -58,7 +58,7 @@ def job_of_process(pid: int) -> list[int]:
     if own is None:
         raise TargetError(f"process {pid} ended while its job was looked for")
     if own.rank is not None and own.job is not None:
-        return [each.pid for each in _ranks(known) if each.job == own.job]
+        return _ranks(known, own.job)
     children = _below(known, pid)
     if children:
         return children
@@ -68,18 +68,27 @@ def job_of_process(pid: int) -> list[int]:
 
 def ranks_of_node(job: str | None) -> list[int]:
     """Every rank on this machine that a launcher started; of one ``job`` only, where one is given."""
-    return [each.pid for each in _ranks(local_processes()) if job is None or each.job == job]
+    return _ranks(local_processes(), job)
 
 
-def _ranks(known: Mapping[int, LocalProcess]) -> list[LocalProcess]:
-    """Processes that were started as ranks. Their own children (loader workers) inherit the environment."""
-    ranks = [each for each in known.values() if each.rank is not None]
-    return [each for each in ranks if not _inherited(each, known) and (each.is_zombie or _has_torch(each.pid))]
+def _ranks(known: Mapping[int, LocalProcess], job: str | None) -> list[int]:
+    """Processes that were started as ranks, and the dead beside them. Their own children (loader workers) inherit the
+    environment; of a zombie the kernel keeps none."""
+    ranks = [each for each in known.values() if each.rank is not None and job in (each.job, None)]
+    ranks = [each for each in ranks if not _inherited(each, known) and _has_torch(each.pid)]
+    launchers = {each.parent for each in ranks} - {0, 1}
+    dead = [each for each in known.values() if each.is_zombie and each.parent in launchers]
+    return sorted(each.pid for each in (*ranks, *dead))
 
 
 def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess]) -> bool:
-    parent = known.get(process.parent)
-    return parent is not None and (parent.job, parent.rank) == (process.job, process.rank)
+    """It is below another process of that rank that uses torch; a shell around the program is none."""
+    above = known.get(process.parent)
+    while above is not None and (above.job, above.rank) == (process.job, process.rank):
+        if _has_torch(above.pid):
+            return True
+        above = known.get(above.parent)
+    return False
 
 
 def _below(known: Mapping[int, LocalProcess], launcher: int) -> list[int]:

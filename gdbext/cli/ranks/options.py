@@ -65,6 +65,8 @@ def _add_other_machines(found: RanksParser, what: argparse._MutuallyExclusiveGro
     how = found.add_argument_group("other machines")
     how.add_argument("--worker", default="ssh", metavar="NAME",
                      help="ClusterShell's worker: ssh (default), exec, rsh, pdsh")  # fmt: skip
+    how.add_argument("--ssh-options", default="", metavar="OPTIONS",
+                     help="for ClusterShell's ssh: '-p 2222 -i KEY'; else those of its configuration")  # fmt: skip
     how.add_argument("--fanout", type=_positive, default=64, metavar="N", help="machines at once (default: 64)")
     how.add_argument("--namespace", default="", metavar="NAME", help="of the pods")
     how.add_argument("--container", default="", metavar="NAME", help="in each pod")

@@ -28,7 +28,8 @@ def commands(options: argparse.Namespace) -> list[list[str]]:
         return [_kubectl_exec(options, pod) for pod in _pods(options)]
     if options.slurm:
         return [_srun(options)]
-    return [["clush", "--worker", options.worker, "-w", options.hosts, remote_script(options)]]
+    how = ["-o", options.ssh_options] if options.ssh_options else []
+    return [["clush", "--worker", options.worker, *how, "-w", options.hosts, remote_script(options)]]
 
 
 def remote_script(options: argparse.Namespace) -> str:
@@ -79,6 +80,8 @@ def _by_clustershell(options: argparse.Namespace) -> Rows:
     task, nodes = _clustershell(options)
     limit = options.timeout + _MORE_SECONDS
     task.set_info("fanout", options.fanout)
+    if options.ssh_options:
+        task.set_info("ssh_options", options.ssh_options)
     task.set_default("stdout_msgtree", True)
     worker = task.shell(remote_script(options), nodes=nodes, timeout=limit, stderr=True)
     worker.write(archive())

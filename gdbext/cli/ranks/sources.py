@@ -53,9 +53,9 @@ def _looks(options: argparse.Namespace) -> list[Look]:
 
 def _process(pid: int) -> Look:
     def open_target() -> Target:
-        from gdbext.targets.live.proc_target import ProcTarget
+        from gdbext.targets.live.brief_stop import brief_stop
 
-        return ProcTarget(pid)
+        return brief_stop(pid)
 
     return _look(f"pid {pid}", open_target)
 

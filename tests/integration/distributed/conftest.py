@@ -14,5 +14,5 @@ SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "d
 @pytest.fixture(scope="package")
 def job() -> Iterator[Inferior]:
     """All ranks of these jobs; ``truth["pids"]`` has them by scenario and rank."""
-    with harness.started("job", *SCENARIOS) as inferior:
+    with harness.started("job", *SCENARIOS, env={"GDBEXT_ROOM": "-" * 100}) as inferior:
         yield inferior

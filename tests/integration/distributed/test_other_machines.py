@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import contract_schema
 import pytest
+import sshd
+from harness import Inferior
 from machine import need_module
 
 from gdbext.cli.ranks import launcher
@@ -40,3 +43,43 @@ def test_clustershell_asks_every_node(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [each["where"] for each in document["unreached"]] == ["node1", "node2", "node3"]
     assert all(NOBODY in each["reason"] for each in document["unreached"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_hangs_costs_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_module("ClusterShell")
+    monkeypatch.setattr("gdbext.cli.ranks.other_machines._MORE_SECONDS", 0.3)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    hanging = tmp_path / "python"
+    hanging.write_text("#!/bin/sh\nexec sleep 5\n")
+    hanging.chmod(0o755)
+    words = ["--hosts", "node1", "--worker", "exec", "--timeout", "0.2", "--python", str(hanging), "--json"]
+    document = json.loads(launcher.run(words, color=False).output)
+    assert document["unreached"] == [{"where": "node1", "reason": "no answer within 0.5 s", "help": "", "ended": False}]
+
+
+@pytest.mark.sshd
+@pytest.mark.torch
+def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> None:
+    """Three addresses of this machine: one answers, one takes the call and says nothing, of one nobody listens."""
+    need_module("ClusterShell")
+    pids = job.truth["pids"]["late_sleep"]
+    with sshd.running(tmp_path, ["127.0.0.1"]) as ssh_options, socket.socket() as silent:
+        silent.bind(("127.0.0.2", int(ssh_options.partition("-p ")[2].split()[0])))
+        silent.listen()
+        words = ["--hosts", "127.0.0.[1-3]", "--ssh-options", f"{ssh_options} -oConnectTimeout=2"]
+        words += ["--job", job_name(pids[0]), "--python", sys.executable, "--json"]
+        document = json.loads(launcher.run(words, color=False).output)
+    contract_schema.check(document)
+    assert document["ranks"] == "0-3"
+    assert [each["pid"] for each in document["reports"]] == pids
+    assert (document["verdict"]["kind"], document["verdict"]["ranks"]) == ("late-rank", "1")
+    reasons = {each["where"]: each["reason"] for each in document["unreached"]}
+    assert sorted(reasons) == ["127.0.0.2", "127.0.0.3"], reasons
+    assert "timed out" in reasons["127.0.0.2"]
+    assert "Connection refused" in reasons["127.0.0.3"]
+
+
+def job_name(pid: int) -> str:
+    """MASTER_ADDR:MASTER_PORT of its initial environment."""
+    environ = dict(each.split("=", 1) for each in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in each)
+    return f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"

@@ -1,0 +1,102 @@
+"""OpenSSH's daemon on the loopback, with keys and a configuration of its own, for as long as a test needs it.
+
+Nothing of the user's is read or written: neither ~/.ssh nor /etc/ssh. Every address of 127.0.0.0/8 is this machine, so
+several of them stand for several machines.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+_PATIENCE = 20.0
+_CONFIGURATION = """\
+Port {port}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/user_key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+"""
+_OPTIONS = {
+    "IdentitiesOnly": "yes",
+    "UserKnownHostsFile": "/dev/null",
+    "GlobalKnownHostsFile": "/dev/null",
+    "StrictHostKeyChecking": "no",
+    "LogLevel": "ERROR",
+}
+
+
+def missing() -> str:
+    """Why no daemon can run here, "" when one can."""
+    absent = [name for name in ("sshd", "ssh", "ssh-keygen") if _program(name) is None]
+    return f"not installed: {', '.join(absent)} (openssh-server, openssh-client)" if absent else ""
+
+
+@contextmanager
+def running(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
+    """The options for ssh to come in, while the daemon listens on the addresses, all of the loopback."""
+    assert all(address.startswith("127.") for address in addresses), addresses
+    for name in ("host_key", "user_key"):
+        _run(_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
+    port = _free_port(addresses)
+    configuration = folder / "sshd_config"
+    listening = "".join(f"ListenAddress {address}\n" for address in addresses)
+    configuration.write_text(_CONFIGURATION.format(port=port, folder=folder) + listening)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it sheds its rights: made by systemd elsewhere
+    log = folder / "sshd.log"
+    daemon = subprocess.Popen(
+        [str(_program("sshd")), "-D", "-f", str(configuration), "-E", str(log)], stdin=subprocess.DEVNULL
+    )
+    try:
+        _wait_for(daemon, addresses, port, log)
+        options = " ".join(f"-o{name}={value}" for name, value in _OPTIONS.items())
+        yield f"-F /dev/null -p {port} -i {shlex.quote(str(folder / 'user_key'))} {options}"
+    finally:
+        daemon.terminate()
+        daemon.wait()
+
+
+def _program(name: str) -> str | None:
+    """The daemon is called by its whole path: it starts itself anew for each who comes."""
+    return shutil.which(name, path=_PLACES)
+
+
+def _run(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True, stdin=subprocess.DEVNULL)
+
+
+def _free_port(addresses: Sequence[str]) -> int:
+    with socket.socket() as probe:
+        probe.bind((addresses[0], 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for(daemon: subprocess.Popen[bytes], addresses: Sequence[str], port: int, log: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    for address in addresses:
+        while not _answers(address, port):
+            assert daemon.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.02)
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=1):
+            return True
+    except OSError:
+        return False
