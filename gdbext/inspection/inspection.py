@@ -51,7 +51,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     if is_rank(session.target, process, states):
         collectives = name_collectives(session, process, states)
     threads = _report_threads(session, process, states, frames)
-    judgement = judge(observe(process, threads, session.target.maps))
+    judgement = judge(observe(process, threads, session.target))
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
     return Inspection(threads, judgement, collectives, _places(process) if placed else {})

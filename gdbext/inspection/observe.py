@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gdbext.model.threads.thread_report import ThreadReport
-from gdbext.targets.base import MemoryMapping
+from gdbext.targets.base import MemoryMapping, Target
 from gdbext.verdict.crash import ABORTS, Crash, CrashKind, Stop, describe
 from gdbext.verdict.observations import Observations
 from gdbext.verdict.recursion import Recursion, detect
@@ -18,8 +18,9 @@ _ABORTING = 16
 """Frames between a signal and the function that ended the program."""
 
 
-def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], maps: MemoryMaps) -> Observations:
-    """``threads`` are the reports of all of the process's snapshots; ``maps`` gives its memory map."""
+def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], target: Target) -> Observations:
+    """``threads`` are the reports of all of the process's snapshots."""
+    maps = target.maps
     crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, maps)) is not None}
     loops = {each.tid: loop for each in process.threads if (loop := _recursion(each, crashes)) is not None}
     return Observations(
@@ -30,6 +31,7 @@ def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], maps: Mem
         _masters(process.threads, crashes),
         complete=len(threads) == len(process.tids),
         stopped=bool(threads) and all(each.kernel_state == "T" for each in process.threads),
+        ran_on=target.ran_on,
     )
 
 

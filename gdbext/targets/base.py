@@ -148,6 +148,11 @@ class Target(ABC):
         """Thread ids of those that ran on while memory was read: what is said of them may mix two moments."""
         return ()
 
+    def ran_on(self, tid: int) -> bool:
+        """That thread ran on, or began, while memory was read: it does not wait for ever for what it was seen to."""
+        del tid
+        return False
+
     def again(self) -> bool:
         """Take another look at the process, where threads moved during this one; whether that was done."""
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gdbext.targets.system.linux import PAGE_SIZE
 
@@ -48,3 +48,18 @@ class PageCopy:
             start = number * PAGE_SIZE
             mixed[low - address : high - address] = self._pages[number][low - start : high - start]
         return bytes(mixed)
+
+
+def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Numbers of pages, sorted, as ranges of addresses of neighbours; of ``most`` pages at most."""
+    first = last = -1
+    for count, number in enumerate(pages):
+        if number != last + 1 or first < 0 or count == most:
+            if first >= 0:
+                yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
+            if count == most:
+                return
+            first = number
+        last = number
+    if first >= 0:
+        yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE

@@ -27,11 +27,22 @@ class Judgement(NamedTuple):
 def judge(seen: Observations) -> Judgement:
     """The findings and the verdict on a process that stands still."""
     graph = WaitGraph(seen.threads)
-    found = [finding for rule in RULES for finding in rule(seen, graph)]
+    found = [finding for rule in RULES for finding in rule(seen, graph) if not _is_refuted(finding, seen, graph)]
     found.sort(key=lambda finding: finding.kind.rank)
     notes = list(doubts(seen, graph))
     findings = _numbered([finding for finding in found if finding.kind is not FindingKind.BUSY] + notes)
     return Judgement(findings, Verdict(_strongest(seen, graph, found, findings, notes)))
+
+
+def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
+    """A thread that is said to wait for ever, or the one that it is said to wait for in vain, has run since. A timed
+    wait that begins again says nothing."""
+    traits = finding.kind.traits
+    if not (traits.is_defect and traits.movement_refutes_it):
+        return False
+    gone = [owner.tid for owner in finding.wait.owners if owner.gone] if finding.wait is not None else []
+    waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
+    return any(seen.ran_on(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))
 
 
 def _numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.verdict.crash import Crash
 from gdbext.verdict.recursion import Recursion
+
+
+def _stands_still(_tid: int) -> bool:
+    return False
 
 
 class Observations(NamedTuple):
@@ -24,6 +28,9 @@ class Observations(NamedTuple):
     """No thread is missing because it could not be read."""
     stopped: bool = False
     """All threads were stopped by a signal (SIGSTOP, Ctrl+Z) before the debugger came."""
+
+    ran_on: Callable[[int], bool] = _stands_still
+    """Whether a thread is known to have run, or begun, after it was seen."""
 
     @property
     def main(self) -> ThreadReport | None:

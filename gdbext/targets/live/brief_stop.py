@@ -3,7 +3,8 @@
 Whatever takes long (symbols, layouts, call frame information) happens while the process runs. Memory is that of the
 copy where there is one; the rest is read when it is wanted. A process that hangs does not change meanwhile, and its
 threads' places in /proc prove that. Where threads have moved, ``again`` stops the process once more and copies with the
-stacks all that the first look wanted to know.
+stacks all that the first look wanted to know. The second look may come to other memory than the first one; where a
+thread is then said to wait for ever that has moved (``ran_on``), ``again`` goes on until a look needs its copy alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gdbext.targets.live import proc_checks
 from gdbext.targets.live.local_process import LocalProcess
 from gdbext.targets.live.proc_reads import read_memory, thread_name
 from gdbext.targets.live.thread_motion import Place, place_of, turns_of
-from gdbext.targets.page_copy import PageCopy
+from gdbext.targets.page_copy import PageCopy, ranges
 from gdbext.targets.system import linux
 
 _RED_ZONE = 256
@@ -35,7 +36,11 @@ _AGAIN_PAGES = 4096
 """Pages besides the stacks that a second look copies, at most."""
 _HIGHEST_PRIORITY = -20
 _SETTLING_SECONDS = 0.001
-"""What it takes a thread to go back to sleep in the system call that the stop interrupted."""
+"""What it takes a thread to go back to sleep in the system call that the stop interrupted; on a busy machine longer, so
+that each further stop is given four times as long."""
+_STOPS = 2
+_STOPS_IN_DOUBT = 5
+"""How often the process is stopped at most, and where a thread that is said to wait for ever has moved each time."""
 
 
 class CopiedThread(Thread):
@@ -97,6 +102,8 @@ class BriefStop(LocalProcess):
         self._places: dict[int, Place] = {}
         self._moved: tuple[int, ...] | None = None
         self._wanted: set[tuple[int, int]] = set()
+        self._wanted_before: set[int] = set()
+        self._in_doubt = False
         self._paused = 0.0
         self._stops = 0
         self._actions: list[Callable[[], None]] = []
@@ -155,29 +162,54 @@ class BriefStop(LocalProcess):
             self._moved = tuple(self._find_moved())
         return self._moved
 
+    def ran_on(self, tid: int) -> bool:
+        """The thread ran on since the stop, or began after it, and something was read besides the copy."""
+        if self._held is not None or not self._reads_changing():
+            return False
+        thread = next((each for each in self._threads or () if each.tid == tid), None)
+        place = place_of(self.pid, tid)
+        ran = bool(place.call) if thread is None else self._has_moved(thread, place)
+        self._in_doubt |= ran
+        return ran
+
     def again(self) -> bool:
-        """Stop the process once more, if threads have moved since the first stop, and copy all that was read then."""
-        if self._memory < 0 or self._stops != 1 or not self.moved():
+        """Stop the process once more, if threads have moved since the last stop, and copy all that was read so far."""
+        if self._memory < 0 or not 0 < self._stops < (_STOPS_IN_DOUBT if self._in_doubt else _STOPS):
+            return False
+        if not (self._in_doubt or self.moved()):
             return False
         self._maps = None
-        self._take(self._pages_wanted())
+        self._wanted_before.update(self._pages_wanted())
+        self._take(sorted(self._wanted_before))
         return True
 
     def _find_moved(self) -> Iterator[int]:
         if self._held is not None or not self._reads_changing():
             return
         for thread in self._threads or ():
-            place = place_of(self.pid, thread.tid)
-            if place.has_moved(self._places[thread.tid]) or not self._is_at(thread, place):
+            if self._has_moved(thread, place_of(self.pid, thread.tid)):
                 yield thread.tid
 
+    def _has_moved(self, thread: CopiedThread, place: Place) -> bool:
+        return place.has_moved(self._places[thread.tid]) or not self._is_at(thread, place)
+
     def _is_at(self, thread: CopiedThread, place: Place) -> bool:
-        """The thread sleeps on the very stack that was copied."""
+        """The thread sleeps on the very stack that was copied, in the same system call."""
+        if place.stack_pointer is None:
+            return True
         try:
-            pointer = thread.registers()[self.architecture.stack_pointer]
+            registers = thread.registers()
         except TargetError:
             return False
-        return place.stack_pointer in (None, pointer)
+        call = self.architecture.blocked_syscall(registers, self._code)
+        arguments = call[1] if call is not None else ()
+        return (registers[self.architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
+
+    def _code(self, address: int, size: int) -> bytes | None:
+        try:
+            return self.sample(address, size)
+        except (MemoryFault, TargetError):
+            return None
 
     def _reads_changing(self) -> bool:
         """Something was read that is not in the copy and may change."""
@@ -209,7 +241,7 @@ class BriefStop(LocalProcess):
 
     def _take(self, pages: Iterable[int]) -> None:
         """Stop the process, copy registers, stacks and those pages, and let it go."""
-        runs = list(_runs(pages))
+        runs = list(ranges(pages, _AGAIN_PAGES))
         self.maps()
         self._stops += 1
         with hurry():
@@ -221,10 +253,10 @@ class BriefStop(LocalProcess):
         self._threads = threads
         self._copy = PageCopy(pieces)
         self._wanted.clear()
-        self._moved = None
+        self._moved, self._in_doubt = None, False
         for action in self._actions:
             action()
-        time.sleep(_SETTLING_SECONDS)
+        time.sleep(_SETTLING_SECONDS * 4 ** (self._stops - 1))
         self._places = {thread.tid: turns_of(self.pid, thread.tid) for thread in threads}
 
     def _copied(self, runs: list[tuple[int, int]]) -> tuple[list[CopiedThread], list[tuple[int, bytes]]]:
@@ -309,18 +341,3 @@ def _mapping_at(maps: Sequence[MemoryMapping], address: int) -> MemoryMapping | 
         else:
             high = middle
     return maps[low] if low < len(maps) and maps[low].start <= address else None
-
-
-def _runs(pages: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring pages as ranges of addresses, as many as may be copied."""
-    first = last = -1
-    for count, number in enumerate(pages):
-        if number != last + 1 or first < 0 or count == _AGAIN_PAGES:
-            if first >= 0:
-                yield first * linux.PAGE_SIZE, (last + 1) * linux.PAGE_SIZE
-            if count == _AGAIN_PAGES:
-                return
-            first = number
-        last = number
-    if first >= 0:
-        yield first * linux.PAGE_SIZE, (last + 1) * linux.PAGE_SIZE

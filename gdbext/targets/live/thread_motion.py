@@ -26,6 +26,11 @@ class Place(NamedTuple):
         words = self.call.split()
         return int(words[-2], 16) if len(words) > 2 else None
 
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The arguments of the system call that the thread sleeps in; none while it runs."""
+        return tuple(int(word, 16) for word in self.call.split()[1:-2])
+
     def has_moved(self, earlier: Place) -> bool:
         """Whether the thread may have run between the ``earlier`` look (of ``ran`` alone, perhaps) and this one."""
         if not self.call and not self.ran:

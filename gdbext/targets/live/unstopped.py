@@ -96,6 +96,12 @@ class UnstoppedProcess(RunningProcess):
         sleeping = (thread for thread in self._threads or () if thread.place.stack_pointer is not None)
         return tuple(each.tid for each in sleeping if place_of(self.pid, each.tid).has_moved(each.place))
 
+    def ran_on(self, tid: int) -> bool:
+        """The thread does not sleep, or no longer where it did when the threads were listed."""
+        seen = next((each for each in self._threads or () if each.tid == tid), None)
+        now = place_of(self.pid, tid)
+        return bool(now.call) if seen is None else now.has_moved(seen.place)
+
     def _sleeping(self) -> Sequence[SleepingThread]:
         if self._threads is None:
             try:

@@ -15,6 +15,9 @@ from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.futex import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
+_LOCKED = 1
+"""The lock word without waiters. Whoever waits has set it to 2 and sleeps only while it is that: from 1 on a release is
+behind it, which woke a waiter, and that one will set 2 again (``lll_lock``, sysdeps/nptl/lowlevellock.h)."""
 _NEAR = 6
 """Frames between the kernel and the exported function that locks."""
 
@@ -61,6 +64,9 @@ def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
         tid = mutex.lock & TID_MASK
     if not mutex.lock:
         return Wait(resource, handover=True, evidence=(f"the lock word at {futex.address:#x} is 0: free",))
+    if futex.is_lock_word and mutex.lock == _LOCKED:
+        evidence = f"the lock word at {futex.address:#x} is 1: released and taken again since the thread fell asleep"
+        return Wait(resource, handover=True, evidence=(evidence,))
     owner = process.owner(tid)
     if owner is not None and owner.tid == thread.tid and not mutex.is_robust and mutex.is_recursive:
         owner = None  # A recursive mutex lets its owner in: this cannot be its state at rest.

@@ -102,6 +102,23 @@ def test_what_moved_is_looked_at_again_with_all_that_was_read(counting: Plain) -
     target.close()
 
 
+def test_who_is_said_to_wait_for_ever_and_moves_is_looked_at_until_the_copy_has_all(counting: Plain) -> None:
+    target = brief_stop(counting.pid)
+    target.threads()
+    pages = [m.start for m in target.maps() if "w" in m.permissions and ".so" in m.path][:3]
+    for number, page in enumerate(pages):
+        target.read(page, 8)
+        let_it_count(counting)
+        assert target.ran_on(counting.pid)
+        assert not target.ran_on(1 << 22)
+        assert target.again(), number
+    for page in pages:
+        target.read(page, 8)
+    assert not target.ran_on(counting.pid), "all that was read is of one moment"
+    assert not target.again()
+    target.close()
+
+
 def test_memory_that_was_read_before_the_stop_is_read_anew(counting: Plain) -> None:
     session = Session(brief_stop(counting.pid))
     page = writable_page_outside_the_stacks(session.target)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.targets.page_copy import PageCopy
+from gdbext.targets.page_copy import PageCopy, ranges
 from gdbext.targets.system.linux import PAGE_SIZE
 
 START = 0x7000 * PAGE_SIZE
@@ -42,3 +42,11 @@ def test_parts_of_pages_are_covered(copy: PageCopy) -> None:
     assert copy.over(START + 2 * PAGE_SIZE - 4, b"12345678") == DATA[2 * PAGE_SIZE - 4 : 2 * PAGE_SIZE] + b"5678"
     assert copy.over(START + 3 * PAGE_SIZE - 4, b"12345678") == b"1234" + b"\xee" * 4
     assert copy.over(START - 100, b"12345678") == b"12345678"
+
+
+def test_neighbouring_pages_are_one_range() -> None:
+    assert list(ranges([1, 2, 3, 7, 9, 10], 100)) == [
+        (1 * PAGE_SIZE, 4 * PAGE_SIZE), (7 * PAGE_SIZE, 8 * PAGE_SIZE), (9 * PAGE_SIZE, 11 * PAGE_SIZE)
+    ]  # fmt: skip
+    assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
+    assert list(ranges([], 2)) == []

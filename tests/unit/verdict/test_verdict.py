@@ -55,6 +55,36 @@ def test_self_deadlock():
     assert (found.kind, found.step.op, [e.owner for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
 
 
+@pytest.mark.parametrize(
+    ("threads", "kind"),
+    [
+        ([thread(1, wait("mutex", 1))], FindingKind.SELF_DEADLOCK),
+        ([thread(1, wait("mutex", 2)), thread(2, wait("gil", 1))], FindingKind.DEADLOCK),
+        ([thread(1, wait("mutex", 77, gone=True))], FindingKind.ORPHANED_LOCK),
+        ([thread(1, wait("condvar"), [MM])], FindingKind.BLOCKED),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_a_thread_that_ran_on_does_not_wait_for_ever(threads, kind):
+    assert verdict(*threads).kind is kind
+    asked = []
+    still = judge(Observations(threads, 1, ran_on=lambda tid: bool(asked.append(tid))))  # type: ignore[func-returns-value]
+    assert still.verdict.finding.kind is kind
+    assert set(asked) >= {each.tid for each in threads}
+    moved = judge(Observations(threads, 1, ran_on=lambda tid: tid == asked[-1]))
+    assert kind not in {moved.verdict.finding.kind, *(finding.kind for finding in moved.findings)}
+
+
+def test_a_lock_whose_owner_began_meanwhile_is_not_orphaned():
+    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]), ran_on=lambda tid: tid == 77)
+    assert found.kind is not FindingKind.ORPHANED_LOCK
+
+
+def test_a_timed_wait_that_begins_again_refutes_nothing():
+    threads = (thread(1, wait("mutex", 2), [MM]), thread(2, wait("gil", 1, timed=True), [MM]))
+    assert verdict(*threads, ran_on=lambda tid: tid == 2).kind is FindingKind.DEADLOCK
+
+
 def test_orphaned_lock():
     found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]))
     assert (found.kind, found.step.op) == (FindingKind.ORPHANED_LOCK, "aten::mm")

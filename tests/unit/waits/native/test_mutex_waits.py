@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from wait_processes import DATA, MUTEX_STACK, PRIVATE, Process, mutex, wait_of
+from wait_processes import DATA, MUTEX_STACK, PRIVATE, RESTART, Process, mutex, wait_of
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.threads.thread_report import RunState
 from gdbext.model.threads.wait import Owner
+from gdbext.waits.recognise import state_of
 
 
 def test_a_mutex_with_its_owner():
@@ -33,6 +35,41 @@ def test_a_mutex_that_was_just_unlocked():
     wait = wait_of(process.thread(2, []))
     assert wait.handover
     assert wait.owner is None
+
+
+def _moment(lock, owner, rax=RESTART):
+    process = Process({DATA: mutex(lock=lock, owner=owner)})
+    return state_of(process.thread(1, MUTEX_STACK, args=(DATA, PRIVATE, 2), rax=rax).thread(2, []).snapshot())
+
+
+@pytest.mark.parametrize("owner", [0, 1, 2])
+def test_a_lock_word_without_waiters_tells_of_a_release_that_wakes_one(owner):
+    wait = _moment(1, owner).wait
+    assert wait.handover
+    assert not wait.owners
+    assert "taken again" in wait.evidence[0]
+
+
+def test_whoever_has_taken_it_and_not_yet_written_so_is_unknown():
+    wait = _moment(2, 0).wait
+    assert not wait.owners
+    assert not wait.handover
+
+
+@pytest.mark.parametrize("result", [0, -11 & (1 << 64) - 1])
+def test_a_thread_that_the_kernel_lets_go_waits_no_more(result):
+    assert _moment(2, 1, result).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("result", [RESTART, -4 & (1 << 64) - 1, -38 & (1 << 64) - 1])
+def test_a_thread_in_the_call_that_owns_the_locked_mutex_waits_for_itself(result):
+    assert _moment(2, 1, result).wait.owner == Owner(1)
+
+
+def test_a_robust_mutex_may_have_changed_hands_while_others_sleep():
+    process = Process({DATA: mutex(lock=0x80000002, kind=16)}).thread(1, MUTEX_STACK, args=(DATA, 0, 0x80000003))
+    wait = wait_of(process.thread(2, []).thread(3, []))
+    assert (wait.owner, wait.handover) == (Owner(2), False)
 
 
 def test_a_recursive_mutex_never_blocks_its_owner():
