@@ -1,4 +1,4 @@
-"""What /proc/PID says of a process of this machine that a debugger of our own stops."""
+"""What /proc/PID says of a process of this machine, stopped by us or not."""
 
 from __future__ import annotations
 

@@ -6,20 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 
 from gdbext.arch import registry
-from gdbext.formats.auxv import parse_auxv
-from gdbext.targets.base import MemoryMapping, Target, Thread
+from gdbext.targets.base import MemoryMapping, Thread
 from gdbext.targets.live import proc_checks
+from gdbext.targets.live.local_process import LocalProcess
 from gdbext.targets.live.proc_reads import read_file, read_memory
 from gdbext.targets.system import linux
 
 
-class RunningProcess(Target):
+class RunningProcess(LocalProcess):
     """Process ``pid`` as it runs. What changes while it is read may be torn: read what rarely changes.
 
     Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
 
-    kind = "live"
     debugger = "none"
 
     def __init__(self, pid: int) -> None:
@@ -48,14 +47,6 @@ class RunningProcess(Target):
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, as it is now. Raises TargetGone."""
         return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
-
-    def auxv(self) -> Mapping[int, int]:
-        """/proc/PID/auxv."""
-        return parse_auxv(read_file(self.pid, "auxv"))
-
-    def local_path(self, path: str) -> str:
-        """The file as the process itself sees it."""
-        return linux.under_sysroot(self._root, path)
 
     def thread_names(self) -> Mapping[int, str]:
         """Thread id → the kernel's name of the thread, of those that live now."""

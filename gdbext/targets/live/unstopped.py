@@ -70,13 +70,12 @@ class UnstoppedProcess(RunningProcess):
     def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
         super().__init__(pid)
         self._threads: list[SleepingThread] | None = None
-        self._maps: Sequence[MemoryMapping] = ()
         self._find_thread_pointer = find_thread_pointer
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once. Raises TargetGone."""
-        if not self._maps:
-            self._maps = super().maps()
+        if self._maps is None:
+            self._maps = list(super().maps())
         return self._maps
 
     def threads(self) -> Sequence[Thread]:

@@ -55,6 +55,15 @@ def test_the_same_stacks_as_of_a_stopped_process(pausing: Plain) -> None:
     unstopped.target.close()
 
 
+def test_it_knows_of_the_process_what_a_stopped_one_does(pausing: Plain) -> None:
+    unstopped = unstopped_process(pausing)
+    with ProcTarget(pausing.pid) as stopped:
+        assert unstopped.environ() == stopped.environ() != {}
+        assert unstopped.files_known_at() == pytest.approx(stopped.files_known_at(), abs=0.1)
+        assert unstopped.auxv() == stopped.auxv()
+    unstopped.close()
+
+
 def test_the_system_call_and_the_control_block_are_the_same(pausing: Plain) -> None:
     unstopped = unstopped_process(pausing)
     registers = {thread.tid: thread.registers() for thread in unstopped.threads()}
