@@ -80,9 +80,18 @@ def parse_environ(data: bytes) -> dict[str, str]:
 
 
 def under_sysroot(sysroot: str, path: str) -> str:
-    """``path`` as it is called below ``sysroot`` ("" or "/" is this machine's own root)."""
+    """``path`` as it is called below ``sysroot`` ("" or "/" is this machine's own root).
+
+    The maps of a process in a chroot, and the core that a debugger makes of it, name its files from the outside: below
+    the sysroot already (proc_pid_maps(5)). Such a path is not looked for below it once more.
+    """
     root = sysroot.rstrip("/")
-    return root + path if root and path.startswith("/") else path
+    if not root or not path.startswith("/"):
+        return path
+    outer = os.path.realpath(root).rstrip("/") + "/"
+    if path.startswith(outer) and outer != "/" and not os.path.exists(root + path):  # noqa: PTH110
+        return root + path[len(outer) - 1 :]
+    return root + path
 
 
 def process_root(pid: int) -> str:

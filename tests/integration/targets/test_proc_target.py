@@ -328,6 +328,9 @@ def test_a_chroot_has_its_own_files(tmp_path: Path) -> None:
         local = target.local_path("/static")
         assert local == f"/proc/{plain.pid}/root/static"
         assert Path(local).read_bytes() == static.read_bytes()
+        outer = {each.path for each in target.maps() if each.path.startswith("/")}
+        assert outer == {str(static)}, "the maps name it from the outside"
+        assert target.local_path(str(static)) == local
 
 
 def test_handlers_are_put_back(counting: Plain) -> None:
