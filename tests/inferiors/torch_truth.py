@@ -31,11 +31,12 @@ def keyset_at_call(operator, *tensors):
     table = dict(line.split(": ", 1) for line in torch._C._dispatch_dump_table(operator).splitlines())
     for name in key_names(keyset):
         if table.get(name, "").startswith("fallthrough"):
-            keyset = keyset.remove(getattr(torch._C.DispatchKey, name))
+            keyset = keyset - torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
     return keyset
 
 
 def call(operator, *tensors):
     """One expected call as JSON: operator, bits, key names."""
     keyset = keyset_at_call(operator, *tensors)
-    return {"op": operator, "bits": truth.hexadecimal(keyset.raw_repr()), "keys": key_names(keyset)}
+    bits = truth.hexadecimal(keyset.raw_repr()) if hasattr(keyset, "raw_repr") else None  # PyTorch 2.5
+    return {"op": operator, "bits": bits, "keys": key_names(keyset)}

@@ -56,8 +56,10 @@ def interpreter(name: str) -> tuple[str, dict[str, str]]:
     """A Python by name: the executable and the environment that lets it import torch where it can.
 
     ``venv``: the one that runs the tests; ``debian``: /usr/bin/python3, stripped, on the venv's packages; ``3.9``:
-    that version, without torch.
+    that version, without torch; a path: that executable.
     """
+    if os.sep in name:
+        return name, {}
     if name == "venv":
         return sys.executable, {}
     if name == "debian":

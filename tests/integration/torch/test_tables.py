@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatch_dumps import state_dump, table_dump, their_lines
 from harness import Inferior
 from overlay import OverlayTarget
 from ways import Look
@@ -20,8 +21,6 @@ from gdbext.inspection.session import Session
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.live.proc_target import ProcTarget
-from gdbext.torch.registry.dispatch_table import ComputedEntry, Registration
-from gdbext.torch.registry.operators import Operator
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -36,46 +35,6 @@ def target_of(inferior: Inferior, kind: str) -> Iterator[Target]:
         yield target
     finally:
         target.close()
-
-
-def kernel_words(session: Session, kernel: Any) -> str:
-    """What ``KernelFunction::dumpState`` prints."""
-    words = {"fallthrough": session.dispatcher.kernels.fallthrough(kernel), "boxed": kernel.boxed}
-    words["unboxed"] = kernel.unboxed
-    return "".join(f"{word} " for word, given in words.items() if given)
-
-
-def registration_line(session: Session, one: Registration) -> str:
-    """One line of ``_dispatch_dump``."""
-    alias = "[alias]" if one.key in session.dispatcher.keys.alias_keys else ""
-    inactive = "" if one.active else " (inactive)"
-    schema = session.tables.inferred_schema(one) or "(none)"
-    return f"{one.key}{alias}{inactive}: {one.debug} :: {schema} [ {kernel_words(session, one.kernel)}]"
-
-
-def state_dump(session: Session, operator: Operator) -> list[str]:
-    """``_dispatch_dump`` of an operator, without the line of the alias analysis."""
-    schema = operator.schema
-    lines = [f"name: {operator.qualified}", f"schema: {schema.text if schema else '(none)'}"]
-    if schema:
-        assert not schema.missing, schema
-        lines.append(f"debug: {operator.debug}")
-    return lines + [registration_line(session, one) for one in session.tables.registrations(operator)]
-
-
-def cell_line(session: Session, cell: ComputedEntry) -> str:
-    """One line of ``_dispatch_dump_table``."""
-    fallthrough = "fallthrough " if session.dispatcher.kernels.fallthrough(cell.expected) else ""
-    return f"{cell.key}: {fallthrough}{cell.debug} [{cell.reason}]"
-
-
-def table_dump(session: Session, cells: list[ComputedEntry]) -> list[str]:
-    """``_dispatch_dump_table`` of an operator."""
-    return [cell_line(session, cell) for cell in cells if cell.expected.valid]
-
-
-def their_lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line and not line.startswith("alias analysis kind")]
 
 
 @pytest.mark.parametrize("kind", ["live", "core"])

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Compare what gdbext reads of released wheels with what PyTorch says of itself: docs/releases-compared.md.
+
+Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and a minute or two. Run it
+from the development environment (scripts/test makes it): .venv/bin/python scripts/measure_releases.py 2.0.1 2.15.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+
+import dispatch_dumps  # noqa: E402 - the tests' folder is on the path from here on
+import harness  # noqa: E402
+import installed_torch  # noqa: E402
+import keyset_truth  # noqa: E402
+import pythons  # noqa: E402
+
+from gdbext.errors import GdbextError  # noqa: E402
+from gdbext.inspection.session import Session  # noqa: E402
+from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
+
+PAGE = ROOT / "docs" / "releases-compared.md"
+_HEAD = """# Releases of PyTorch, compared with their own dumps
+
+Made by `scripts/measure_releases.py`, which installs a wheel from the package index, starts programs with it, and
+compares. Cells: the computed dispatch tables of all operators, kernel and reason of every key, against
+`torch._C._dispatch_dump_table`. Registrations: all operators against `torch._C._dispatch_dump`. Keysets: those
+recovered from the stacks of 40 operators stopped in their kernels, against what breakpoints saw in registers.
+Arguments: the tensors found there. Nothing is measured on the machine: the layouts are the shipped ones.
+
+"""
+_COLUMNS = ("torch", "CPython", "layout", "cells equal", "registrations equal", "keysets proven", "keysets wrong",
+            "arguments found", "arguments wrong")  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """How the tables of one process compare with PyTorch's dumps."""
+
+    python: str
+    layout: str
+    cells: int
+    equal: int
+    operators: int
+    states: int
+    """Operators whose registrations are equal."""
+    differences: list[str]
+
+
+def main() -> int:
+    """Exit status 0: everything that was compared is equal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("versions", nargs="+", metavar="VERSION", help="releases")
+    parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
+    parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
+    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
+    options = parser.parse_args()
+    good = True
+    for version in options.versions:
+        try:
+            row, problems = measure(version, pythons.need(options.python), options.index_url)
+        except (GdbextError, AssertionError) as error:
+            print(f"{version}: {error}", file=sys.stderr)
+            good = False
+            continue
+        good = good and not problems
+        print("\n".join([" ".join(row), *problems]), file=sys.stderr, flush=True)
+        keep(options.output, row)
+    return 0 if good else 1
+
+
+def measure(version: str, python: str, index: str | None) -> tuple[list[str], list[str]]:
+    """The row of a release, and what differs, in words. Raises GdbextError, HarnessError."""
+    with tempfile.TemporaryDirectory(prefix="gdbext-release-") as folder:
+        executable = installed_torch.install(version, python, Path(folder), index)
+        tables = compare_tables(executable)
+        keysets = keyset_truth.compare(executable)
+    counts, arguments = keysets["counts"], keysets["arguments"]
+    row = [
+        *(version, tables.python, tables.layout),
+        *(f"{tables.equal} of {tables.cells}", f"{tables.states} of {tables.operators}"),
+        *(f"{counts['proven']} of {counts['steps'] + counts['missed']}", str(counts["wrong"])),
+        *(f"{arguments['found']} of {arguments['tensors']}", str(arguments["wrong"])),
+    ]
+    worth_reading = [problem for problem in keysets["problems"] if not problem.startswith("no argument")]
+    return row, [*tables.differences, *worth_reading]
+
+
+def compare_tables(python: str) -> Tables:
+    """The tables of a process that has only imported torch, against its own dumps."""
+    inferior = harness.start("dispatch-tables", python=python)
+    target = ProcTarget(inferior.pid)
+    try:
+        dumps = json.loads(Path(inferior.truth["dumps"]).read_text())
+        return _compare(Session(target), dumps, inferior.truth["python"])
+    finally:
+        target.close()
+        inferior.close()
+
+
+def _compare(session: Session, dumps: dict[str, list[str]], python: str) -> Tables:
+    counts: Counter[str] = Counter()
+    differences: Counter[str] = Counter()
+    operators = {operator.qualified: operator for operator in session.dispatcher.operators()}
+    for name, (state, table) in dumps.items():
+        if name not in operators:
+            counts["cells"] += len(_cells(dispatch_dumps.their_lines(table)))
+            differences["operator that was not found"] += 1
+            continue
+        theirs = _cells(dispatch_dumps.their_lines(table))
+        ours = _cells(dispatch_dumps.table_dump(session, session.tables.table(operators[name])))
+        unequal = [key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)]
+        differences.update(_words(ours.get(key), theirs.get(key)) for key in unequal)
+        same = dispatch_dumps.state_dump(session, operators[name]) == dispatch_dumps.their_lines(state)
+        differences["operator with other registrations"] += not same
+        counts.update(cells=len(theirs.keys() | ours.keys()), unequal=len(unequal), states=same)
+    said = [f"{number} times: {what}" for what, number in differences.most_common(20) if number]
+    equal = counts["cells"] - counts["unequal"]
+    return Tables(python, session.layout.match, counts["cells"], equal, len(dumps), counts["states"], said)
+
+
+def _cells(lines: list[str]) -> dict[str, str]:
+    """Key → the rest of its line."""
+    return {key: rest for key, _, rest in (line.partition(": ") for line in lines)}
+
+
+def _words(ours: str | None, theirs: str | None) -> str:
+    reasons = [line.rpartition(" [")[2].rstrip("]") if line else "no entry" for line in (ours, theirs)]
+    return f"[{reasons[0]}], truly [{reasons[1]}]" if reasons[0] != reasons[1] else f"another kernel, [{reasons[0]}]"
+
+
+def keep(page: Path, row: list[str]) -> None:
+    """Put a release's row into the page, in place of an earlier one."""
+    rows = {row[0]: row}
+    if page.exists():
+        lines = [line for line in page.read_text().splitlines() if line.startswith("| 2.")]
+        rows = {each[0]: each for each in (line.strip("| ").split(" | ") for line in lines)} | rows
+    page.write_text(_HEAD + "\n".join(table(list(rows.values()))) + "\n")
+
+
+def table(rows: list[list[str]]) -> list[str]:
+    """The lines of the table, oldest release first."""
+    ordered = sorted(rows, key=lambda row: [int(part) for part in row[0].partition("+")[0].split(".")])
+    head, *body = (f"| {' | '.join(row)} |" for row in (_COLUMNS, *ordered))
+    return [head, "|---" * len(_COLUMNS) + "|", *body]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""scripts/measure_releases.py: how cells are compared, and the page."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measure_releases", ROOT / "scripts" / "measure_releases.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    path = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = path
+    return module
+
+
+def test_a_cell_is_what_stands_behind_its_key(script: ModuleType) -> None:
+    lines = ["CPU: registered at a.cpp:1 [kernel]", "Meta: fallthrough registered at b.cpp:2 [backend fallback]"]
+    assert script._cells(lines) == {
+        "CPU": "registered at a.cpp:1 [kernel]",
+        "Meta": "fallthrough registered at b.cpp:2 [backend fallback]",
+    }
+
+
+def test_what_differs_in_words(script: ModuleType) -> None:
+    assert script._words("at a [kernel]", "at a [batched kernel]") == "[kernel], truly [batched kernel]"
+    assert script._words(None, "at a [kernel]") == "[no entry], truly [kernel]"
+    assert script._words("at a [kernel]", "at b [kernel]") == "another kernel, [kernel]"
+
+
+def test_a_row_replaces_the_release_s_earlier_one_and_leaves_the_others(script: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for version, cells in (("2.10.0", "1 of 2"), ("2.9.1", "2 of 2"), ("2.10.0", "2 of 2")):
+        script.keep(page, [version, "3.11.7", "exact", cells, *["0"] * 5])
+    rows = [line.split(" | ")[:4] for line in page.read_text().splitlines() if line.startswith("| 2.")]
+    assert rows == [["| 2.9.1", "3.11.7", "exact", "2 of 2"], ["| 2.10.0", "3.11.7", "exact", "2 of 2"]]
+
+
+def test_every_row_of_the_committed_page_is_whole(script: ModuleType) -> None:
+    lines = (ROOT / "docs" / "releases-compared.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
+    assert len(rows) > 1
+    assert {len(row) for row in rows} == {len(script._COLUMNS)}
