@@ -117,14 +117,23 @@ ensure_gdbserver() {
   have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true
 }
 
-# What the tests of ranks on other machines need: they start it themselves, on the loopback, with keys of their own. Its
-# package would start it for everybody on a user's machine, so that it is installed for continuous integration only.
-ensure_sshd() {
-  { have sshd || [ -x /usr/sbin/sshd ]; } && have ssh && return
+# What the tests of ranks on other machines need: OpenSSH's server and Slurm's daemons, which they start themselves, on the
+# loopback, with keys and configurations of their own. Their packages may start them for everybody on a user's machine,
+# so that they are installed for continuous integration only.
+ensure_daemons() {
+  local PATH=$PATH:/usr/sbin:/usr/local/sbin
+  { have sshd && have ssh; } ||
+    ci_packages "OpenSSH's server" "openssh-server openssh-client" "openssh-server openssh-clients" openssh openssh
+  { have slurmctld && have slurmd && have srun; } ||
+    ci_packages "Slurm's daemons" "slurmctld slurmd slurm-client" "slurm-slurmctld slurm-slurmd slurm" slurm slurm-llnl
+}
+
+# ci_packages WHAT APT DNF APK PACMAN: as system_packages, in continuous integration; elsewhere it says what is missing.
+ci_packages() {
   if [ "${CI:-}" = true ]; then
-    system_packages "OpenSSH's server" "openssh-server openssh-client" "openssh-server openssh-clients" openssh openssh || true
+    system_packages "$@" || true
   else
-    say "no sshd: its test is skipped (as root: apt-get install openssh-server, which starts it on port 22)"
+    say "without $1 its test is skipped (on Debian, as root: apt-get install $2, which may start it)"
   fi
 }
 

@@ -297,7 +297,7 @@ def main():
             port = probe.getsockname()[1]
         pids[name] = _launch(name, port)
     truth.thread("main", waits=None)
-    truth.note(pids=pids)
+    truth.note(pid=os.getpid(), pids=pids)
     for name, ranks in pids.items():
         expected = range(len(ranks)) if SCENARIOS[name] is not store_wait else ()
         while not all(os.path.exists(f"{name}.{rank}.json") for rank in expected):

@@ -96,6 +96,12 @@ def _no_sshd() -> str:
     return sshd.missing()
 
 
+def _no_slurm() -> str:
+    import slurm
+
+    return slurm.missing()
+
+
 def _no_pythons(*versions: str) -> str:
     """A test that is parametrized by version names none here and asks ``pythons.need``."""
     absent = [version for version in versions if pythons.executable(version) is None]
@@ -108,6 +114,7 @@ NEEDS: dict[str, Callable[..., str]] = {
     "lldb": _no_lldb,
     "compiler": lambda: _no_program(*COMPILER_TOOLS),
     "pythons": _no_pythons,
+    "slurm": _no_slurm,
     "sshd": _no_sshd,
 }
 """Marker to what this machine lacks for it ("" when nothing), called with the marker's arguments."""

@@ -19,6 +19,7 @@ _SCRIPT = """\
 d=$(mktemp -d) || exit 1; trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP INT TERM
 cat >"$d/gdbext.zip" && {python} -m zipfile -e "$d/gdbext.zip" "$d" || exit 1
 XDG_CACHE_HOME="$d" PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$d" {python} -S -m gdbext {words}"""
+_FRAMED = ' | PYTHONPATH="$d" {python} -S -m gdbext.cli.ranks.frames'
 
 
 def archive() -> bytes:
@@ -31,6 +32,8 @@ def archive() -> bytes:
     return stream.getvalue()
 
 
-def script(words: Sequence[str], python: str) -> str:
-    """What a shell on the other machine runs; the archive is its standard input."""
-    return _SCRIPT.format(python=shlex.quote(python), words=shlex.join(words))
+def script(words: Sequence[str], python: str, framed: bool = False) -> str:
+    """What a shell on the other machine runs; the archive is its standard input. ``framed``: its output can be told
+    from that of others in one stream (see frames.py)."""
+    text = _SCRIPT.format(python=shlex.quote(python), words=shlex.join(words))
+    return text + _FRAMED.format(python=shlex.quote(python)) if framed else text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gdbext.errors import TargetError
-from gdbext.inspection.job.job_rank import job_of, rank_of
+from gdbext.inspection.job.job_rank import job_names, rank_of
 from gdbext.targets.live.proc_checks import check_exists
 from gdbext.targets.system.linux import parse_environ
 
@@ -20,8 +20,10 @@ class LocalProcess(NamedTuple):
     pid: int
     parent: int
     is_zombie: bool
-    job: str | None
-    rank: int | None
+    jobs: tuple[str, ...]
+    """All names of its job."""
+    rank: tuple[str, int] | None
+    """The variable that gives it, and the rank."""
 
 
 def local_processes() -> dict[int, LocalProcess]:
@@ -47,7 +49,7 @@ def _read(pid: int) -> LocalProcess | None:
             environ = parse_environ(stream.read())
     except OSError:
         pass
-    return LocalProcess(pid, int(fields[1]), fields[0] in (b"Z", b"X"), job_of(environ), rank_of(environ))
+    return LocalProcess(pid, int(fields[1]), fields[0] in (b"Z", b"X"), tuple(job_names(environ)), rank_of(environ))
 
 
 def job_of_process(pid: int) -> list[int]:
@@ -57,8 +59,8 @@ def job_of_process(pid: int) -> list[int]:
     own = known.get(pid)
     if own is None:
         raise TargetError(f"process {pid} ended while its job was looked for")
-    if own.rank is not None and own.job is not None:
-        return _ranks(known, own.job)
+    if own.rank is not None and own.jobs and pid not in _launchers(known):
+        return _ranks(known, own.jobs[0])
     children = _below(known, pid)
     if children:
         return children
@@ -72,23 +74,38 @@ def ranks_of_node(job: str | None) -> list[int]:
 
 
 def _ranks(known: Mapping[int, LocalProcess], job: str | None) -> list[int]:
-    """Processes that were started as ranks, and the dead beside them. Their own children (loader workers) inherit the
-    environment; of a zombie the kernel keeps none."""
-    ranks = [each for each in known.values() if each.rank is not None and job in (each.job, None)]
-    ranks = [each for each in ranks if not _inherited(each, known) and _has_torch(each.pid)]
-    launchers = {each.parent for each in ranks} - {0, 1}
-    dead = [each for each in known.values() if each.is_zombie and each.parent in launchers]
+    """Processes that were started as ranks, and the dead beside them, of which the kernel keeps no environment."""
+    started = [each for each in known.values() if each.rank is not None and (job is None or job in each.jobs)]
+    launchers = _launchers(known)
+    ranks = [each for each in started if each.pid not in launchers and _has_torch(each.pid)]
+    ranks = [each for each in ranks if not _inherited(each, known)]
+    parents = {each.parent for each in ranks} - {0, 1}
+    dead = [each for each in known.values() if each.is_zombie and each.parent in parents]
     return sorted(each.pid for each in (*ranks, *dead))
 
 
 def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess]) -> bool:
-    """It is below another process of that rank that uses torch; a shell around the program is none."""
+    """It has its environment from another process of that rank that uses torch, as a loader's worker has. A shell
+    around the program is none."""
     above = known.get(process.parent)
-    while above is not None and (above.job, above.rank) == (process.job, process.rank):
+    while above is not None and (above.jobs, above.rank) == (process.jobs, process.rank):
         if _has_torch(above.pid):
             return True
         above = known.get(above.parent)
     return False
+
+
+def _launchers(known: Mapping[int, LocalProcess]) -> set[int]:
+    """Processes that launch ranks themselves, though another launcher gave them a number: each task of
+    ``srun torchrun`` is one."""
+    found = set()
+    for process in known.values():
+        above = known.get(process.parent)
+        while process.rank is not None and above is not None and above.rank is not None:
+            if above.rank[0] != process.rank[0]:
+                found.add(above.pid)
+            above = known.get(above.parent)
+    return found
 
 
 def _below(known: Mapping[int, LocalProcess], launcher: int) -> list[int]:

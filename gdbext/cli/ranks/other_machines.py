@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gdbext.cli.ranks import slurm
 from gdbext.cli.ranks.archive import archive, script
-from gdbext.errors import BadData, TargetError, UsageError
+from gdbext.cli.ranks.remote_answer import SAID, answer
+from gdbext.errors import TargetError, UsageError
 from gdbext.jobs.merge import Rows, merge, rows
 from gdbext.model.job.rank_report import Unreached
-from gdbext.render.json.documents import ranks_document
 
 _MORE_SECONDS = 30.0
 """What a machine gets besides the time of its processes, to unpack the archive and to answer."""
-_SAID = 300
 
 
 def commands(options: argparse.Namespace) -> list[list[str]]:
@@ -27,17 +26,18 @@ def commands(options: argparse.Namespace) -> list[list[str]]:
             return [_pods_command(options), _kubectl_exec(options, "POD")]
         return [_kubectl_exec(options, pod) for pod in _pods(options)]
     if options.slurm:
-        return [_srun(options)]
+        return [slurm.command(options.slurm, remote_script(options, framed=True))]
     how = ["-o", options.ssh_options] if options.ssh_options else []
     return [["clush", "--worker", options.worker, *how, "-w", options.hosts, remote_script(options)]]
 
 
-def remote_script(options: argparse.Namespace) -> str:
+def remote_script(options: argparse.Namespace, framed: bool = False) -> str:
     """The shell script for each machine."""
     words = ["ranks", "--node", "--json", "--timeout", f"{options.timeout:g}"]
-    if options.job:
-        words += ["--job", options.job]
-    return script(words, options.python)
+    job = options.job or (f"slurm {options.slurm}" if options.slurm else None)
+    if job:
+        words += ["--job", job]
+    return script(words, options.python, framed)
 
 
 def remote_rows(options: argparse.Namespace) -> Rows:
@@ -48,32 +48,6 @@ def remote_rows(options: argparse.Namespace) -> Rows:
     for words in commands(options):
         found = merge(found, _run(words, options))
     return found
-
-
-def answer(where: str, output: bytes, status: int) -> Rows:
-    """The rows in what one machine, or all of srun's, wrote: one document a line."""
-    found, documents = rows(), 0
-    for line in output.splitlines():
-        if not line.lstrip().startswith(b"{"):
-            continue
-        try:
-            found = merge(found, rows(*_read(json.loads(line), where)))
-            documents += 1
-        except (ValueError, BadData) as error:
-            return rows(unreached=[Unreached(where, f"its answer cannot be read: {error}")])
-    if documents:
-        return found
-    said = output.decode("utf-8", "replace").strip()[-_SAID:]
-    return rows(unreached=[Unreached(where, f"no report (status {status})" + (f": {said}" if said else ""))])
-
-
-def _read(document: Any, where: str) -> tuple[list[Any], list[Unreached]]:
-    """A document of ranks, or that of a failure: there is no rank on that machine."""
-    if isinstance(document, dict) and document.get("errors"):
-        error = document["errors"][0]
-        return [], [Unreached(where, str(error["what"]), str(error.get("help") or ""))]
-    reports, unreached = ranks_document.read_rows(document, where)
-    return reports, [each._replace(where=f"{where}: {each.where}") for each in unreached]
 
 
 def _by_clustershell(options: argparse.Namespace) -> Rows:
@@ -132,14 +106,6 @@ def _clustershell(options: argparse.Namespace) -> tuple[Any, Any]:
     return task, nodes
 
 
-def _srun(options: argparse.Namespace) -> list[str]:
-    """One task on each node of the job, beside what runs there; standard input goes to all of them."""
-    job, _, step = options.slurm.partition(".")
-    words = ["srun", "--overlap", f"--jobid={job}", "--ntasks-per-node=1", "--input=all", "--unbuffered"]
-    options.job = options.job or (f"slurm {job}.{step}" if step else None)
-    return [*words, "sh", "-c", remote_script(options)]
-
-
 def _pods_command(options: argparse.Namespace) -> list[str]:
     return ["kubectl", *_namespace(options), "get", "pods", "-l", options.kubernetes, "-o", "name"]
 
@@ -155,7 +121,7 @@ def _pods(options: argparse.Namespace) -> list[str]:
     if not found:
         raise TargetError(
             f"no pod has the labels {options.kubernetes}",
-            why=(done.stderr.strip().splitlines() or ["kubectl found none"])[-1][:_SAID],
+            why=(done.stderr.strip().splitlines() or ["kubectl found none"])[-1][:SAID],
             help=f"try it by hand: {shlex.join(words)}",
         )
     return found
@@ -176,9 +142,15 @@ def _run(words: Sequence[str], options: argparse.Namespace) -> Rows:
         done = subprocess.run(words, input=archive(), capture_output=True, timeout=limit, check=False)
     except FileNotFoundError:
         raise _no_tool(words[0]) from None
-    except subprocess.TimeoutExpired:
-        return rows(unreached=[Unreached(_where(words), f"no answer within {limit:g} s")])
-    return answer(_where(words), done.stdout or done.stderr, done.returncode)
+    except subprocess.TimeoutExpired as error:
+        silent = f"no answer within {limit:g} s"
+        if options.slurm:
+            return slurm.answers(error.stdout or b"", silent)
+        return rows(unreached=[Unreached(_pod(words), silent)])
+    if options.slurm:
+        said = done.stderr.decode("utf-8", "replace").strip()[-SAID:]
+        return slurm.answers(done.stdout, f"no report (status {done.returncode})" + (f": {said}" if said else ""))
+    return answer(_pod(words), done.stdout or done.stderr, done.returncode)
 
 
 def _no_tool(name: str) -> TargetError:
@@ -189,9 +161,9 @@ def _no_tool(name: str) -> TargetError:
     )
 
 
-def _where(words: Sequence[str]) -> str:
-    """The pod, or srun."""
-    return words[words.index("-i") + 1] if "-i" in words else words[0]
+def _pod(words: Sequence[str]) -> str:
+    """The name of the pod in the command line of its kubectl exec."""
+    return words[words.index("-i") + 1]
 
 
 def shown(options: argparse.Namespace) -> Iterator[str]:

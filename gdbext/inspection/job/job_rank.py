@@ -27,21 +27,28 @@ def from_environment(target: Target) -> JobRank:
     )
 
 
-def rank_of(environ: Mapping[str, str]) -> int | None:
-    """The rank that the launcher gave it."""
-    return _number(environ, _RANK)
+def rank_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
+    """The variable by which a launcher gave it its rank, and the rank."""
+    return next(((name, int(environ[name])) for name in _RANK if environ.get(name, "").isdecimal()), None)
 
 
 def job_of(environ: Mapping[str, str]) -> str | None:
     """What the ranks of a job have in common: a scheduler's or torchrun's run id, else where they meet."""
+    return next(iter(job_names(environ)), None)
+
+
+def job_names(environ: Mapping[str, str]) -> list[str]:
+    """All that a person may call its job, the name that ``job_of`` gives it first."""
+    found = []
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if run and run != "none":
-        return run
+        found.append(run)
     if environ.get("SLURM_JOB_ID"):
-        return f"slurm {environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
+        name = f"slurm {environ['SLURM_JOB_ID']}"
+        found += [f"{name}.{environ.get('SLURM_STEP_ID', '0')}", name]
     if environ.get("MASTER_ADDR") and environ.get("MASTER_PORT"):
-        return f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
-    return None
+        found.append(f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}")
+    return found
 
 
 def _number(environ: Mapping[str, str], names: Iterable[str]) -> int | None:

@@ -8,10 +8,14 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import contract_schema
+import harness
 import pytest
+import slurm
 import sshd
 from harness import Inferior
 from machine import need_module
@@ -77,6 +81,34 @@ def test_ranks_of_machines_that_ssh_reaches(job: Inferior, tmp_path: Path) -> No
     assert sorted(reasons) == ["127.0.0.2", "127.0.0.3"], reasons
     assert "timed out" in reasons["127.0.0.2"]
     assert "Connection refused" in reasons["127.0.0.3"]
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+def test_ranks_of_a_job_of_slurm_s(tmp_path: Path) -> None:
+    """The task that srun started is a launcher of ranks, as ``srun torchrun`` is: it has rank 0's number from Slurm."""
+    with slurm.cluster(tmp_path) as environment:
+        room = {**environment, "GDBEXT_ROOM": "-" * 100}
+        with harness.started("job", "late_sleep", command=["srun", "-n1"], env=room) as job:
+            document = slurm_ranks("1", environment)
+            assert document["job"] == "slurm 1.0"
+            assert [each["pid"] for each in document["reports"]] == job.truth["pids"]["late_sleep"]
+            assert (document["verdict"]["kind"], document["verdict"]["ranks"]) == ("late-rank", "1")
+            assert document["unreached"] == []
+            other_step = slurm_ranks("1.7", environment, status=1)["unreached"]
+            assert [each["reason"] for each in other_step] == ["there is no rank on this machine of job slurm 1.7"]
+            no_job = slurm_ranks("77", environment, status=1)["unreached"]
+            assert [each["where"] for each in no_job] == ["srun"]
+            assert "Invalid job id" in no_job[0]["reason"]
+
+
+def slurm_ranks(job: str, environment: Mapping[str, str], status: int = 0) -> dict[str, Any]:
+    words = ["ranks", "--slurm", job, "--python", sys.executable, "--json"]
+    outcome = harness.run([harness.DISPATCH, *words], env=environment)
+    assert outcome.status == status, outcome
+    document: dict[str, Any] = outcome.document
+    contract_schema.check(document)
+    return document
 
 
 def job_name(pid: int) -> str:

@@ -148,7 +148,7 @@ def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        (("--slurm", "77.0"), ("srun --overlap --jobid=77", "--job '\"'\"'slurm 77.0'\"'\"''")),
+        (("--slurm", "77.0"), ("srun --overlap --jobid=77", "--job '\"'\"'slurm 77.0'\"'\"' |")),
         (("--kubernetes", "app=train", "--namespace", "ml"), ("kubectl -n ml get pods -l app=train", "exec -i POD")),
         (("--hosts", "n[1-9]", "--python", "python3.11"), ("clush --worker ssh -w 'n[1-9]'", "python3.11 -S -m")),
     ],

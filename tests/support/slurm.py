@@ -1,0 +1,115 @@
+"""Slurm's own daemons on the loopback: a cluster of this one machine, for as long as a test needs it.
+
+They have a configuration, state and logs of their own in a folder of the test, no authentication between them (they
+listen on 127.0.0.1 only, and run as the user), and nothing of an installed cluster is read.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+_PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+_PATIENCE = 30.0
+_CONFIGURATION = """\
+ClusterName=gdbext
+SlurmctldHost={host}(127.0.0.1)
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=1 State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=10 State=UP
+SlurmctldPort={controller}
+SlurmdPort={node}
+CommunicationParameters=NoAddrCache,NoInAddrAny,NoCtldInAddrAny
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+KillWait=1
+"""
+
+
+def missing() -> str:
+    """Why no cluster can run here, "" when one can."""
+    programs = ("slurmctld", "slurmd", "srun", "scancel", "squeue", "sinfo")
+    absent = [name for name in programs if shutil.which(name, path=_PLACES) is None]
+    return f"not installed: {', '.join(absent)} (slurmctld, slurmd, slurm-client)" if absent else ""
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
+    """The environment in which srun reaches the cluster. Its jobs end with it."""
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    configuration = folder / "slurm.conf"
+    controller, node = _free_ports(2)
+    host = socket.gethostname().partition(".")[0]
+    configuration.write_text(
+        _CONFIGURATION.format(host=host, folder=folder, user=getpass.getuser(), controller=controller, node=node)
+    )
+    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": _PLACES}
+    daemons: list[subprocess.Popen[bytes]] = []
+    try:
+        daemons += [_start(words, environment, folder) for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D"])]
+        _wait_until(lambda: "idle" in _said(["sinfo", "-h", "-o", "%T"], environment), folder)
+        yield environment
+    finally:
+        _said(["scancel", "--signal=KILL", "--full", f"--user={getpass.getuser()}"], environment)
+        _said(["scancel", f"--user={getpass.getuser()}"], environment)
+        try:
+            _wait_until(lambda: not _said(["squeue", "-h"], environment).strip(), folder)
+        finally:
+            for daemon in reversed(daemons):
+                daemon.terminate()
+                daemon.wait()
+
+
+def _start(words: list[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / f"{words[0]}.output").open("wb") as output:
+        return subprocess.Popen(
+            words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+def _said(words: list[str], environment: Mapping[str, str]) -> str:
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    return done.stdout
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _wait_until(condition: Callable[[], bool], folder: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            logs = [path.read_text()[-1000:] for path in sorted(folder.glob("slurm*.*")) if path.suffix != ".conf"]
+            raise TimeoutError("Slurm does not come to that state: " + "\n".join(logs))
+        time.sleep(0.05)
