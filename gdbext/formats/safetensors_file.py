@@ -5,14 +5,12 @@ https://huggingface.co/docs/safetensors, "Format": eight bytes with the header's
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from gdbext.errors import TargetError
+from gdbext.formats.whole_file import WholeFile, cannot_write
 
 TYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
@@ -36,39 +34,22 @@ class SavedTensor(NamedTuple):
 
 def write(path: str, tensors: Sequence[SavedTensor], metadata: Mapping[str, str]) -> None:
     """Write the file: it is whole, or it is not there. Raises TargetError, and whatever ``data`` raises."""
-    partial = f"{path}.{os.getpid()}.partial"
     try:
-        _write(partial, tensors, metadata)
-        Path(partial).replace(path)
+        with WholeFile(path) as file:
+            _write(file, tensors, metadata)
     except OSError as error:
-        raise TargetError(
-            f"cannot write {path}: {error.strerror}",
-            why="the folder does not exist, belongs to somebody else, or its disk is full",
-            help="name a file in a folder that you may write to, with room for the tensor; nothing was left behind",
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # it has its final name, or was never made
-            Path(partial).unlink()
+        raise cannot_write(path, error) from error
 
 
-def _write(path: str, tensors: Sequence[SavedTensor], metadata: Mapping[str, str]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    with open(descriptor, "wb", buffering=0) as stream:
-        _put(stream.fileno(), header(tensors, metadata))
-        for tensor in tensors:
-            written = 0
-            for piece in tensor.data:
-                _put(stream.fileno(), piece)
-                written += len(piece)
-            if written != tensor.size:
-                raise TargetError(f"{tensor.name} has {written} bytes instead of {tensor.size}")
-        os.fsync(stream.fileno())
-
-
-def _put(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+def _write(file: WholeFile, tensors: Sequence[SavedTensor], metadata: Mapping[str, str]) -> None:
+    file.write(header(tensors, metadata))
+    for tensor in tensors:
+        written = 0
+        for piece in tensor.data:
+            file.write(piece)
+            written += len(piece)
+        if written != tensor.size:
+            raise TargetError(f"{tensor.name} has {written} bytes instead of {tensor.size}")
 
 
 def header(tensors: Sequence[SavedTensor], metadata: Mapping[str, str]) -> bytes:

@@ -50,6 +50,8 @@ class Nesting:
         self.count = 0
         self.names: set[str] = set()
         self.is_full = False
+        self.newest = 0.0
+        """When the last one that was shown began, in microseconds since the trace did."""
         self.unread = 0
         """Dispatches that are left out: operator or keyset could not be read, or not any more."""
 
@@ -91,6 +93,7 @@ class Nesting:
         if self._request.depth and level > self._request.depth:
             return
         self.count += 1
+        self.newest = now
         self._sink.dispatch(dispatch)
         self.is_full = bool(self._request.limit) and self.count >= self._request.limit
 

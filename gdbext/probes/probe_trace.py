@@ -57,6 +57,8 @@ class ProbeTrace:
         self._kept: deque[tuple[float, bytes]] = deque()
         self._kept_bytes = 0
         self._last_dispatch = time.monotonic()
+        self._end = 0.0
+        """When the trace was over, where that was not now, in microseconds since its start."""
 
     def run(self, make_sink: MakeSink, flush: Callable[[], None]) -> Traced:
         """Trace until something ends it; ``flush`` writes what the sink has been given. Raises GdbextError."""
@@ -71,7 +73,7 @@ class ProbeTrace:
         wanted = () if request.everything else [operator.address for operator in operators.all()]
         architecture, pid = session.memory.architecture, session.target.pid
         with DispatchTracer(architecture, pid, chosen, wanted, request.tid) as tracer:
-            sink = make_sink(lambda: (time.monotonic_ns() - tracer.started) / 1e3, pid)
+            sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
             ending = self._watch(tracer, nesting, process)
             left = nesting.open(tracer) if ending.kind is EndingKind.INTERRUPTED else ()
@@ -106,6 +108,7 @@ class ProbeTrace:
         except OSError as error:
             ending = _cannot_write(error)
         if nesting.is_full:
+            self._end = nesting.newest
             return Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
         return ending or Ending(EndingKind.ASKED, "")
 

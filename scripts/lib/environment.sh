@@ -112,6 +112,12 @@ lldb_works() {
   return 1
 }
 
+# In which the pages are tried (113 MB to fetch); nothing else needs it.
+ensure_chromium() {
+  have chromium || system_packages chromium chromium chromium chromium chromium ||
+    say "no Chromium: the tests of pages are skipped, and fail where CI=true"
+}
+
 # What one test of the remote protocol needs; nothing else does.
 ensure_gdbserver() {
   have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true

@@ -112,6 +112,7 @@ NEEDS: dict[str, Callable[..., str]] = {
     "torch": _no_torch,
     "gdb": lambda: _no_program("gdb"),
     "lldb": _no_lldb,
+    "chromium": lambda: _no_program("chromium"),
     "compiler": lambda: _no_program(*COMPILER_TOOLS),
     "pythons": _no_pythons,
     "slurm": _no_slurm,

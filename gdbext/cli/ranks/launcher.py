@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from gdbext.cli.ranks import options as command_line
 from gdbext.cli.ranks import sources
 from gdbext.commands.options import HelpRequested
 from gdbext.commands.registry import Outcome
-from gdbext.errors import TargetError
 from gdbext.jobs.judge import judge
 from gdbext.jobs.merge import Rows
 from gdbext.model.job.job_report import JobReport
@@ -60,7 +58,6 @@ def _write_files(report: JobReport, options: argparse.Namespace) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TargetError(f"cannot write {path}: {error.strerror}") from error
+    from gdbext.formats.whole_file import write
+
+    write(path, text.encode())

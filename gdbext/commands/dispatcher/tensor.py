@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import make_report
-from gdbext.errors import UsageError
+from gdbext.errors import GdbextError, UsageError
 from gdbext.model.sections.tensor_section import TensorSection
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ min, max, mean and std; infinities do. In JSON they are the strings "NaN", "Infi
 another name, so that FILE is whole or not there. Quantised tensors are saved as the integers that they store, sparse
 ones as their parts; complex128 and complex32, which the format lacks, with both parts as last dimension.
 
+--html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
+a heat map of at most 256 x 256 cells, of a larger one every n-th row and column.
+
 Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger and its Python has numpy
 (GDBEXT_PYTHON=python scripts/dispatch --debugger none …), and some minutes without numpy, with progress on standard
 error. Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
@@ -44,6 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--py", metavar="NAME", help="a Python variable, with attributes and indices")
     parser.add_argument("--thread", metavar="TID|N", help="whose variables (default: the selected thread)")
     parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
+    parser.add_argument("--html", metavar="FILE", help="write a page: a slice as a heat map, the histogram")
+    parser.add_argument(
+        "--slice", metavar="I,J…", type=indices, default=(), help="which slice: of all dimensions but the last two"
+    )
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
@@ -60,7 +67,34 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         from gdbext.inspection.tensors.tensor_saving import save
 
         section = replace(section, saved=save(TensorReporter(session, _Progress("saved")), section, args.save))
+    if args.html:
+        section = _with_page(reporter, section, args.html, args.slice)
     return make_report(session, args, NAME, "tensor", sections=(section,))
+
+
+def indices(words: str) -> tuple[int, ...]:
+    """``3,0``. Raises ArgumentTypeError."""
+    try:
+        return tuple(int(word) for word in words.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
+
+
+def _with_page(reporter: TensorReporter, section: TensorSection, path: str, index: tuple[int, ...]) -> TensorSection:
+    """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
+    from gdbext.formats import whole_file
+    from gdbext.render.html import tensor_page
+    from gdbext.torch.tensors.slices import read_slice
+
+    part, reason = None, ""
+    try:
+        part = read_slice(reporter.contents(reporter.facts(section.address)), index)
+    except UsageError:
+        raise
+    except GdbextError as error:
+        reason = error.what
+    whole_file.write(path, tensor_page.render(section, part, reason).encode())
+    return replace(section, page=path)
 
 
 def _chosen(session: Session, reporter: TensorReporter, args: argparse.Namespace) -> int:

@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=int, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
     )
+    parser.add_argument("--html", metavar="FILE", help="also write the last report as a page, which needs nothing else")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows to show (default 40)")
 
 
@@ -71,7 +72,21 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         )
     operators = chosen(session.dispatcher, args.op)
     with DispatchMeter(session, process, operators, args.by == "line") as meter, LateInterrupt() as interrupt:
-        return _Top(session, args, host, meter).run(interrupt)
+        report = _Top(session, args, host, meter).run(interrupt)
+    return _with_page(report, args.html) if args.html else report
+
+
+def _with_page(report: Report, path: str) -> Report:
+    """Raises TargetError."""
+    from dataclasses import replace
+
+    from gdbext.formats import whole_file
+    from gdbext.model.sections.top_section import TopSection
+    from gdbext.render.html import top_page
+
+    section = report.section(TopSection)
+    whole_file.write(path, top_page.render(section, report.target).encode())
+    return report._replace(sections=(replace(section, page=path),))
 
 
 class _Top:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.commands.options import positive
 from gdbext.commands.reporting import make_report
-from gdbext.errors import TargetError, UsageError
+from gdbext.errors import UsageError
 from gdbext.inspection.threads.thread_choice import find_thread
-from gdbext.live.host import write
 from gdbext.live.trace.trace_request import TraceRequest
 from gdbext.live.trace.tracing import Traced, Tracing
 from gdbext.model.sections.trace_section import TraceSection
+from gdbext.render.trace_output import TraceOutput, shows_time
 from gdbext.targets.live.running_process import RunningProcess
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
-    from gdbext.live.trace.sink import Sink
     from gdbext.model.report import Report
-    from gdbext.render.text.trace_text import Batch
 
 NAME = "dispatch-trace"
 ENGINES = (PROBES, BREAKPOINTS) = ("probes", "breakpoints")
@@ -47,9 +45,9 @@ or when nothing was dispatched for a while (--hung-after S).
 all breakpoints away; the process is stopped then (scripts/dispatch lets it go on). A stop takes about 0.2 ms (0.4 ms
 when gdb has read torch's symbols; through LLDB five times as much). There is one for each call and one for each
 redispatch of a named operator; all other operators run at full speed. --verbose has six or more for each dispatch,
---output FILE.json four. --all stops once for each call of any operator: forward and backward of a small model take 64
-times as long (118 calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the redispatches
-of all operators together are 3,101 functions.
+--output FILE.json or FILE.html four. --all stops once for each call of any operator: forward and backward of a small
+model take 64 times as long (118 calls, 0.35 ms become 22 ms), a torch.mm of 1 us 200 times. It shows calls only: the
+redispatches of all operators together are 3,101 functions.
 """
 
 
@@ -61,7 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="every step: entry, lookup, kernel, boxing, meta/impl functions, returns"
     )
-    parser.add_argument("--output", metavar="FILE", help="to FILE: .json a Chrome trace, .jsonl JSON lines, else text")
+    parser.add_argument(
+        "--output", metavar="FILE",
+        help="to FILE: .html a page with a timeline, .json a Chrome trace, .jsonl JSON lines, else text",
+    )  # fmt: skip
     parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N dispatches")
     parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
     parser.add_argument("--thread", metavar="TID|N", help="this thread only")
@@ -121,16 +122,13 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         )
     control = host.run_control(session)
     tid = find_thread(session.target, args.thread).tid if args.thread is not None else None
-    chrome = bool(args.output) and args.output.endswith(".json")
     request = TraceRequest(
-        args.op, args.all, args.verbose, chrome, args.boxed, args.limit, args.depth, tid, args.since
+        args.op, args.all, args.verbose, shows_time(args.output), args.boxed, args.limit, args.depth, tid, args.since
     )  # fmt: skip
-    output = _Output(args, host.output)
-    try:
+    with TraceOutput(args.output, args.verbose, args.json, host.output) as output:
         with host.running(NAME):
             traced = Tracing(session, control, request, output.notify).run(output.sink)
-    finally:
-        output.close()
+        output.finish(traced.ending)
     host.lets_finish = traced.ending.kind.is_by_command
     section = TraceSection(
         traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes,
@@ -147,12 +145,10 @@ def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, 
     request = TraceRequest(
         args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since
     )
-    output = _Output(args, host.output)
-    try:
+    with TraceOutput(args.output, args.verbose, args.json, host.output) as output:
         trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify)
         traced = trace.run(output.batches, output.flush)
-    finally:
-        output.close()
+        output.finish(traced.ending)
     section = TraceSection(
         traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
         output.events, PROBES, traced.lost,
@@ -171,71 +167,3 @@ def _running_thread(process: RunningProcess, word: str) -> int:
 
 def _report(session: Session, args: argparse.Namespace, traced: Traced, section: TraceSection) -> Report:
     return make_report(session, args, NAME, "trace", sections=(section,), target=traced.target, ending=traced.ending)
-
-
-class _Output:
-    """The file, the terminal, or (with --json and no file) the events for the document."""
-
-    def __init__(self, args: argparse.Namespace, standard_output: int) -> None:
-        self._path: str | None = args.output
-        self._verbose: bool = args.verbose
-        self._quiet: bool = args.json
-        self._events: list[Mapping[str, object]] | None = [] if args.json and not args.output else None
-        self._batch: Batch | None = None
-        self._standard_output = standard_output
-        self._descriptor = standard_output if self._path is None else open_output(self._path)
-
-    def sink(self, now: Callable[[], float], pid: int) -> Sink:
-        """What the trace goes to."""
-        from gdbext.render.text.trace_text import Writer
-
-        return self._sink(Writer(self._descriptor), now, pid)
-
-    def batches(self, now: Callable[[], float], pid: int) -> Sink:
-        """The same, for dispatches that come many at a time: written when flush() is called."""
-        from gdbext.render.text.trace_text import Batch
-
-        self._batch = Batch(self._descriptor)
-        return self._sink(self._batch, now, pid)
-
-    def flush(self) -> None:
-        """Write what batches() has kept. Raises OSError."""
-        if self._batch is not None:
-            self._batch.flush()
-
-    def _sink(self, write: Callable[[bytes], None], now: Callable[[], float], pid: int) -> Sink:
-        from gdbext.render.json.trace_events import JsonTrace, json_lines
-        from gdbext.render.text.trace_text import TextTrace
-
-        if self._events is not None:
-            return JsonTrace(self._events.append)
-        if self._path is not None and self._path.endswith(".json"):
-            from gdbext.render.json.chrome_trace import ChromeTrace
-
-            return ChromeTrace(write, pid, now)
-        if self._path is not None and self._path.endswith(".jsonl"):
-            return JsonTrace(json_lines(write))
-        return TextTrace(write, self._verbose)
-
-    def notify(self, text: str) -> None:
-        """Tell something at once, where people look; with --json it is in the document's notes."""
-        if not self._quiet:
-            write(self._standard_output, f"note: {text}\n")
-
-    @property
-    def events(self) -> tuple[Mapping[str, object], ...] | None:
-        """Those for the document, None where they went elsewhere."""
-        return None if self._events is None else tuple(self._events)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._path is not None:
-            os.close(self._descriptor)
-
-
-def open_output(path: str) -> int:
-    """A descriptor of the file, emptied. Raises TargetError."""
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise TargetError(f"cannot write to {path}: {error.strerror}", help="name another --output") from error

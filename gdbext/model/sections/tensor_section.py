@@ -53,4 +53,6 @@ class TensorSection(Section):
     """Nested as ``tolist()`` gives them, where there are at most 64; complex ones as complex."""
     saved: str | None = None
     """The file that was written."""
+    page: str | None = None
+    """The file of --html."""
     problems: tuple[str, ...] = ()

@@ -45,3 +45,5 @@ class TopSection(Section):
     rows: tuple[TopRow, ...]
     more: int = 0
     """Rows that are left out."""
+    page: str | None = None
+    """The file of --html."""

@@ -1,1 +1,1 @@
-"""Reports as pages that need nothing but a browser."""
+"""Reports as pages: each one file that needs nothing else, no network and no server."""

@@ -1,56 +1,45 @@
-"""The report on a job as one page, without scripts and without anything from elsewhere."""
+"""The report on a job as a page, without scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape as html_escape
 
 from gdbext.jobs.tree import chains
 from gdbext.model.job.job_report import CollectiveMatch, JobReport
 from gdbext.model.job.rank_report import GroupState, RankReport
 from gdbext.model.rank_set import fold
-from gdbext.render.text.style import escape
+from gdbext.render.html.page import Page, text
 
-_STYLE = """\
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
-h1 { font-size: 1.25em; } h2 { font-size: 1.05em; margin-top: 1.6em; }
-table { border-collapse: collapse; } td, th { padding: .2em .7em; border: 1px solid #ccc; text-align: left; }
-code, .frames { font: 13px/1.4 ui-monospace, monospace; }
-.odd { background: #fff0ee; } .ranks { color: #06c; } .branch { margin-left: 1.5em; }
-details { margin: .3em 0; } summary { cursor: pointer; }
-"""
 _ROWS = 2000
 """Rows of the table of ranks; a browser shows no more in reasonable time."""
 
 
 def render(report: JobReport) -> str:
     """The page, ending in a newline."""
-    return "\n".join(_page(report)) + "\n"
+    title = f"{report.verdict.kind}: {report.job or 'job'}"
+    return Page(title).whole(_body(report))
 
 
-def _page(report: JobReport) -> Iterator[str]:
-    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-    yield f"<title>{_text(report.verdict.kind)}: {_text(report.job or 'job')}</title><style>{_STYLE}</style></head>"
-    yield f"<body><h1>{_text(report.verdict.kind)}</h1><p>{_text(report.verdict.summary)}</p>"
-    yield from (f"<p>Note: {_text(note)}</p>" for note in report.notes)
-    yield from (f"<p>Not reached: {_text(each.where)}: {_text(each.reason)}</p>" for each in report.unreached)
+def _body(report: JobReport) -> Iterator[str]:
+    yield f"<h1>{text(report.verdict.kind)}</h1><p>{text(report.verdict.summary)}</p>"
+    yield from (f"<p>Note: {text(note)}</p>" for note in report.notes)
+    yield from (f"<p>Not reached: {text(each.where)}: {text(each.reason)}</p>" for each in report.unreached)
     yield "<h2>The odd ones</h2>"
     for each in report.odd:
-        frames = "<br>".join(_text(frame) for frame in each.path)
-        yield f"<details open><summary>{_text(each.label)}: {_text(each.summary)}</summary>"
+        frames = "<br>".join(text(frame) for frame in each.path)
+        yield f"<details open><summary>{text(each.label)}: {text(each.summary)}</summary>"
         yield f'<div class="frames">{frames}</div></details>'
     yield from _collectives(report.collectives)
     yield "<h2>Where they are</h2>"
     yield from _tree(report)
     yield from _table(report)
-    yield "</body></html>"
 
 
 def _collectives(matches: Sequence[CollectiveMatch]) -> Iterator[str]:
     yield "<h2>Collectives</h2><table><tr><th>group<th>number<th>state<th>issued<th>pending<th>never enqueued</tr>"
     for match in matches:
-        issued = "<br>".join(f"{_ranks(each.ranks)} {_text(each.text)}" for each in match.variants)
-        yield f"<tr><td>{_text(match.group)}<td>#{match.seq}<td>{match.state.value}<td>{issued}"
+        issued = "<br>".join(f"{_ranks(each.ranks)} {text(each.text)}" for each in match.variants)
+        yield f"<tr><td>{text(match.group)}<td>#{match.seq}<td>{match.state.value}<td>{issued}"
         yield f"<td>{_ranks(match.waiting)}<td>{_ranks(match.never)}</tr>"
     yield "</table>"
 
@@ -65,8 +54,8 @@ def _tree(report: JobReport) -> Iterator[str]:
             yield "</div></details>"
         mark = ' class="odd"' if odd and set(node.ranks) <= odd else ""
         unknown = f" and {node.unranked} of unknown rank" if node.unranked else ""
-        yield f"<details open{mark}><summary>{_ranks(node.ranks)}{unknown} <code>{_text(frames[-1])}</code></summary>"
-        yield f'<div class="branch"><div class="frames">{"<br>".join(_text(frame) for frame in frames)}</div>'
+        yield f"<details open{mark}><summary>{_ranks(node.ranks)}{unknown} <code>{text(frames[-1])}</code></summary>"
+        yield f'<div class="branch"><div class="frames">{"<br>".join(text(frame) for frame in frames)}</div>'
         depths.append(depth)
     yield from ("</div></details>" for _ in depths)
 
@@ -74,7 +63,7 @@ def _tree(report: JobReport) -> Iterator[str]:
 def _table(report: JobReport) -> Iterator[str]:
     """Ranks × the last numbers of their groups."""
     names = list(dict.fromkeys(group.label for each in report.reports for group in each.groups))[:12]
-    heads = "".join(f"<th>{_text(name)}" for name in names)
+    heads = "".join(f"<th>{text(name)}" for name in names)
     yield f"<h2>Ranks</h2><table><tr><th>rank<th>host<th>pid<th>verdict{heads}</tr>"
     blamed = set(report.verdict.ranks)
     for each in report.reports[:_ROWS]:
@@ -89,7 +78,7 @@ def _row(report: RankReport, names: Sequence[str], is_odd: bool) -> str:
     cells = "".join(f"<td>{_counts(groups.get(name))}" for name in names)
     rank = "?" if report.rank is None else report.rank
     mark = ' class="odd"' if is_odd else ""
-    return f"<tr{mark}><td>{rank}<td>{_text(report.host or '?')}<td>{report.pid}<td>{_text(report.kind)}{cells}</tr>"
+    return f"<tr{mark}><td>{rank}<td>{text(report.host or '?')}<td>{report.pid}<td>{text(report.kind)}{cells}</tr>"
 
 
 def _counts(group: GroupState | None) -> str:
@@ -100,7 +89,3 @@ def _counts(group: GroupState | None) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f'<span class="ranks">{fold(ranks)}</span>'
-
-
-def _text(text: str) -> str:
-    return html_escape(escape(text))

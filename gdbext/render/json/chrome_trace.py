@@ -7,10 +7,11 @@ outermost dispatch has ended, in order of entry.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gdbext.model.dispatch.traced_dispatch import TracedDispatch
+from gdbext.render.thread_batches import ThreadBatches
 
 
 class ChromeTrace:
@@ -20,7 +21,7 @@ class ChromeTrace:
         self._write = write
         self._pid = pid
         self._now = now
-        self._pending: dict[int, list[TracedDispatch]] = {}
+        self._batches = ThreadBatches(self._put)
         self._first = True
         self._opened = False
 
@@ -30,21 +31,18 @@ class ChromeTrace:
     def dispatch(self, dispatch: TracedDispatch) -> None:
         """Kept until the thread's outermost dispatch has ended."""
         self._open()
-        self._pending.setdefault(dispatch.tid, []).append(dispatch)
+        self._batches.add(dispatch)
 
     def step(self, dispatch: TracedDispatch, word: str, text: str) -> None:
         """The kernel's times are kept in the dispatch."""
 
     def ended(self, dispatch: TracedDispatch) -> None:
         """Write what is complete."""
-        pending = self._pending.get(dispatch.tid)
-        if pending and pending[0] is dispatch:
-            self._flush(dispatch.tid)
+        self._batches.ended(dispatch)
 
     def close(self) -> None:
         """Write the rest; what is still open ends with the trace."""
-        for tid in list(self._pending):
-            self._flush(tid)
+        self._batches.close()
         self._open()
         self._write(b"\n]}\n")
 
@@ -53,9 +51,9 @@ class ChromeTrace:
             self._opened = True
             self._write(b'{"displayTimeUnit": "ms", "traceEvents": [')
 
-    def _flush(self, tid: int) -> None:
+    def _put(self, dispatches: Sequence[TracedDispatch]) -> None:
         now = self._now()
-        for dispatch in self._pending.pop(tid):
+        for dispatch in dispatches:
             for event in events_of(dispatch, self._pid, now):
                 self._write((b"\n" if self._first else b",\n") + json.dumps(event).encode())
                 self._first = False

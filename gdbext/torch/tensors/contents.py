@@ -96,6 +96,11 @@ class Contents:
             module = numpy()
             self._numbers = NumpyNumbers(module, self._element) if module is not None else None
 
+    def of(self, geometry: Geometry, cut: Callable[[Quantization], Quantization]) -> Contents:
+        """A part of the elements; ``cut`` gives what quantises them."""
+        how = cut(self._quantization) if self._quantization is not None else None
+        return Contents(self._read, geometry, how, self._conjugate, self._negative)
+
     # --- reading ---------------------------------------------------------------------------------
 
     def _raw(self, piece: Piece) -> bytes:

@@ -57,7 +57,7 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(_descriptor: int, _data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gdbext.formats.safetensors_file.os.write", full)
+    monkeypatch.setattr("gdbext.formats.whole_file.os.write", full)
     with pytest.raises(TargetError, match="No space left") as caught:
         write(str(tmp_path / "x"), [SavedTensor("a", "float32", (6,), 24, [FLOATS])], {})
     assert caught.value.help

@@ -20,7 +20,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     """What it is, how it is stored, what is in it."""
     tensor = report.section(TensorSection)
     yield style(f"{escape(tensor.label)}: {headline(tensor)}", "bold")
-    yield from (f"{_INDENT}{title:<14}{escape(text)}" for title, text in _fields(tensor) if text)
+    yield from (f"{_INDENT}{title:<14}{escape(text)}" for title, text in fields(tensor) if text)
     for title, parts in (("wraps", tensor.wraps), ("made of", tensor.parts)):
         yield from _parts(title, parts)
     yield from (f"{_INDENT}{escape(note)}" for note in tensor.notes)
@@ -31,6 +31,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield from (f"{_INDENT * 2}{line}" for line in value_lines(tensor.values))
     if tensor.saved:
         yield f"saved to {escape(tensor.saved)}"
+    if tensor.page:
+        yield f"page: {escape(tensor.page)}"
     yield from (style(f"{_INDENT}unknown: {escape(problem)}", "yellow") for problem in tensor.problems)
 
 
@@ -40,7 +42,8 @@ def headline(tensor: TensorSection) -> str:
     return f"{short_name(tensor.dtype)}[{sizes}] {tensor.device or ''}".rstrip()
 
 
-def _fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
+def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
+    """What it is: titles and texts, "" for what does not apply."""
     python = f", Python {tensor.python_type}" if tensor.python_type else ""
     yield "object", f"{tensor.implementation} at {tensor.address:#x}{python}"
     yield "dtype", f"torch.{tensor.dtype}"

@@ -12,25 +12,45 @@ _NAMES = ("count", "rate/s", "event", "operator", "key", "kernel", "thread", "li
 """Headings; the last column marks what is odd."""
 
 
+NOTHING = "Nothing was dispatched: is it hung? dispatch-diagnose"
+
+
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the rows."""
     top = report.section(TopSection)
-    rate = top.total / top.seconds if top.seconds else 0.0
-    yield style(f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {top.places} probes", "bold")
+    yield style(headline(top), "bold")
     if top.lost:
-        yield style(f"{top.lost} more were not counted: too many combinations of operator, keyset and thread", "yellow")
+        yield style(lost(top), "yellow")
     if not top.rows:
-        yield "Nothing was dispatched: is it hung? dispatch-diagnose"
+        yield NOTHING
         return
     yield ""
-    shown = _columns(top.rows)
-    table = [_only(_NAMES, shown), *(_only(_cells(row), shown) for row in top.rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    for number, line in enumerate(table):
+    lines = [tuple(escape(cell) for cell in line) for line in table(top.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for number, line in enumerate(lines):
         text = "  ".join(_aligned(cell, width, column) for column, (cell, width) in enumerate(zip(line, widths)))
         yield style(text.rstrip(), "bold") if number == 0 else text.rstrip()
     if top.more:
         yield f"… and {top.more} more rows: --limit"
+    if top.page:
+        yield f"page: {escape(top.page)}"
+
+
+def headline(top: TopSection) -> str:
+    """How much, in how long."""
+    rate = top.total / top.seconds if top.seconds else 0.0
+    return f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {top.places} probes"
+
+
+def lost(top: TopSection) -> str:
+    """What the rows do not have."""
+    return f"{top.lost} more were not counted: too many combinations of operator, keyset and thread"
+
+
+def table(rows: tuple[TopRow, ...]) -> list[tuple[str, ...]]:
+    """Headings, then the rows, in the columns that this grouping has; as they are in the target."""
+    shown = _columns(rows)
+    return [_only(_NAMES, shown), *(_only(_cells(row), shown) for row in rows)]
 
 
 def _columns(rows: tuple[TopRow, ...]) -> tuple[bool, ...]:
@@ -52,11 +72,10 @@ def _only(cells: tuple[str, ...], shown: tuple[bool, ...]) -> tuple[str, ...]:
 def _cells(row: TopRow) -> tuple[str, ...]:
     operator = f"{row.op}.{row.overload}" if row.overload else row.op or "?"
     thread = f"{row.thread} (tid {row.tid})" if row.thread else f"tid {row.tid}"
-    cells = (
+    return (
         str(row.count), f"{row.rate:.1f}", row.event or "?", operator, row.key or "?", row.kernel or "?", thread,
         row.line or "(not from Python)", row.mark,
     )  # fmt: skip
-    return tuple(escape(cell) for cell in cells)
 
 
 def _aligned(cell: str, width: int, column: int) -> str:

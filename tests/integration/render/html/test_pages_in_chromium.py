@@ -1,0 +1,72 @@
+"""The pages in a browser: they load without an error, are drawn, and can be searched, zoomed and sorted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import chromium
+import made_pages
+import pytest
+
+pytestmark = pytest.mark.chromium
+
+USE = """<script>
+const canvas = document.getElementById("timeline"), box = canvas.getBoundingClientRect();
+const pointer = (kind, x, y) => canvas.dispatchEvent(
+  new PointerEvent(kind, { clientX: x, clientY: y, pointerId: 1, bubbles: true }));
+canvas.setPointerCapture = () => {};
+for (let step = 0; step < 5; step++)
+  canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -300, clientX: box.left + 1, clientY: box.top + 40 }));
+pointer("pointermove", box.left + 5, box.top + 40);
+const tip = document.getElementById("tip").textContent;
+pointer("pointerdown", box.left + 5, box.top + 40); pointer("pointerup", box.left + 5, box.top + 40);
+const colors = new Set(canvas.getContext("2d").getImageData(0, 30, canvas.width, 60).data).size;
+document.querySelector("th:nth-child(2)").click(); document.querySelector("th:nth-child(2)").click();
+const sorted = [...document.querySelectorAll("tbody tr")].map(row => row.cells[1].textContent).join(" ");
+document.body.insertAdjacentHTML("beforeend", "<pre id=seen></pre>");
+document.getElementById("seen").textContent = [tip, colors, sorted].join("|");
+</script>"""
+
+
+def saved(folder: Path, name: str, more: str = "") -> Path:
+    page = made_pages.PAGES[name]()
+    if more:  # a page lets no other script run than its own
+        page = re.sub("<meta http-equiv=[^>]*>", "", page).replace("</body>", f"{more}</body>")
+    path = folder / f"{name}.html"
+    path.write_text(page)
+    return path
+
+
+@pytest.mark.parametrize("name", ["top", "tensor", "ranks"])
+def test_a_page_says_nothing_on_the_console(name: str, tmp_path: Path) -> None:
+    loaded = chromium.load(saved(tmp_path, name))
+    assert loaded.console == []
+    if name == "tensor":
+        assert loaded.text("legend") == "white to colour: 0 to ±2; 1 NaN; 1 Infinity; 1 -Infinity"
+        assert re.search(r'<canvas class="heat" id="heat" width="\d+" height="\d+"', loaded.dom)
+
+
+def test_an_address_says_what_to_search_and_show(tmp_path: Path) -> None:
+    loaded = chromium.load(saved(tmp_path, "timeline"), "#from=0&to=20&search=wrapper_cpu")
+    assert loaded.console == []
+    assert loaded.text("found") == "2 of 5 dispatches"
+
+
+def test_a_timeline_is_used(tmp_path: Path) -> None:
+    loaded = chromium.load(saved(tmp_path, "timeline", USE))
+    assert loaded.console == []
+    tip, colors, order = loaded.text("seen").split("|")
+    assert "[call] aten::mm" in tip
+    assert "AutogradCPU" in tip
+    assert int(colors) > 5, "nothing is drawn"
+    assert order == "5.0 11.0 150.0"
+    assert ">[call] aten::mm</dd>" in loaded.dom
+
+
+def test_a_script_that_is_not_ours_does_not_run(tmp_path: Path) -> None:
+    page = saved(tmp_path, "top")
+    page.write_text(page.read_text().replace("</body>", "<script>document.title = 'taken'</script></body>"))
+    loaded = chromium.load(page)
+    assert "<title>taken" not in loaded.dom
+    assert any("Content Security Policy" in message for message in loaded.console)
