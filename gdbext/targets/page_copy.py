@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gdbext.targets.system.linux import PAGE_SIZE
 
@@ -35,6 +35,10 @@ class PageCopy:
             return None
         return b"".join(page for page in found if page is not None)[offset : offset + size]
 
+    def is_part_of(self, other: PageCopy) -> bool:
+        """All pages of this copy are in the other one, with the same contents."""
+        return all(bytes(page) == other.page(number) for number, page in self._pages.items())
+
     def over(self, address: int, data: bytes) -> bytes:
         """``data``, read at ``address``, with the copy in place of what was copied of it."""
         first, last = address // PAGE_SIZE, (address + len(data) - 1) // PAGE_SIZE
@@ -48,6 +52,18 @@ class PageCopy:
             start = number * PAGE_SIZE
             mixed[low - address : high - address] = self._pages[number][low - start : high - start]
         return bytes(mixed)
+
+
+def pages_of(address: int, size: int) -> range:
+    """The numbers of the pages that ``size`` bytes at ``address`` lie in."""
+    return range(address // PAGE_SIZE, -(-(address + size) // PAGE_SIZE))
+
+
+def parts(address: int, size: int, pages: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Start and end of the pieces of ``size`` bytes at ``address`` that lie in some pages."""
+    for number in pages_of(address, size):
+        if number in pages:
+            yield max(number * PAGE_SIZE, address), min((number + 1) * PAGE_SIZE, address + size)
 
 
 def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:

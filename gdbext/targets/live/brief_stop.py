@@ -2,9 +2,11 @@
 
 Whatever takes long (symbols, layouts, call frame information) happens while the process runs. Memory is that of the
 copy where there is one; the rest is read when it is wanted. A process that hangs does not change meanwhile, and its
-threads' places in /proc prove that. Where threads have moved, ``again`` stops the process once more and copies with the
-stacks all that the first look wanted to know. The second look may come to other memory than the first one; where a
-thread is then said to wait for ever that has moved (``ran_on``), ``again`` goes on until a look needs its copy alone.
+threads' places in /proc prove that. Where threads seem to have moved it is stopped once more, and all that was wanted
+of its memory is copied with the stacks. If nothing has changed, the threads only took their time to fall asleep again,
+and what was read holds. Else ``again`` goes on with that later stop. The second look may come to other memory than the
+first one; where a thread is then said to wait for ever that has moved (``ran_on``), this goes on until the copy is
+enough.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gdbext.arch import registry
 from gdbext.errors import MemoryFault, TargetError, TargetGone
-from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
+from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.live import proc_checks
 from gdbext.targets.live.local_process import LocalProcess
-from gdbext.targets.live.proc_reads import read_memory, thread_name
-from gdbext.targets.live.thread_motion import Place, place_of, turns_of
-from gdbext.targets.page_copy import PageCopy, ranges
+from gdbext.targets.live.proc_reads import read_memory
+from gdbext.targets.live.stop_copy import CopiedThread, StopCopy
+from gdbext.targets.page_copy import PageCopy, pages_of, parts, ranges
 from gdbext.targets.system import linux
 
 _RED_ZONE = 256
@@ -32,8 +34,8 @@ _STACKS_SIZE = 32 << 20
 _STACK_LEAST = 64 << 10
 _LOGGED_READ = 1 << 17
 """Larger reads are whole tables, which a second look reads again by itself."""
-_AGAIN_PAGES = 4096
-"""Pages besides the stacks that a second look copies, at most."""
+_WANTED_PAGES = 4096
+"""Pages besides the stacks that a later stop copies, at most."""
 _HIGHEST_PRIORITY = -20
 _SETTLING_SECONDS = 0.001
 """What it takes a thread to go back to sleep in the system call that the stop interrupted; on a busy machine longer, so
@@ -41,42 +43,6 @@ that each further stop is given four times as long."""
 _STOPS = 2
 _STOPS_IN_DOUBT = 5
 """How often the process is stopped at most, and where a thread that is said to wait for ever has moved each time."""
-
-
-class CopiedThread(Thread):
-    """A thread as it was at the stop."""
-
-    def __init__(self, pid: int, thread: Thread) -> None:
-        """Raises TargetGone: it has ended."""
-        self.tid = thread.tid
-        self.number = thread.number
-        self.signal: Signal | None = None
-        self._pid = pid
-        self._state = thread.kernel_state
-        self._registers: Mapping[str, int] | TargetError
-        try:
-            self._registers = thread.registers()
-            self.signal = thread.signal
-        except TargetGone:
-            raise
-        except TargetError as error:
-            self._registers = error
-
-    @property
-    def name(self) -> str | None:  # type: ignore[override]
-        """comm, read when asked for."""
-        return thread_name(self._pid, self.tid)
-
-    @property
-    def kernel_state(self) -> str | None:
-        """The state just before the stop."""
-        return self._state
-
-    def registers(self) -> Mapping[str, int]:
-        """As they were at the stop. Raises TargetError: the thread could not be stopped."""
-        if isinstance(self._registers, TargetError):
-            raise self._registers
-        return self._registers
 
 
 class BriefStop(LocalProcess):
@@ -96,14 +62,12 @@ class BriefStop(LocalProcess):
         self._stop = stop
         self._let_go = let_go
         self._held: Target | None = None
-        self._threads: list[CopiedThread] | None = None
-        self._selected = 0
-        self._copy = PageCopy()
-        self._places: dict[int, Place] = {}
+        self._copy: StopCopy | None = None
+        self._next: StopCopy | None = None
         self._moved: tuple[int, ...] | None = None
-        self._wanted: set[tuple[int, int]] = set()
-        self._wanted_before: set[int] = set()
-        self._in_doubt = False
+        self._wanted: dict[tuple[int, int], bytes] = {}
+        self._wanted_pages: set[int] = set()
+        self._changing = False
         self._paused = 0.0
         self._stops = 0
         self._actions: list[Callable[[], None]] = []
@@ -120,19 +84,19 @@ class BriefStop(LocalProcess):
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes: as they were at the stop where they were copied, else as they are now. Raises
         MemoryFault, TargetGone."""
-        copied = self._copy.read(address, size)
+        copied = self._copy.memory.read(address, size) if self._copy is not None else None
         if copied is not None:
             return copied
         if self._memory < 0:
             raise TargetError(f"process {self.pid} has been let go already")
         found = read_memory(self._memory, self.pid, address, size)
         if size <= _LOGGED_READ:
-            self._wanted.add((address, size))
-        return self._copy.over(address, found)
+            self._wanted[address, size] = found
+        return self._copy.memory.over(address, found) if self._copy is not None else found
 
     def copied_page(self, number: int) -> bytes | None:
         """A page that was copied at the stop."""
-        return self._copy.page(number)
+        return self._copy.memory.page(number) if self._copy is not None else None
 
     def sample(self, address: int, size: int) -> bytes:
         """As it is now: what is compared with a file does not change."""
@@ -140,12 +104,12 @@ class BriefStop(LocalProcess):
 
     def threads(self) -> Sequence[Thread]:
         """All threads, as they were at the stop, which the first call makes."""
-        return self._stopped_threads()
+        return self._copied().threads
 
     def selected_thread(self) -> Thread | None:
         """The debugger's; without one the main thread."""
-        threads = self._stopped_threads()
-        return next((each for each in threads if each.tid == self._selected), next(iter(threads), None))
+        copy = self._copied()
+        return next((each for each in copy.threads if each.tid == copy.selected), next(iter(copy.threads), None))
 
     def close(self) -> None:
         """Let go what is still held; idempotent."""
@@ -159,69 +123,65 @@ class BriefStop(LocalProcess):
     def moved(self) -> Sequence[int]:
         """Threads that ran on since the stop, as far as something besides the copy was read; found once for a stop."""
         if self._moved is None:
-            self._moved = tuple(self._find_moved())
+            self._moved = self._find_moved()
         return self._moved
 
     def ran_on(self, tid: int) -> bool:
         """The thread ran on since the stop, or began after it, and something was read besides the copy."""
-        if self._held is not None or not self._reads_changing():
+        if self._copy is None or not self._may_be_mixed():
             return False
-        thread = next((each for each in self._threads or () if each.tid == tid), None)
-        place = place_of(self.pid, tid)
-        ran = bool(place.call) if thread is None else self._has_moved(thread, place)
-        self._in_doubt |= ran
-        return ran
+        moved = self._copy.has_moved(tid, self.architecture, self._code)
+        return moved and not self._is_confirmed(_STOPS_IN_DOUBT)
 
     def again(self) -> bool:
-        """Stop the process once more, if threads have moved since the last stop, and copy all that was read so far."""
-        if self._memory < 0 or not 0 < self._stops < (_STOPS_IN_DOUBT if self._in_doubt else _STOPS):
+        """Go on with a later stop, if threads have moved since the last one; all that was read so far is copied."""
+        self.moved()
+        if self._next is None:
             return False
-        if not (self._in_doubt or self.moved()):
-            return False
-        self._maps = None
-        self._wanted_before.update(self._pages_wanted())
-        self._take(sorted(self._wanted_before))
+        self._adopt(self._next)
         return True
 
-    def _find_moved(self) -> Iterator[int]:
-        if self._held is not None or not self._reads_changing():
-            return
-        for thread in self._threads or ():
-            if self._has_moved(thread, place_of(self.pid, thread.tid)):
-                yield thread.tid
+    def _find_moved(self) -> tuple[int, ...]:
+        copy = self._copy
+        if copy is None or not self._may_be_mixed():
+            return ()
+        moved = tuple(each.tid for each in copy.threads if copy.has_moved(each.tid, self.architecture, self._code))
+        return () if moved and self._is_confirmed(_STOPS) else moved
 
-    def _has_moved(self, thread: CopiedThread, place: Place) -> bool:
-        return place.has_moved(self._places[thread.tid]) or not self._is_at(thread, place)
+    def _may_be_mixed(self) -> bool:
+        """The process runs, and something was read that is not in the copy and may change."""
+        self._changing = self._changing or any(True for _ in self._pages_wanted())
+        return self._changing and self._held is None and self._memory >= 0
 
-    def _is_at(self, thread: CopiedThread, place: Place) -> bool:
-        """The thread sleeps on the very stack that was copied, in the same system call."""
-        if place.stack_pointer is None:
-            return True
+    def _is_confirmed(self, most: int) -> bool:
+        """Threads that seem to have moved only took their time to fall asleep again: at another stop, of ``most``
+        in all, they are where they were, and all that was read is as it was. Else that stop is the next to look at."""
+        if self._copy is None or self._next is not None or self._stops >= most:
+            return False
+        wanted = set(self._pages_wanted())
+        self._wanted_pages |= wanted
         try:
-            registers = thread.registers()
+            later = self._take()
         except TargetError:
             return False
-        call = self.architecture.blocked_syscall(registers, self._code)
-        arguments = call[1] if call is not None else ()
-        return (registers[self.architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
+        if not (self._copy.is_as(later, self.architecture, self._code) and self._read_same(later.memory, wanted)):
+            self._next = later
+            return False
+        self._copy = later
+        self._forget_reads()
+        return True
 
-    def _code(self, address: int, size: int) -> bytes | None:
-        try:
-            return self.sample(address, size)
-        except (MemoryFault, TargetError):
-            return None
-
-    def _reads_changing(self) -> bool:
-        """Something was read that is not in the copy and may change."""
-        return any(True for _ in self._pages_wanted())
+    def _read_same(self, later: PageCopy, pages: Collection[int]) -> bool:
+        """What was read of those pages is what they held at a later stop."""
+        return all(
+            later.read(low, high - low) == found[low - address : high - address]
+            for (address, size), found in self._wanted.items()
+            for low, high in parts(address, size, pages)
+        )
 
     def _pages_wanted(self) -> Iterator[int]:
         """Pages that were read besides the copy, in memory that the process can write to."""
-        pages = {
-            number
-            for address, size in self._wanted
-            for number in range(address // linux.PAGE_SIZE, -(-(address + size) // linux.PAGE_SIZE))
-        }
+        pages = {number for address, size in self._wanted for number in pages_of(address, size)}
         writable = iter([each for each in self.maps() if "w" in each.permissions])
         current = next(writable, None)
         for number in sorted(pages):
@@ -232,34 +192,50 @@ class BriefStop(LocalProcess):
             if current.start <= number * linux.PAGE_SIZE:
                 yield number
 
+    def _code(self, address: int, size: int) -> bytes | None:
+        try:
+            return self.sample(address, size)
+        except (MemoryFault, TargetError):
+            return None
+
     # --- the stop --------------------------------------------------------------------------------
 
-    def _stopped_threads(self) -> Sequence[CopiedThread]:
-        if self._threads is None:
-            self._take(())
-        return self._threads or ()
+    def _copied(self) -> StopCopy:
+        """The copy, made when it is first wanted."""
+        if self._copy is None:
+            self._adopt(self._take())
+        assert self._copy is not None
+        return self._copy
 
-    def _take(self, pages: Iterable[int]) -> None:
-        """Stop the process, copy registers, stacks and those pages, and let it go."""
-        runs = list(ranges(pages, _AGAIN_PAGES))
+    def _adopt(self, copy: StopCopy) -> None:
+        """From here on that is how the process is."""
+        self._copy, self._next = copy, None
+        self._forget_reads()
+        for action in self._actions:
+            action()
+
+    def _forget_reads(self) -> None:
+        self._wanted.clear()
+        self._moved, self._changing = None, False
+
+    def _take(self) -> StopCopy:
+        """Stop the process, copy registers, stacks and the pages that were wanted so far, and let it go."""
+        runs = list(ranges(sorted(self._wanted_pages), _WANTED_PAGES))
+        if self._stops:
+            self._maps = None
         self.maps()
         self._stops += 1
         with hurry():
             try:
-                threads, pieces = self._copied(runs)
+                copy = self._copy_stopped(runs)
             except BaseException:
                 self._release()
                 raise
-        self._threads = threads
-        self._copy = PageCopy(pieces)
-        self._wanted.clear()
-        self._moved, self._in_doubt = None, False
-        for action in self._actions:
-            action()
         time.sleep(_SETTLING_SECONDS * 4 ** (self._stops - 1))
-        self._places = {thread.tid: turns_of(self.pid, thread.tid) for thread in threads}
+        copy.note_places()
+        return copy
 
-    def _copied(self, runs: list[tuple[int, int]]) -> tuple[list[CopiedThread], list[tuple[int, bytes]]]:
+    def _copy_stopped(self, runs: list[tuple[int, int]]) -> StopCopy:
         """All that happens while the process stands still."""
         started = time.perf_counter()
         stopped = self._held = self._stop()
@@ -271,11 +247,10 @@ class BriefStop(LocalProcess):
         copied = [*self._stacks(threads, self.maps()), *runs]
         pieces = [(start, piece) for start, end in copied if (piece := self._piece(start, end - start))]
         selected = stopped.selected_thread()
-        self._selected = selected.tid if selected is not None else 0
         if not any(thread.signal for thread in threads):
             self._release()
         self._paused += time.perf_counter() - started
-        return threads, pieces
+        return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected is not None else 0)
 
     def _release(self) -> None:
         if self._held is not None:

@@ -15,6 +15,7 @@ from gdbext.inspection.session import Session
 from gdbext.targets.base import Signal
 from gdbext.targets.live.brief_stop import BriefStop, brief_stop
 from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.targets.live.thread_motion import Place
 from gdbext.targets.system.linux import PAGE_SIZE
 
 pytestmark = pytest.mark.compiler
@@ -85,6 +86,26 @@ def test_what_hangs_has_not_moved(pausing: Plain) -> None:
     assert target.moved() == ()
     assert not target.again()
     target.close()
+
+
+def test_threads_that_only_fell_asleep_late_are_found_at_their_places_by_another_stop(pausing: Plain) -> None:
+    target = brief_stop(pausing.pid)
+    read = []
+    target.on_change(lambda: read.append("forgotten"))
+    registers = dict(target.threads()[0].registers())
+    target.read(writable_page_outside_the_stacks(target), 8)
+    paused = target.paused_ms
+    assert target._copy is not None
+    target._copy._places = {tid: Place("", "1 2 3") for tid in target._copy._places}  # as if read too early
+    assert not target.ran_on(pausing.pid)
+    assert target.paused_ms > paused, "another stop has proven it"
+    assert target.moved() == ()
+    assert not target.again(), "what was read holds"
+    assert read == ["forgotten"], "at the first stop alone"
+    kept = {name: registers[name] for name in target.architecture.callee_saved}
+    assert kept.items() <= target.threads()[0].registers().items()
+    target.close()
+    assert pausing.is_untouched()
 
 
 def test_what_moved_is_looked_at_again_with_all_that_was_read(counting: Plain) -> None:

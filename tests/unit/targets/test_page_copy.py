@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.targets.page_copy import PageCopy, ranges
+from gdbext.targets.page_copy import PageCopy, parts, ranges
 from gdbext.targets.system.linux import PAGE_SIZE
 
 START = 0x7000 * PAGE_SIZE
@@ -50,3 +50,16 @@ def test_neighbouring_pages_are_one_range() -> None:
     ]  # fmt: skip
     assert list(ranges([1, 2, 3, 7], 2)) == [(PAGE_SIZE, 3 * PAGE_SIZE)]
     assert list(ranges([], 2)) == []
+
+
+def test_a_later_copy_with_more_pages_may_have_the_same_contents(copy: PageCopy) -> None:
+    assert PageCopy([(START, DATA)]).is_part_of(copy)
+    assert not copy.is_part_of(PageCopy([(START, DATA)])), "one page is missing"
+    assert not PageCopy([(START, DATA[1:] + b"x")]).is_part_of(copy)
+
+
+def test_the_parts_of_a_read_that_lie_in_some_pages() -> None:
+    low, high = 5 * PAGE_SIZE + 100, 8 * PAGE_SIZE + 10
+    assert list(parts(low, high - low, {5, 6, 8, 9})) == [
+        (low, 6 * PAGE_SIZE), (6 * PAGE_SIZE, 7 * PAGE_SIZE), (8 * PAGE_SIZE, high)
+    ]  # fmt: skip

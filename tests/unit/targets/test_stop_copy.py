@@ -1,0 +1,54 @@
+"""Two stops of a process that hangs show the same, and those of one that runs do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.arch.registry import by_machine
+from gdbext.targets.base import Thread
+from gdbext.targets.live.stop_copy import CopiedThread, StopCopy
+from gdbext.targets.page_copy import PageCopy
+from gdbext.targets.system.linux import PAGE_SIZE
+
+X86_64 = by_machine(62)
+STACK = b"s" * PAGE_SIZE
+WAITING = {"rip": 0x1030, "rsp": 0x7000, "rbx": 1, "rdi": 0x9000, "orig_rax": 202, "rax": -512 & (1 << 64) - 1}
+
+
+class Stopped(Thread):
+    number = signal = name = kernel_state = None
+
+    def __init__(self, tid: int, registers: dict[str, int]) -> None:
+        self.tid = tid
+        self._registers = registers
+
+    def registers(self) -> dict[str, int]:
+        return self._registers
+
+
+def stop(*threads: dict[str, int], stack: bytes = STACK) -> StopCopy:
+    copied = [CopiedThread(7, Stopped(tid, registers)) for tid, registers in enumerate(threads, 7)]
+    return StopCopy(7, copied, PageCopy([(0x7000, stack)]), 7)
+
+
+def code(_address: int, size: int) -> bytes:
+    """A system call before the program counter."""
+    return bytes(size - 2) + b"\x0f\x05"
+
+
+@pytest.mark.parametrize(
+    ("later", "same"),
+    [
+        (stop(WAITING, WAITING), True),
+        (stop(WAITING, {**WAITING, "rax": -516 & (1 << 64) - 1}), True),
+        (stop(WAITING, {**WAITING, "rdi": 0x9100}), False),
+        (stop(WAITING, {**WAITING, "rbx": 2}), False),
+        (stop(WAITING, {**WAITING, "orig_rax": -1 & (1 << 64) - 1}), False),
+        (stop(WAITING), False),
+        (stop(WAITING, WAITING, WAITING), False),
+        (stop(WAITING, WAITING, stack=b"t" * PAGE_SIZE), False),
+    ],
+    ids=("same", "restart", "argument", "register", "runs", "ended", "began", "stack"),
+)
+def test_is_as_at_a_later_stop(later: StopCopy, same: bool) -> None:
+    assert stop(WAITING, WAITING).is_as(later, X86_64, code) is same
