@@ -7,16 +7,16 @@ frame, or a stack slot. Where that is not certain there is no answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import Instruction, MemoryOperand
+from gdbext.model.record import Record
 
 _WORD = 8
 _ENDS = ("call", "jmp", "ret", "trap")
 
 
-class Location(NamedTuple):
+class Location(Record):
     """Where a value is: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
     "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
     Registers are as they were at the call.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import Instruction
+from gdbext.model.record import Record
 
 
-class Holder(NamedTuple):
+class Holder(Record):
     """Where an argument register's value is: in ``register``, or in memory at ``register`` + ``displacement``."""
 
     register: str

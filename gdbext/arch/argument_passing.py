@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
 class Passing(Enum):
@@ -20,7 +21,7 @@ class Passing(Enum):
     """A structure of more than 16 bytes: three words, copied to the stack."""
 
 
-class Slot(NamedTuple):
+class Slot(Record):
     """One word of an argument.
 
     ``register`` is the number of an argument register, None for a word on the stack, which is at ``offset`` bytes from

@@ -10,17 +10,18 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.arch.instruction import Instruction
 from gdbext.errors import TargetError
+from gdbext.model.record import Record
 
 ReadCode = Callable[[int, int], Optional[bytes]]
 """(address, size) to exactly so many bytes of memory, None where they cannot be read."""
 
 
-class SignalFrame(NamedTuple):
+class SignalFrame(Record):
     """What the kernel leaves on the stack for a signal handler (``struct rt_sigframe`` of the architecture).
 
     ``trampoline`` is the code that a handler returns to, ``entries`` the offsets in it at which a frame may stand.
@@ -34,7 +35,7 @@ class SignalFrame(NamedTuple):
     saved: Mapping[str, int]
 
 
-class TlsRelocations(NamedTuple):
+class TlsRelocations(Record):
     """Types of the relocations by which thread-local variables are found: of a module's id, of an offset from the
     thread pointer, of a descriptor."""
 
@@ -43,14 +44,14 @@ class TlsRelocations(NamedTuple):
     descriptor: int
 
 
-class Probing(NamedTuple):
+class Probing(Record):
     """What kernel probes need: the number of bpf(2), and where in ``struct pt_regs`` each register is."""
 
     bpf_call: int
     saved: Mapping[str, int]
 
 
-class AddressUse(NamedTuple):
+class AddressUse(Record):
     """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
 
     instruction: int
@@ -58,7 +59,7 @@ class AddressUse(NamedTuple):
     loads: bool
 
 
-class LoadedMember(NamedTuple):
+class LoadedMember(Record):
     """What a function returns that does nothing but load: a member of the object that its first argument points at."""
 
     offset: int

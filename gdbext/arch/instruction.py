@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 PC_RELATIVE = "pc"
 """The base of a memory operand that counts from the end of its instruction."""
 NOTHING: frozenset[str] = frozenset()
 
 
-class MemoryOperand(NamedTuple):
+class MemoryOperand(Record):
     """``[base + index*scale + displacement]``; the base is a general register, PC_RELATIVE, or None."""
 
     base: str | None
@@ -18,7 +18,7 @@ class MemoryOperand(NamedTuple):
     displacement: int
 
 
-class Instruction(NamedTuple):
+class Instruction(Record):
     """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "shr", "push", "pop", "leave", "call", "jmp",
     "jcc", "ret", "trap" (what follows is not reached from here) or "other".
 

@@ -8,9 +8,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from gdbext.errors import TargetError
+from gdbext.model.record import Record
 
 Dispatch = Callable[[Sequence[str]], int]
 """``scripts/dispatch``: its words to its exit status."""
@@ -18,7 +18,7 @@ _TIMEOUT = "120"
 """Seconds for a diagnosis; the process goes on when they are over."""
 
 
-class Evidence(NamedTuple):
+class Evidence(Record):
     """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``."""
 
     folder: str

@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from gdbext.commands import registry
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "code", "run"]
 
+_GARBAGE = 100_000
+"""Objects between collections: a report makes many and leaves hardly any in circles. The debugger is ours alone."""
+
 
 def code(debugger: str, job: Job, root: str) -> str:
     """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in."""
@@ -29,6 +33,7 @@ def code(debugger: str, job: Job, root: str) -> str:
 
 def run(name: str, job: Job) -> None:
     """Do the job in the debugger of that name, inside which this runs, and write its outcome to ``job.result``."""
+    gc.set_threshold(_GARBAGE)
     debugger = table.debugger(name)
     host = DebuggerHost(debugger, is_batch=True, output=job.output)
     live = registry.find(job.command).live

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import BadData
 from gdbext.formats.eh_frame import Cie, Fde
 from gdbext.formats.leb128 import sleb128, uleb128
+from gdbext.model.record import Record
 
 UNDEFINED, SAME, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION = range(7)
 """Kinds of register rule (DWARF 5, 6.4.1)."""
@@ -15,7 +14,7 @@ MAX_REMEMBERED = 1000
 """Depth of DW_CFA_remember_state; compilers use one."""
 
 
-class Rule(NamedTuple):
+class Rule(Record):
     """How the caller's value of a register is found: ``number`` is an offset or a register, ``code`` an expression."""
 
     kind: int
@@ -23,7 +22,7 @@ class Rule(NamedTuple):
     code: bytes = b""
 
 
-class Row(NamedTuple):
+class Row(Record):
     """The unwind rules at one address. Where ``cfa_code`` is set the CFA is its value, else register + offset."""
 
     cfa_register: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from gdbext.errors import BadData
 from gdbext.formats.leb128 import sleb128, uleb128
+from gdbext.model.record import Record
 
 Reader = Callable[[int, int], Optional[bytes]]
 """(vaddr, size) to exactly so many bytes, None where there are none."""
@@ -30,7 +31,7 @@ _FORMATS = {0x00: (8, False), 0x02: (2, False), 0x03: (4, False), 0x04: (8, Fals
 _U64 = (1 << 64) - 1
 
 
-class Cie(NamedTuple):
+class Cie(Record):
     """Common information entry: what the FDEs of one compilation share."""
 
     code_align: int
@@ -42,7 +43,7 @@ class Cie(NamedTuple):
     instructions: bytes
 
 
-class Fde(NamedTuple):
+class Fde(Record):
     """Frame description entry of the code [start, end)."""
 
     start: int

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gdbext.errors import TargetError
 from gdbext.formats.whole_file import WholeFile, cannot_write
+from gdbext.model.record import Record
 
 TYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
@@ -22,7 +22,7 @@ TYPES = {
 _ALIGNMENT = 8
 
 
-class SavedTensor(NamedTuple):
+class SavedTensor(Record):
     """One tensor of a file: ``size`` bytes that come in pieces."""
 
     name: str

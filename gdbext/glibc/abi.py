@@ -7,12 +7,12 @@ Everything else in this room is the same on every 64-bit little-endian Linux. So
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
+from gdbext.model.record import Record
 
 
-class GlibcAbi(NamedTuple):
+class GlibcAbi(Record):
     """Offsets in bytes, all of them from the thread pointer."""
 
     own_addresses: tuple[int, ...]

@@ -7,8 +7,8 @@ with int __lock, unsigned __count, int __owner, unsigned __nusers, int __kind; w
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 KIND = 16
@@ -26,7 +26,7 @@ _ROBUST, _PRIORITY_INHERITING, _SHARED = 0x10, 0x20, 0x80
 _FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"), (_SHARED, "process-shared"))
 
 
-class Mutex(NamedTuple):
+class Mutex(Record):
     """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` how many threads hold it or wait
     with a condition variable for it."""
 

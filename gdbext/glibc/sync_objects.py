@@ -7,8 +7,8 @@ sysdeps/nptl/stdio-lock.h of glibc 2.25 to 2.41; the same on every 64-bit archit
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 CONDVAR_WORDS = (40, 44, 32, 36)
@@ -41,7 +41,7 @@ def rwlock_by_alignment(word: int) -> int:
     return word - RWLOCK_WORDS[0 if word % 8 == 0 else 1]
 
 
-class RwLock(NamedTuple):
+class RwLock(Record):
     """pthread_rwlock_t: __readers +0, __cur_writer +24. ``writer`` is the id of the thread that holds it to write."""
 
     readers: int
@@ -57,7 +57,7 @@ class RwLock(NamedTuple):
         return cls(readers >> _READER_SHIFT, writer)
 
 
-class Semaphore(NamedTuple):
+class Semaphore(Record):
     """sem_t (struct new_sem, __HAVE_64B_ATOMICS): the value +0, the number of waiters +4, private +8."""
 
     value: int
@@ -76,7 +76,7 @@ class Semaphore(NamedTuple):
         return self.value == 0 and 1 <= self.waiters <= _MOST_WAITERS and self.private in (0, 128)
 
 
-class Barrier(NamedTuple):
+class Barrier(Record):
     """pthread_barrier_t (struct pthread_barrier): in +0, current_round +4, count +8."""
 
     entered: int
@@ -98,7 +98,7 @@ class Barrier(NamedTuple):
         return self.entered - self.round
 
 
-class StreamLock(NamedTuple):
+class StreamLock(Record):
     """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF)."""
 
     lock: int

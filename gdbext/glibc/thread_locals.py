@@ -9,11 +9,10 @@ stands where the dynamic linker wrote it: in the slots of its own relocations.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import GdbextError, MemoryFault
 from gdbext.glibc.abi import glibc_abi
 from gdbext.glibc.tls_module import TlsPlace, tls_place
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 
@@ -33,7 +32,7 @@ class ThreadLocalUnknown(GdbextError):
     why = "the layout of thread-local storage is known for glibc only, and the module must have it"
 
 
-class Dtv(NamedTuple):
+class Dtv(Record):
     """A thread's dynamic thread vector: its address, number of entries and generation."""
 
     address: int

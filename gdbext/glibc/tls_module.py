@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from gdbext.errors import MemoryFault
 from gdbext.formats.auxv import AT_ENTRY
 from gdbext.formats.elf.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
 from gdbext.glibc.abi import glibc_abi
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.memory_image import image_in_memory
 from gdbext.process.modules import Module
@@ -28,7 +28,7 @@ _MAX_ID = 1 << 20
 _MAX_STATIC = 1 << 31
 
 
-class TlsPlace(NamedTuple):
+class TlsPlace(Record):
     """Where a module's thread-local block is: in the dtv under ``module_id``, or at the thread pointer +
     ``static_offset``."""
 
@@ -36,7 +36,7 @@ class TlsPlace(NamedTuple):
     static_offset: int | None
 
 
-class _Relocation(NamedTuple):
+class _Relocation(Record):
     slot: int
     type: int
     value: int

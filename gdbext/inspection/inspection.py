@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
-from gdbext.inspection.error_log import ErrorLog
-from gdbext.inspection.job.collective_waits import is_rank, name_collectives
+from gdbext.inspection.job.job_rank import is_rank
 from gdbext.inspection.observe import observe
-from gdbext.inspection.session import Session
 from gdbext.inspection.threads.missing_kernels import missing_kernels
 from gdbext.inspection.threads.thread_reporting import all_frames, report_thread
-from gdbext.model.threads.thread_report import ThreadReport
+from gdbext.model.record import Record
 from gdbext.verdict.judge import Judgement, judge
 from gdbext.verdict.progress import Place
 from gdbext.waits.holdings import held_resources
 from gdbext.waits.main_chain import explain
-from gdbext.waits.python.event_loops import event_loops
 from gdbext.waits.recognise import State, state_of
-from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 if TYPE_CHECKING:
+    from gdbext.inspection.error_log import ErrorLog
+    from gdbext.inspection.session import Session
     from gdbext.model.sections.collectives_section import CollectivesSection
+    from gdbext.model.threads.event_loop import EventLoop
+    from gdbext.model.threads.thread_report import ThreadReport
+    from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _NAMED = 16
 """Innermost frames whose functions are named, of a thread that runs."""
@@ -31,7 +32,7 @@ _PLACED = 200
 """Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
 
 
-class Inspection(NamedTuple):
+class Inspection(Record):
     """Everything that all-threads and dispatch-diagnose report."""
 
     threads: tuple[ThreadReport, ...]
@@ -47,9 +48,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     What cannot be read is in the session's errors."""
     process = session.threads.all()
     states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
-    collectives = None
-    if is_rank(session.target, process, states):
-        collectives = name_collectives(session, process, states)
+    collectives = _collectives(session, process, states)
     threads = _report_threads(session, process, states, frames)
     judgement = judge(observe(process, threads, session.target))
     notes = tuple(missing_kernels(session, process, threads))
@@ -64,11 +63,21 @@ def inspect_settled(session: Session, placed: bool = False) -> tuple[Session, In
     return (session, found) if later is None else (later, inspect_threads(later, placed=placed))
 
 
+def _collectives(
+    session: Session, process: ProcessSnapshot, states: dict[int, State | None]
+) -> CollectivesSection | None:
+    if not is_rank(session.target, process, states):
+        return None
+    from gdbext.inspection.job.collective_waits import name_collectives
+
+    return name_collectives(session, process, states)
+
+
 def _report_threads(
     session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
 ) -> tuple[ThreadReport, ...]:
     states = explain(process, states)
-    loops = event_loops(process)
+    loops = _event_loops(process)
     held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
     return tuple(
         report_thread(
@@ -79,6 +88,16 @@ def _report_threads(
         )._replace(loop=loops.get(thread.tid))
         for thread in process.threads
     )
+
+
+def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
+    """Thread id → its loop. A process without a frame of asyncio has none that runs."""
+    users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
+    if not users:
+        return {}
+    from gdbext.waits.python.event_loops import event_loops
+
+    return event_loops(process, users)
 
 
 def _state(thread: ThreadSnapshot, errors: ErrorLog) -> State | None:

@@ -7,12 +7,12 @@ there, a rank whose operation has completed while others wait is no mismatch by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from gdbext.errors import BadData
 from gdbext.model.job.job_report import CollectiveMatch, MatchState, Variant
 from gdbext.model.job.rank_report import GroupState, Issued, RankReport
 from gdbext.model.rank_set import expand
+from gdbext.model.record import Record
 
 _ANY_INPUTS = ("all_to_all", "scatter")
 _ANY_OUTPUTS = ("all_to_all", "gather")
@@ -20,7 +20,7 @@ _UNEQUAL = ("all_to_all", "alltoall_base", "all_to_all_single")
 """Operations whose tensors differ from rank to rank."""
 
 
-class Group(NamedTuple):
+class Group(Record):
     """One group over all ranks that were reached."""
 
     name: str

@@ -8,14 +8,14 @@ and reports can be folded at every level of a tree.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gdbext.model.job.rank_report import RankReport, Unreached
+from gdbext.model.record import Record
 
 Identity = tuple[str, int, str, int]
 
 
-class Rows(NamedTuple):
+class Rows(Record):
     """What was collected so far: reports by process, and what could not be reached."""
 
     reports: dict[Identity, RankReport]

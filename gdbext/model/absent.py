@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class Absent(NamedTuple):
+class Absent(Record):
     """A value that could not be read, and why. False, so that ``value or default`` works on it."""
 
     reason: str

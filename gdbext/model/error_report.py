@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 
-class ErrorReport(NamedTuple):
+class ErrorReport(Record):
     """``where`` is a thread, module or field."""
 
     what: str

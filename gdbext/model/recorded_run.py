@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class RecordedRun(NamedTuple):
+class RecordedRun(Record):
     """What a recording says of itself."""
 
     taken: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ SCHEMA = "gdbext/1"
 SectionType = TypeVar("SectionType", bound=Section)
 
 
-class Report(NamedTuple):
+class Report(Record):
     """The answer to one command.
 
     ``view`` names the text view (a module of gdbext.render.text.views); "" for a report of nothing but an error.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class Histogram(NamedTuple):
+class Histogram(Record):
     """How often finite numbers fall into equal parts of the range from the lowest to the highest."""
 
     low: float
@@ -20,7 +20,7 @@ class Histogram(NamedTuple):
         return sum(self.counts)
 
 
-class Statistics(NamedTuple):
+class Statistics(Record):
     """Of all elements; NaNs are counted and take no part in the rest, infinities do.
 
     ``minimum`` and ``maximum`` are None for complex numbers and where there is no number, ``std`` (with Bessel's

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from gdbext.model.record import Record
 from gdbext.model.recorded_run import RecordedRun
 
 
-class TargetReport(NamedTuple):
+class TargetReport(Record):
     """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
 
     kind: str

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.model.statistics import Statistics
 
 
-class GradFunction(NamedTuple):
+class GradFunction(Record):
     """The autograd node that made a tensor."""
 
     name: str
     sequence_nr: int | None
 
 
-class Quantization(NamedTuple):
+class Quantization(Record):
     """How a quantised tensor's numbers are to be read: (stored - zero_point) * scale; one of each, or one a channel."""
 
     scheme: str
@@ -24,7 +24,7 @@ class Quantization(NamedTuple):
     axis: int | None
 
 
-class Part(NamedTuple):
+class Part(Record):
     """A tensor that another one holds: what a wrapper wraps, the indices and values of a sparse one."""
 
     name: str
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     statistics: Statistics | None = None
 
 
-class StorageReport(NamedTuple):
+class StorageReport(Record):
     """A tensor's memory."""
 
     address: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class TensorSlice(NamedTuple):
+class TensorSlice(Record):
     """``leading`` is the index of the dimensions before the last two; a tensor of fewer dimensions is one row.
 
     ``rows`` and ``columns`` are the slice's own sizes; ``values`` has every ``row_step``-th and ``column_step``-th of

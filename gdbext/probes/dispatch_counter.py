@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 from gdbext.probes.bpf.kernel import HASH, PER_CPU_HASH, Bpf
 from gdbext.probes.bpf.place_program import MAX_PLACES, At, TracePlace, dispatch
@@ -26,7 +26,7 @@ _ONE, _ZERO, _SCRATCH = -56, -64, -72
 """and what else it needs there."""
 
 
-class DispatchCount(NamedTuple):
+class DispatchCount(Record):
     """How often one thread dispatched an operator with a keyset: ``entry`` is its OperatorEntry; ``code`` and
     ``instruction`` are Python's, 0 where the line was not asked for."""
 
@@ -99,7 +99,7 @@ class DispatchCounter:
         self._probes.close()
 
 
-class CounterMaps(NamedTuple):
+class CounterMaps(Record):
     """Descriptors of what the program works with."""
 
     counts: int

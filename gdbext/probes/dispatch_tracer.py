@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 from gdbext.probes.bpf.kernel import ARRAY, HASH, RING, Bpf
 from gdbext.probes.bpf.place_program import TracePlace
 from gdbext.probes.bpf.probe_set import ProbeSet
@@ -24,7 +24,7 @@ _MAX_RELATIONS = 1 << 16
 _MAX_THREADS = 1 << 15
 
 
-class SeenDispatch(NamedTuple):
+class SeenDispatch(Record):
     """One record: nanoseconds of CLOCK_MONOTONIC, OperatorEntry*, keyset, where its return address is and what that is,
     thread, number of the place, depth from 1 as far as the kernel's program knew."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 from gdbext.targets.live.activity import Activity, activity
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _WINDOW = 1.0
 """Seconds for which a dispatch is waited for."""
 
 
-class Progress(NamedTuple):
+class Progress(Record):
     """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but a probe saw
     no dispatch."""
 

@@ -6,10 +6,11 @@ instruction (pycore_frame.h, cpython/pystate.h); what they mean is said here, af
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
 from gdbext.errors import GdbextError, PythonUnsupported
+from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _THREAD = "PyThreadState"
 _FRAME = "_PyInterpreterFrame"
 
 
-class FramePath(NamedTuple):
+class FramePath(Record):
     """Offsets on the way from a PyThreadState: its _PyCFrame (None where there is none), from there or from the thread
     state the current frame, in that the code object and the instruction. ``mask``: of the code object's address."""
 

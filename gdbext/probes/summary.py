@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
+from gdbext.model.record import Record
 from gdbext.model.sections.top_section import TopRow
 from gdbext.probes.odd_dispatches import OddDispatches
 
@@ -21,7 +22,7 @@ GROUPINGS = ("op", "key", "kernel", "thread", "line")
 ORDERS = ("count", "op", "key", "kernel", "thread", "line")
 
 
-class Selection(NamedTuple):
+class Selection(Record):
     """Which rows: grouped ``by`` one of GROUPINGS, ordered by one of ORDERS, ``limit`` of them."""
 
     by: str = "op"
@@ -29,7 +30,7 @@ class Selection(NamedTuple):
     limit: int = 40
 
 
-class _Dispatched(NamedTuple):
+class _Dispatched(Record):
     """What one count is about; equal ones are one row. ``operator`` is an OperatorEntry."""
 
     operator: int | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.arch.argument_flow import jump_targets
 from gdbext.arch.instruction import Instruction
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
 
@@ -14,7 +13,7 @@ MAX_SIZE = 1 << 15
 _COLD = ".cold"
 
 
-class Decoded(NamedTuple):
+class Decoded(Record):
     """Instructions of one function, and the targets of all jumps in it and in its cold part."""
 
     instructions: tuple[Instruction, ...]

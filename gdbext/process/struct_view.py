@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gdbext.errors import LayoutError
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 
-class Field(NamedTuple):
+class Field(Record):
     """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
 
     ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
@@ -24,7 +24,7 @@ class Field(NamedTuple):
     bit_size: int = 0
 
 
-class Struct(NamedTuple):
+class Struct(Record):
     """A C++ class or struct: ``size`` in bytes (0 where unknown), members by name."""
 
     name: str

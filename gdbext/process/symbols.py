@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.symbols.demangle import demangle
 from gdbext.formats.symbols.symbol_cache import SymbolCache
 from gdbext.formats.symbols.symbol_index import SymbolIndex
 from gdbext.formats.symbols.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
+from gdbext.model.record import Record
 from gdbext.process.modules import Module, ModuleTable
 
 __all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
@@ -23,7 +23,7 @@ def without_clone_suffix(name: str) -> str:
     return _CLONE.sub("", name)
 
 
-class Function(NamedTuple):
+class Function(Record):
     """One function in the target: absolute start and size in bytes, and all mangled names at that start.
 
     The first name is a sane one for a general backtrace: typed before untyped, global before local, strong before

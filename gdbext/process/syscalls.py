@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 
-class Syscall(NamedTuple):
+class Syscall(Record):
     """A blocked system call: its name (``futex``, or ``system call 500``), number and arguments, in order."""
 
     name: str

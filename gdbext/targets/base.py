@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
+from gdbext.model.record import Record
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets.host_files import HostFiles
 
 
-class MemoryMapping(NamedTuple):
+class MemoryMapping(Record):
     """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
 
     ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
@@ -30,7 +30,7 @@ class MemoryMapping(NamedTuple):
     inode: int = 0
 
 
-class Signal(NamedTuple):
+class Signal(Record):
     """The signal that a thread is stopped by: ``number`` as in signal(7), ``address`` of a fault (si_addr)."""
 
     number: int

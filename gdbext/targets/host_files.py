@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple, Optional, TypeVar, Union
+from typing import Optional, TypeVar, Union
 
 from gdbext.formats.elf.elf import ElfImage
+from gdbext.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _TEXT_LIMIT = 1 << 20
 """Bytes of one small file: what is longer is none."""
 
 
-class FoundFile(NamedTuple):
+class FoundFile(Record):
     """What was found of a module's file: ``status`` and ``problem`` as in process.modules.Module, None for no image."""
 
     status: str

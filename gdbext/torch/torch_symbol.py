@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.formats.symbols.symbol_table import Symbol
+from gdbext.model.record import Record
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 
@@ -20,7 +20,7 @@ class NameKind(Enum):
     FUNCTION = "qualified C++ functions, whatever their arguments"
 
 
-class TorchSymbol(NamedTuple):
+class TorchSymbol(Record):
     """A symbol, or a family of symbols, that torch's libraries are assumed to have.
 
     ``names`` are spellings of different versions or functions of one purpose: any one of them will do. ``library`` is

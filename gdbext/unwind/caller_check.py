@@ -10,10 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import BadData, MemoryFault
+from gdbext.model.record import Record
 from gdbext.unwind.unwind_row import ReadMemory, Registers
 from gdbext.unwind.unwinder import Unwinder
 
@@ -26,7 +26,7 @@ _BELOW = 128
 """Bytes below the inner frame's CFA that are read with the stack: its saved registers lie there."""
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Where a stop is: its address, the function around it [start, end), and its frame's size (sites.Frame.size).
 
     ``start`` is 0 for a function that may leave by a tail call.
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     size: int
 
 
-class CallerCheck(NamedTuple):
+class CallerCheck(Record):
     """A frame that is looked for: its CFA, and the code that must be running in it: [start, end).
 
     Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address

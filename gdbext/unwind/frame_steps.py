@@ -5,10 +5,9 @@ A deep recursion so costs a few dictionary look-ups and one memory read a frame.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import BadData
 from gdbext.formats.cfi_program import row_at
+from gdbext.model.record import Record
 from gdbext.process.code_reader import CodeReader
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
@@ -16,7 +15,7 @@ from gdbext.unwind.frame_tables import FrameTables
 from gdbext.unwind.unwind_row import SigreturnRow, UnwindRow, compile_row
 
 
-class FrameStep(NamedTuple):
+class FrameStep(Record):
     """What is known of a code address: the step to the caller, or why there is none.
 
     ``lookup_pc`` is the address for symbols and unwind rows: within the call instruction where a call returns to pc.

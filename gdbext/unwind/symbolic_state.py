@@ -6,10 +6,10 @@ The value of a symbol is a DWARF expression, so that what is found becomes an or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
+from gdbext.model.record import Record
 
 WORD = 8
 DEREF = b"\x06"
@@ -19,7 +19,7 @@ _MAX_EXPRESSION = 64
 _MAX_SLOTS = 4096
 
 
-class SymbolicValue(NamedTuple):
+class SymbolicValue(Record):
     """``added`` plus the value of the DWARF expression ``root``."""
 
     root: bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.waits.function_tag import FunctionTag
 
@@ -48,7 +48,7 @@ class CrashKind(Enum):
     OTHER = "other"
 
 
-class Crash(NamedTuple):
+class Crash(Record):
     """A thread stopped by a fatal signal."""
 
     tid: int
@@ -59,7 +59,7 @@ class Crash(NamedTuple):
     """What happened, without operator and kernel: "SIGSEGV at 0x8: a null pointer"."""
 
 
-class Stop(NamedTuple):
+class Stop(Record):
     """Where and by which signal a thread was stopped."""
 
     signal: Signal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.threads.wait_edge import WaitEdge
 
@@ -27,7 +27,7 @@ class ChainEnd(Enum):
     ABSENT = "the owner could not be read"
 
 
-class Chain(NamedTuple):
+class Chain(Record):
     """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
 
     edges: tuple[WaitEdge, ...]

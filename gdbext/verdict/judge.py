@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gdbext.model.judgement.finding import Finding
 from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.judgement.verdict import Verdict
+from gdbext.model.record import Record
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.verdict import blocked, sentences
@@ -17,7 +17,7 @@ from gdbext.verdict.observations import Observations
 from gdbext.verdict.rules import RULES
 
 
-class Judgement(NamedTuple):
+class Judgement(Record):
     """All findings, strongest first, and the verdict."""
 
     findings: tuple[Finding, ...]

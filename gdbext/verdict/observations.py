@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.verdict.crash import Crash
 from gdbext.verdict.recursion import Recursion
@@ -15,7 +15,7 @@ def _stands_still(_tid: int) -> bool:
     return False
 
 
-class Observations(NamedTuple):
+class Observations(Record):
     """What is known of a process that stands still; mappings are by thread id."""
 
     threads: Sequence[ThreadReport]

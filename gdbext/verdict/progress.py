@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from gdbext.model.judgement.finding import Finding
 from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.judgement.verdict import Verdict
+from gdbext.model.record import Record
 from gdbext.model.threads.thread_progress import Progress, ThreadProgress
 from gdbext.model.threads.thread_report import RunState, ThreadReport
 from gdbext.verdict import phrasing
@@ -32,7 +33,7 @@ _EFFECTS = 2
 """The first counters also change in a wait that wakes up and begins again."""
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Where a thread was in one sample: return addresses outermost first, Python lines, the innermost Python frame and
     its instruction, and the functions of the innermost frames of a thread that runs, innermost first."""
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 from gdbext.model.dispatch.dispatch_frame import DispatchFrame
 from gdbext.model.judgement.repetition import Repetition, longest
+from gdbext.model.record import Record
 
 MAX_PERIOD = 64
 """Longest group of steps that is tried."""
@@ -32,7 +32,7 @@ OVERFLOWN = 50
 """What suffices when the stack has run over, provided that the repetition makes up most of the stack."""
 
 
-class Recursion(NamedTuple):
+class Recursion(Record):
     """A runaway recursion: ``group`` is one period, innermost first; ``depth`` the number of full repetitions."""
 
     group: tuple[DispatchFrame, ...]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.cpython.abi import native_functions
+from gdbext.model.record import Record
 from gdbext.torch import symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
 
@@ -22,7 +22,7 @@ _LOCAL = re.compile(r"L(?=\d)")
 """Internal linkage, which is no part of a function's qualified name."""
 
 
-class Functions(NamedTuple):
+class Functions(Record):
     """The functions of one purpose: names in C, qualified names in C++, and a pattern of mangled names."""
 
     c: tuple[str, ...] = ()

@@ -5,8 +5,7 @@ Operations and bits: include/uapi/linux/futex.h.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from gdbext.model.record import Record
 from gdbext.process.syscalls import Syscall
 
 WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
@@ -17,7 +16,7 @@ TID_MASK = 0x3FFFFFFF
 WAITERS = 0x80000000
 
 
-class FutexWait(NamedTuple):
+class FutexWait(Record):
     """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
 
     address: int

@@ -7,8 +7,9 @@ a function in the file of its family and a line in RECOGNISERS.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Optional
+from typing import Optional
 
+from gdbext.model.record import Record
 from gdbext.model.threads.pool import Pool
 from gdbext.model.threads.thread_report import RunState
 from gdbext.model.threads.wait import Resource, Wait
@@ -65,7 +66,7 @@ SPINNING: tuple[Recogniser, ...] = (
 """Waits of threads that are in no system call."""
 
 
-class State(NamedTuple):
+class State(Record):
     """What a thread does, what it waits for, and the pool whose idle worker it is."""
 
     state: RunState

@@ -6,10 +6,9 @@ of the Intel SDM, volume 2; instructions for operating systems only are left out
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.arch.instruction import NOTHING, MemoryOperand
 from gdbext.arch.x86_64.registers import BY_ENCODING as REGISTERS
+from gdbext.model.record import Record
 
 ANY_SIZE = 1 << 20
 """Bytes written by instructions that save processor state, or whose place in memory is not the operand's alone."""
@@ -17,7 +16,7 @@ _VECTOR = 64
 """Bytes of the widest vector store."""
 
 
-class ModRM(NamedTuple):
+class ModRM(Record):
     """The operands that a ModRM byte names: ``reg`` and ``rm`` are register numbers, ``memory`` is set unless mod is 3;
     ``size`` is the encoding's, in bytes, SIB and displacement included."""
 
@@ -28,7 +27,7 @@ class ModRM(NamedTuple):
     memory: MemoryOperand | None
 
 
-class Effects(NamedTuple):
+class Effects(Record):
     """``writes``: general registers that may change; ``stored``: bytes of the memory operand that may change."""
 
     writes: frozenset[str] = NOTHING

@@ -11,19 +11,20 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 COMMAND = "dispatch-diagnose"
 
 
-class Look(NamedTuple):
+class Look(Record):
     """One thing to look at: ``name`` for people, ``run`` gives the JSON of its report, in the child."""
 
     name: str
     run: Callable[[], str]
 
 
-class Result(NamedTuple):
+class Result(Record):
     """What came back; ``output`` is "" where nothing did, and ``problem`` says why."""
 
     name: str

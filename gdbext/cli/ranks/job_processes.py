@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from gdbext.errors import TargetError
 from gdbext.inspection.job.job_rank import job_names, rank_of
+from gdbext.model.record import Record
 from gdbext.targets.live.proc_checks import check_exists
 from gdbext.targets.system.linux import parse_environ
 
 _TORCH = "libtorch_cpu.so"
 
 
-class LocalProcess(NamedTuple):
+class LocalProcess(Record):
     """What /proc says of a process: its parent, the job and rank of its initial environment, whether it is dead."""
 
     pid: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import Published, PythonAbi
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion, version_text
 from gdbext.errors import PythonUnsupported
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.modules import Module, ModuleTable
 from gdbext.process.symbols import Symbolizer
@@ -23,14 +23,14 @@ _STRING_TABLE_LIMIT = 1 << 20
 """A .dynstr larger than this is a compute library's, not an interpreter's."""
 
 
-class RuntimeLocation(NamedTuple):
+class RuntimeLocation(Record):
     """The module that holds CPython, and the address of its _PyRuntime."""
 
     module: Module
     address: int
 
 
-class VersionEvidence(NamedTuple):
+class VersionEvidence(Record):
     """What is known before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
     ``candidates`` the versions to try, the likeliest first, ``source`` where that comes from ("" for nowhere)."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.cpython.abi.waitable import Waitable
+from gdbext.model.record import Record
 
 Version = tuple[int, int]
 """A minor version: (3, 11)."""
@@ -83,7 +83,7 @@ class LockForm(Enum):
     WAITING_FLAG = "a byte that says whether threads are parked on it (Modules/_queuemodule.c)"
 
 
-class LockType(NamedTuple):
+class LockType(Record):
     """A lock object: ``type_name`` is its tp_name, ``kind`` what we call it, ``struct`` and ``field`` name the member
     that is slept on. A type of another size than ``struct`` has another form than stated here: forms change between
     patch versions, too."""
@@ -95,7 +95,7 @@ class LockType(NamedTuple):
     form: LockForm = LockForm.SEMAPHORE
 
 
-class FrameObjects(NamedTuple):
+class FrameObjects(Record):
     """The frames of a thread are a chain of PyFrameObject, one for each native evaluation loop (frameobject.h); the
     enclosing ``try`` and ``with`` blocks are in f_blockstack (PyTryBlock, cpython/frameobject.h).
 
@@ -121,7 +121,7 @@ class LoopAnchor(Enum):
     ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"
 
 
-class InterpreterFrames(NamedTuple):
+class InterpreterFrames(Record):
     """The frames of a thread are a chain of _PyInterpreterFrame (pycore_frame.h), many for each native evaluation loop;
     the enclosing blocks are in co_exceptiontable of the code.
 
@@ -142,7 +142,7 @@ class InterpreterFrames(NamedTuple):
     exit_form: ExitForm = ExitForm.BOUND_METHOD
 
 
-class PythonAbi(NamedTuple):
+class PythonAbi(Record):
     """One version of CPython.
 
     ``code_name`` is the member of PyCodeObject that names its function best, ``local_names`` are those that name the

@@ -6,10 +6,10 @@ CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basic
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class TaskLayout(NamedTuple):
+class TaskLayout(Record):
     """Offsets in bytes; ``task_size`` and ``future_size`` are those of the types."""
 
     task_size: int

@@ -5,12 +5,11 @@ Layouts: Include/funcobject.h (cpython/funcobject.h), classobject.h, methodobjec
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.objects.dicts import DictReader
 from gdbext.cpython.objects.objects import FLAG_TYPE, ObjectReader
 from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.model.record import Record
 
 _DEPTH = 8
 """Most wrappers (partial, bound method, __wrapped__) that are followed."""
@@ -18,7 +17,7 @@ _NAME_LIMIT = 512
 _BASES_LIMIT = 1000
 
 
-class PythonFunction(NamedTuple):
+class PythonFunction(Record):
     """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
 
     ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no

@@ -7,11 +7,11 @@ Readers raise MemoryFault (the object is not there) or BadData (it cannot be wha
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import IntegerForm
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.errors import BadData, GdbextError
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 TEXT_LIMIT = 64 * 1024
@@ -41,7 +41,7 @@ _COMPACT = 0x20
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
-class TypeInfo(NamedTuple):
+class TypeInfo(Record):
     """What is used of a PyTypeObject: ``name`` is tp_name; ``size`` (tp_basicsize) and ``dict_offset`` are bytes."""
 
     address: int

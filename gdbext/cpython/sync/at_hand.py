@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.objects.objects import FLAG_UNICODE
 from gdbext.cpython.threads.namespaces import attributes, items, used_names, variables
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -41,7 +42,7 @@ class Look(Enum):
     """A bool: code that looks at it calls nothing."""
 
 
-class AtHand(NamedTuple):
+class AtHand(Record):
     """One object. ``name`` is the variable's or attribute's; ``path`` is set for a FILE, ``pid`` for a PROCESS,
     ``ident`` (threading.get_ident) for a THREAD, ``kind`` for an OBJECT, ``value`` for a FLAG."""
 

@@ -10,13 +10,13 @@ another thread has taken it.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import GilPlace
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import Interpreter
 from gdbext.errors import BadData
 from gdbext.glibc.mutex import recorded_owner
+from gdbext.model.record import Record
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""
@@ -31,7 +31,7 @@ class GilPart(Enum):
     SWITCH_MUTEX = "switch_mutex"
 
 
-class GilState(NamedTuple):
+class GilState(Record):
     """One GIL as it is at this moment.
 
     ``holder_tid`` and ``holder`` (a PyThreadState*) are set only while the GIL is locked and its fields are at

@@ -9,7 +9,6 @@ it sleeps on a semaphore in a wait entry on its own stack, which names the mutex
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from gdbext.cpython.abi.python_abi import LockForm, LockType
 from gdbext.cpython.abi.waitable import Waitable
@@ -19,6 +18,7 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of, stack_slots
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 _FRAMES = 3
 """Innermost Python frames whose objects are searched for the lock."""
@@ -28,7 +28,7 @@ _LOCKED, _HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
 
-class LockState(NamedTuple):
+class LockState(Record):
     """One lock object.
 
     ``kind`` is LOCK, RLOCK or SIMPLE_QUEUE. ``word`` identifies the lock: it is the address of its sem_t, or of the

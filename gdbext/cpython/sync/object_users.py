@@ -7,13 +7,14 @@ a code object once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.threads.namespaces import Namespaces, global_variables
 from gdbext.cpython.threads.slots import locals_of, objects_at, slots_of
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -27,7 +28,7 @@ _THREADS = 300
 _ATTRIBUTES = 64
 
 
-class _Code(NamedTuple):
+class _Code(Record):
     """What is true of all frames of a code object: how many fast locals it has, whether they include cells, whether
     the first one is ``self``, and the objects that its globals are."""
 

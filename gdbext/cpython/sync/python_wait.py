@@ -6,8 +6,6 @@ object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.p
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
@@ -18,6 +16,7 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 _DEPTH = 8
 """Innermost Python frames that are read: Barrier.wait goes through three others."""
@@ -26,7 +25,7 @@ _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
 
 
-class PythonWait(NamedTuple):
+class PythonWait(Record):
     """A wait as the Python frames show it.
 
     ``address`` is that of the object (0 for SHUTDOWN). ``lock`` is the lock that the thread sleeps on, where it is

@@ -6,10 +6,11 @@ Sources: Lib/asyncio/locks.py, queues.py, tasks.py, streams.py, selector_events.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.namespaces import attributes, items
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningTask
@@ -30,7 +31,7 @@ class Awaitable(Enum):
     FUTURE = "the future {}"
 
 
-class Awaited(NamedTuple):
+class Awaited(Record):
     """What it is. ``tasks`` are those that it consists of (a task, or all of a gather); ``timed``: it is given up."""
 
     kind: Awaitable

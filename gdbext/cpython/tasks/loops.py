@@ -7,7 +7,7 @@ _eager_tasks in 3.12 and 3.13), and those that run now in _current_tasks (Lib/as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.task_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.sync.with_blocks import entered_in
@@ -17,6 +17,7 @@ from gdbext.cpython.threads.namespaces import attributes
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import module_global
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -33,7 +34,7 @@ _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
 
 
-class RunningTask(NamedTuple):
+class RunningTask(Record):
     """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
     the object that the innermost one awaits, ``waiter`` the future that will wake the task (0 for one that is about to
     run), ``subject`` is ``self`` of the innermost coroutine, ``entered`` the objects inside whose ``async with`` it is,
@@ -51,7 +52,7 @@ class RunningTask(NamedTuple):
     descriptor: int | None = None
 
 
-class RunningLoop(NamedTuple):
+class RunningLoop(Record):
     """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where the loop does not keep it
     (uvloop); ``ready`` how many callbacks are due, None where that is not known; ``current`` the task that runs."""
 

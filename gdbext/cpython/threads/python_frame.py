@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gdbext.errors import BadData
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 FRAME_LIMIT = 1_000_000
@@ -14,7 +14,7 @@ CODE_UNIT = 2
 """sizeof(_Py_CODEUNIT), bytes."""
 
 
-class PythonFrame(NamedTuple):
+class PythonFrame(Record):
     """One Python frame.
 
     ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
@@ -42,7 +42,7 @@ class FrameGroup(list[PythonFrame]):
         self.cut = cut
 
 
-class PythonStack(NamedTuple):
+class PythonStack(Record):
     """All groups of a thread, innermost first; ``problem`` says why the walk ended early, None if it did not."""
 
     groups: tuple[FrameGroup, ...]

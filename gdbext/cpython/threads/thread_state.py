@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class Interpreter(NamedTuple):
+class Interpreter(Record):
     """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
 
     address: int
     id: int
 
 
-class ThreadState(NamedTuple):
+class ThreadState(Record):
     """One PyThreadState.
 
     ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the

@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from stat import S_ISREG
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf.elf_header import (
@@ -20,12 +20,15 @@ from gdbext.formats.elf.elf_header import (
     PT_LOAD,
     PT_NOTE,
     PT_TLS,
-    Data,
     Segment,
     build_id_in,
     parse_header,
     parse_segments,
 )
+from gdbext.model.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.formats.elf.data import Data
 
 SHF_EXECINSTR = 4
 SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
@@ -38,7 +41,7 @@ _MAX_SECTIONS = 65536
 _MAX_DYNAMIC = 4096
 
 
-class Section(NamedTuple):
+class Section(Record):
     """One section header (Elf64_Shdr); ``link`` is the index of the section it refers to, ``size`` in bytes."""
 
     number: int

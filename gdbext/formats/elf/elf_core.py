@@ -10,7 +10,7 @@ import mmap
 import os
 import stat
 import struct
-from typing import Callable, NamedTuple
+from typing import Callable
 
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError
 from gdbext.formats.elf.elf_header import (
@@ -27,6 +27,7 @@ from gdbext.formats.elf.elf_header import (
     parse_header,
     segments,
 )
+from gdbext.model.record import Record
 
 NT_PRSTATUS = 1
 NT_PRPSINFO = 3
@@ -56,7 +57,7 @@ CheckMachine = Callable[[str, Identity], None]
 """Path and what the file begins with: raises where cores of that machine cannot be read."""
 
 
-class MemorySegment(NamedTuple):
+class MemorySegment(Record):
     """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
 
     start: int
@@ -66,7 +67,7 @@ class MemorySegment(NamedTuple):
     flags: int
 
 
-class CoreThread(NamedTuple):
+class CoreThread(Record):
     """One NT_PRSTATUS with the NT_SIGINFO that follows it."""
 
     tid: int
@@ -77,7 +78,7 @@ class CoreThread(NamedTuple):
     """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
 
 
-class FileMapping(NamedTuple):
+class FileMapping(Record):
     """One entry of NT_FILE; ``offset`` in bytes; the path still carries the kernel's " (deleted)" mark."""
 
     start: int

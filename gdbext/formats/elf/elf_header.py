@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Optional
 
 from gdbext.errors import SymbolFileError
+from gdbext.model.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.formats.elf.data import Data
 
 ET_EXEC, ET_DYN, ET_CORE = 2, 3, 4
 PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
@@ -35,22 +39,7 @@ Read = Callable[[int, int], Optional[bytes]]
 """Offset (or address) and size to exactly so many bytes, None where they are not there."""
 
 
-class Data(Protocol):
-    """What a file is made of: a mapped file, bytes that were read from the target, or what a recording has of a file.
-
-    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it. What a recording
-    does not have raises SymbolFileError.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> bytes: ...
-
-    def find(self, needle: bytes, start: int, end: int, /) -> int:
-        """As bytes.find."""
-
-
-class Identity(NamedTuple):
+class Identity(Record):
     """What the first 20 bytes of a file of any class and byte order say."""
 
     bits: int
@@ -64,7 +53,7 @@ class Identity(NamedTuple):
         return self.bits == 64 and self.little
 
 
-class Header(NamedTuple):
+class Header(Record):
     """What is used of the ELF header (Elf64_Ehdr)."""
 
     type: int
@@ -79,7 +68,7 @@ class Header(NamedTuple):
     shstrndx: int
 
 
-class Segment(NamedTuple):
+class Segment(Record):
     """One program header (Elf64_Phdr); sizes in bytes."""
 
     type: int
@@ -90,7 +79,7 @@ class Segment(NamedTuple):
     memsz: int
 
 
-class Note(NamedTuple):
+class Note(Record):
     """One note: its owner without the final NUL, its type, and where its descriptor is."""
 
     owner: bytes

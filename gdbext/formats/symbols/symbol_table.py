@@ -10,7 +10,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf.elf import (
@@ -25,7 +25,10 @@ from gdbext.formats.elf.elf import (
     SHT_SYMTAB,
     ElfImage,
 )
-from gdbext.formats.elf.elf_header import Data
+from gdbext.model.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.formats.elf.data import Data
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
@@ -43,7 +46,7 @@ _DEBUGDATA_LIMIT = 1 << 27
 _STRINGS_LIMIT = 1 << 28
 
 
-class Symbol(NamedTuple):
+class Symbol(Record):
     """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes.
 
     ``vaddr`` is the file's own address (for STT_TLS the offset in the module's TLS block).

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.model.threads.collective_wait import CollectiveWait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.torch.python_names import DISTRIBUTED_FILE, POINT_TO_POINT
-from gdbext.waits.function_tag import FunctionTag
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.sections.collectives_section import CollectivesSection, ProcessGroup
-    from gdbext.targets.base import Target
     from gdbext.waits.recognise import State
     from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
-_BACKENDS = (FunctionTag.GLOO_LOOP, FunctionTag.GLOO_QUEUE, FunctionTag.NCCL_WATCHDOG)
-_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
 _DEPTH = 12
 """Innermost Python frames among which a send or recv is looked for."""
-
-
-def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
-    """Whether the process looks like one: a thread waits for others or serves a group, or a launcher made it a rank."""
-    waits = (state.wait for state in states.values() if state is not None)
-    if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
-        return True
-    if any(tag in thread.inner_tags for thread in process.threads for tag in _BACKENDS):
-        return True
-    return any(name in target.environ() for name in _LAUNCHED)
 
 
 def name_collectives(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.job.job_rank import from_environment
+from gdbext.model.record import Record
 from gdbext.model.sections.collectives_section import (
     Collective,
     CollectivesSection,
@@ -63,7 +64,7 @@ def _unknown_layout(layout: str) -> GdbextError:
     )
 
 
-class KnownGroups(NamedTuple):
+class KnownGroups(Record):
     """Group objects by name, and what reads more of them."""
 
     reader: ProcessGroupReader | None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError
 from gdbext.inspection.job.collectives import known_groups, recorders_of, traceback_lines
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.torch.distributed.flight_recorder import FlightRecorder, GroupStatus, RecordedEntry
 
 
-class RecordedGroup(NamedTuple):
+class RecordedGroup(Record):
     """A group that the recorder describes."""
 
     name: str
@@ -20,14 +21,14 @@ class RecordedGroup(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class TracedEntry(NamedTuple):
+class TracedEntry(Record):
     """An entry with (function, file, line) of the frames that issued it, innermost first."""
 
     entry: RecordedEntry
     frames: tuple[tuple[str, str, int], ...]
 
 
-class RecorderContents(NamedTuple):
+class RecorderContents(Record):
     """What all recorders hold together; statuses by the group's number."""
 
     comm_lib_version: str

@@ -1,21 +1,43 @@
-"""Which rank of which job a process is, by its initial environment: launchers set it before the program starts."""
+"""Whether a process is a rank, and which of which job: launchers say so in its initial environment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from gdbext.model.sections.collectives_section import JobRank
-from gdbext.targets.base import Target
+from gdbext.model.threads.wait_kind import WaitKind
+from gdbext.waits.function_tag import FunctionTag
+
+if TYPE_CHECKING:
+    from gdbext.model.sections.collectives_section import JobRank
+    from gdbext.targets.base import Target
+    from gdbext.waits.recognise import State
+    from gdbext.waits.snapshot import ProcessSnapshot
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """What torchrun, Open MPI, PMIx, MPICH and Slurm set, the first that is there."""
+_BACKENDS = (FunctionTag.GLOO_LOOP, FunctionTag.GLOO_QUEUE, FunctionTag.NCCL_WATCHDOG)
+_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
+
+
+def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:
+    """Whether the process looks like one: a thread waits for others or serves a group, or a launcher made it a rank."""
+    waits = (state.wait for state in states.values() if state is not None)
+    if any(wait is not None and wait.kind is WaitKind.COLLECTIVE for wait in waits):
+        return True
+    if any(tag in thread.inner_tags for thread in process.threads for tag in _BACKENDS):
+        return True
+    return any(name in target.environ() for name in _LAUNCHED)
 
 
 def from_environment(target: Target) -> JobRank:
     """What the environment says; all None for a process that no launcher started."""
+    from gdbext.model.sections.collectives_section import JobRank
+
     environ = target.environ()
     return JobRank(
         rank=_number(environ, _RANK),

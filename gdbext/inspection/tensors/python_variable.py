@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.slots import locals_of, namespace_of
 from gdbext.errors import GdbextError, UsageError
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -23,7 +24,7 @@ _NAMES_SHOWN = 8
 _NAMES_READ = 2000
 
 
-class Step(NamedTuple):
+class Step(Record):
     """One step of a path: an attribute, an index, or a key that is a str."""
 
     kind: str

@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.model.statistics import Statistics
-from gdbext.model.tensor_parts import Quantization, StorageReport
-from gdbext.torch.state.tensor import TensorFacts
+from gdbext.errors import BadData, GdbextError
 from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.tensors.contents import Contents, Geometry, NothingToRead, Progress, fits, no_progress
 from gdbext.torch.tensors.element_type import element_type
@@ -21,6 +18,9 @@ from gdbext.torch.values.dtype import python_name
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.model.statistics import Statistics
+    from gdbext.model.tensor_parts import Quantization, StorageReport
+    from gdbext.torch.state.tensor import TensorFacts
 
 
 
@@ -62,18 +62,6 @@ class TensorReporter:
         """It is the one tensor that stands for none (c10/core/UndefinedTensorImpl.h)."""
         return self._facts.read(address).implementation == UNDEFINED_TENSOR
 
-    def _check_alive(self, address: int) -> None:
-        """Raises BadData for a tensor that was freed and not overwritten yet."""
-        try:
-            count = self.fields.references(address)
-        except LayoutError:
-            return
-        if not 0 < count < 1 << 31:
-            raise BadData(
-                f"the tensor at {address:#x} was freed: it has {count} references",
-                why="its memory was not used again yet, so that its fields can still be read; they mean nothing",
-            )
-
     # --- one tensor ------------------------------------------------------------------------------
 
     def short(self, address: int) -> str:
@@ -85,10 +73,7 @@ class TensorReporter:
 
     def facts(self, address: int) -> TensorFacts:
         """Raises BadData (no tensor, or a freed one), MemoryFault."""
-        found = self._facts.read(address)
-        if found.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
-            self._check_alive(address)
-        return found
+        return self._facts.read_alive(address)
 
     def contents(self, facts: TensorFacts) -> Contents:
         """The elements of a tensor that has them in memory. Raises BadData saying why there is nothing to read."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, GdbextError
-from gdbext.inspection.tensors.tensor_report import TensorReporter
 from gdbext.model.dispatch.argument import Argument, ArgumentTensor
 from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
 from gdbext.torch.symbols import UNDEFINED_TENSOR
@@ -14,6 +13,7 @@ from gdbext.torch.values.dtype import short_name
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.inspection.tensors.tensor_report import TensorReporter
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
     from gdbext.torch.state.tensor import TensorFacts
     from gdbext.unwind.stack import Stack
@@ -24,8 +24,8 @@ class ArgumentReporter:
 
     def __init__(self, session: Session, statistics: bool = False) -> None:
         """``statistics``: of each tensor, too. Raises NotTorch, LayoutError."""
-        self._statistics = statistics
-        self._tensors = TensorReporter(session)
+        self._tensors = session.tensors
+        self._statistics = _statistics(session) if statistics else None
         self._reader = session.dispatch_stacks
         self._recovery = ArgumentRecovery(
             session.memory,
@@ -58,15 +58,21 @@ class ArgumentReporter:
     def _tensor(self, address: int) -> ArgumentTensor:
         if not address:
             return ArgumentTensor(0, "None")
-        return ArgumentTensor(
-            address, self._tensor_text(address), self._tensors.statistics(address) if self._statistics else None
-        )
+        statistics = self._statistics.statistics(address) if self._statistics is not None else None
+        return ArgumentTensor(address, self._tensor_text(address), statistics)
 
     def _tensor_text(self, address: int) -> str:
         """Raises BadData where there is no tensor."""
         if address & 7 or not address:
             raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self._tensors.facts(address))
+        return tensor_text(self._tensors.read_alive(address))
+
+
+def _statistics(session: Session) -> TensorReporter:
+    """Reads elements; most reports show none."""
+    from gdbext.inspection.tensors.tensor_report import TensorReporter
+
+    return TensorReporter(session)
 
 
 def tensor_text(facts: TensorFacts) -> str:

@@ -10,11 +10,12 @@ inlined, and are stopped at like an operator's own functions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, MemoryFault
 from gdbext.live.hooks.lookup_sites import CfaRule, LookupSites, frame_at
 from gdbext.live.hooks.operator_functions import OperatorFunctions
+from gdbext.model.record import Record
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.torch.stack.roles import Role, classify
@@ -30,7 +31,7 @@ _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
 
 
-class SharedLookup(NamedTuple):
+class SharedLookup(Record):
     """A function with an inlined lookup that belongs to no single operator."""
 
     function: Function
@@ -122,7 +123,7 @@ def _names_callbacks(module: Module) -> bool:
     return text is not None and STEP_CALLBACKS_NAME.encode() in text
 
 
-class _Caller(NamedTuple):
+class _Caller(Record):
     event: str
     frame: CfaRule | None
     place: Place

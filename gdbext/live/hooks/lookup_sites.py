@@ -14,11 +14,11 @@ compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c1
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import PC_RELATIVE, Instruction
 from gdbext.errors import BadData, MemoryFault
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.process.symbols import Function, Symbolizer
@@ -35,7 +35,7 @@ _HANDLE_ARGUMENTS = 5
 """Arguments among which a handle and the keyset behind it are looked for."""
 
 
-class CfaRule(NamedTuple):
+class CfaRule(Record):
     """How the CFA (the caller's stack pointer after the return) is found at an instruction: register + offset.
 
     ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
@@ -51,7 +51,7 @@ def at_entry(architecture: Architecture) -> CfaRule:
     return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
 
 
-class Invocation(NamedTuple):
+class Invocation(Record):
     """A call or jump through which the function may enter a kernel.
 
     ``through`` is "kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow
@@ -67,7 +67,7 @@ class Invocation(NamedTuple):
     in_memory: bool
 
 
-class LookupSites(NamedTuple):
+class LookupSites(Record):
     """What is known of one function: the lookup, the invocations behind it and the returns."""
 
     lookup: int

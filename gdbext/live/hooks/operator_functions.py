@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.arch.instruction import Instruction
 from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
+from gdbext.model.record import Record
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.torch.stack.call_arguments import follow_stub
@@ -36,7 +37,7 @@ _FUNCTIONS_FOLLOWED = 200
 """Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
 
 
-class OperatorFunction(NamedTuple):
+class OperatorFunction(Record):
     """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
 
     operator: Operator
@@ -45,7 +46,7 @@ class OperatorFunction(NamedTuple):
     sites: LookupSites
 
 
-class BoxedEntry(NamedTuple):
+class BoxedEntry(Record):
     """The boxed entry of one of an operator's own kernels: called with functor, OperatorHandle&, keyset, stack."""
 
     operator: Operator

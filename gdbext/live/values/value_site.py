@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.formats.symbols.demangle import demangle
 from gdbext.live.hooks.arguments import register_values
+from gdbext.model.record import Record
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.roles import operator_method
@@ -25,7 +26,7 @@ ReadRegister = Callable[[str], int]
 ReadWord = Callable[[int], "int | None"]
 
 
-class ValueSite(NamedTuple):
+class ValueSite(Record):
     """What is known of a function at one of its instructions. ``hidden``: the result goes through a pointer."""
 
     names: tuple[str, ...]

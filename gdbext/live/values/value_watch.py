@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.inspection.tensors.tensor_report import TensorReporter
@@ -15,6 +15,7 @@ from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.live.trace.describe import Describer
 from gdbext.live.values.value_site import ValueSite, registers_at, value_site
 from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch, LaunchTensor, LaunchValue
+from gdbext.model.record import Record
 from gdbext.torch.registry.schema_results import aliased_arguments, schema_results
 from gdbext.torch.registry.schema_types import schema_types
 from gdbext.torch.stack.roles import operator_method
@@ -31,7 +32,7 @@ SAMPLE_LIMIT = 1 << 18
 _LIST_LIMIT = 256
 
 
-class ValueRequest(NamedTuple):
+class ValueRequest(Record):
     """What the user asked for. ``key`` and ``kernel`` ("" for any) filter; ``limit`` 0: any number of calls."""
 
     patterns: Sequence[str]
@@ -55,7 +56,7 @@ class ValueSink(Protocol):
         """True: the process is to stay stopped."""
 
 
-class _Open(NamedTuple):
+class _Open(Record):
     """A call that has not come back."""
 
     cfa: int
@@ -68,7 +69,7 @@ class _Open(NamedTuple):
     is_boxed: bool
 
 
-class _Caller(NamedTuple):
+class _Caller(Record):
     """An operator's own function that asks for a lookup, and how its frame is found from there."""
 
     operator: Operator

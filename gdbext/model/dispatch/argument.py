@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.statistics import Statistics
 
 
-class ArgumentTensor(NamedTuple):
+class ArgumentTensor(Record):
     """A tensor of an argument; a list of tensors has several."""
 
     address: int
@@ -19,7 +20,7 @@ class ArgumentTensor(NamedTuple):
     statistics: Statistics | None = None
 
 
-class Argument(NamedTuple):
+class Argument(Record):
     """An argument by its name in the schema. ``text`` is "" where its value is unknown."""
 
     name: str

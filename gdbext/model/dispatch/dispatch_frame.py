@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.argument import Argument
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.record import Record
 
 
 class DispatchStage(Enum):
@@ -21,7 +21,7 @@ class DispatchStage(Enum):
     IN_KERNEL = "in-kernel"
 
 
-class Kernel(NamedTuple):
+class Kernel(Record):
     """A kernel as the dispatch table has it, or as the stack shows it (``valid`` None then)."""
 
     function: str
@@ -33,14 +33,14 @@ class Kernel(NamedTuple):
     path: str | None = None
 
 
-class DispatchKeySet(NamedTuple):
+class DispatchKeySet(Record):
     """A DispatchKeySet: its bits and its keys in the order of ``str(torch._C._dispatch_keys(t))``."""
 
     bits: int
     keys: tuple[str, ...]
 
 
-class DispatchFrame(NamedTuple):
+class DispatchFrame(Record):
     """One pass through the dispatcher, seen in a stack. ``level`` is that of its dispatcher frame."""
 
     level: int

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from gdbext.model.record import Record
 from gdbext.model.statistics import Statistics
 
 BEFORE, AFTER = "before_launch", "after_launch"
 
 
-class LaunchTensor(NamedTuple):
+class LaunchTensor(Record):
     """A tensor among the values; ``name`` is that of its argument, with its number in a list ("tensors.0")."""
 
     name: str
@@ -21,7 +20,7 @@ class LaunchTensor(NamedTuple):
     """None where there are no elements to read."""
 
 
-class LaunchValue(NamedTuple):
+class LaunchValue(Record):
     """An argument or a result; ``text`` is "" where it is not known."""
 
     name: str
@@ -31,7 +30,7 @@ class LaunchValue(NamedTuple):
     """Of the schema; "" for a result."""
 
 
-class Launch(NamedTuple):
+class Launch(Record):
     """``when`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
 
     when: str
@@ -56,7 +55,7 @@ class Launch(NamedTuple):
         return f"{self.op}.{self.overload}" if self.overload else self.op
 
 
-class Find(NamedTuple):
+class Find(Record):
     """A call that made the first number of a kind, and the calls before it, the last one last."""
 
     launch: Launch

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from gdbext.model.job.rank_report import RankReport, Unreached
+from gdbext.model.record import Record
 
 SCHEMA = "gdbext-ranks/1"
 
@@ -44,7 +44,7 @@ _MISMATCHES = (
 )
 
 
-class Variant(NamedTuple):
+class Variant(Record):
     """What some of the ranks issued under one number."""
 
     text: str
@@ -52,7 +52,7 @@ class Variant(NamedTuple):
     ranks: tuple[int, ...]
 
 
-class CollectiveMatch(NamedTuple):
+class CollectiveMatch(Record):
     """One operation of one group over its ranks."""
 
     group: str
@@ -71,7 +71,7 @@ class CollectiveMatch(NamedTuple):
     """Members of which there is no report."""
 
 
-class TreeNode(NamedTuple):
+class TreeNode(Record):
     """A frame that some ranks share, below the frames that they share as well."""
 
     frame: str
@@ -81,7 +81,7 @@ class TreeNode(NamedTuple):
     children: tuple[TreeNode, ...] = ()
 
 
-class JobVerdict(NamedTuple):
+class JobVerdict(Record):
     """The verdict; ``kind`` is the contract's word."""
 
     kind: str
@@ -90,7 +90,7 @@ class JobVerdict(NamedTuple):
     """The ranks at fault."""
 
 
-class JobReport(NamedTuple):
+class JobReport(Record):
     """Everything; ``reports`` are sorted by rank, host and pid."""
 
     job: str | None

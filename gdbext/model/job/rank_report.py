@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from gdbext.model.record import Record
 from gdbext.model.threads.collective_wait import CollectiveWait
 
 
-class Issued(NamedTuple):
+class Issued(Record):
     """One operation of a group, as far as ranks can be compared by it."""
 
     seq: int
@@ -19,7 +18,7 @@ class Issued(NamedTuple):
     is_pending: bool = False
 
 
-class GroupState(NamedTuple):
+class GroupState(Record):
     """How far one rank came in one group. ``issued`` are its last operations and all pending ones, by number."""
 
     name: str
@@ -37,7 +36,7 @@ class GroupState(NamedTuple):
         return self.name if self.description in ("", "undefined") else self.description
 
 
-class RankReport(NamedTuple):
+class RankReport(Record):
     """One process of the job. What is None is not known."""
 
     rank: int | None
@@ -71,7 +70,7 @@ class RankReport(NamedTuple):
         return self.wait is not None and not self.wait.is_store
 
 
-class Unreached(NamedTuple):
+class Unreached(Record):
     """A process, node or file that gave no report: silence is a finding."""
 
     where: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from gdbext.model.threads.wait_edge import WaitEdge
 
 
-class Finding(NamedTuple):
+class Finding(Record):
     """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
 
     kind: FindingKind

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
-class FindingTraits(NamedTuple):
+class FindingTraits(Record):
     """What distinguishes a kind of finding."""
 
     is_defect: bool = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 FOLD_PERIOD = 24
 """Items in the longest block that is folded; a redispatch cycle through several operators is shorter."""
@@ -14,7 +15,7 @@ _ONE_BYTE = 255
 _ZERO_OR_ONE = bytes([0]) + bytes([1]) * _ONE_BYTE
 
 
-class Repetition(NamedTuple):
+class Repetition(Record):
     """``period`` items from ``start``, standing ``times`` times in a row (1 where nothing repeats)."""
 
     start: int

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.judgement.finding import Finding
 
 
-class Verdict(NamedTuple):
+class Verdict(Record):
     """The strongest finding, and what to do about it."""
 
     finding: Finding

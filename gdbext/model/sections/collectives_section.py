@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
 
@@ -16,7 +17,7 @@ class CollectivesSource(Enum):
     PROCESS_GROUP = "process-group"
 
 
-class Collective(NamedTuple):
+class Collective(Record):
     """One collective or point-to-point operation that this process has issued.
 
     ``seq`` is its number in its group as the group counts, None for a send or recv that nobody numbered. ``sizes`` and
@@ -45,7 +46,7 @@ class Collective(NamedTuple):
     """The user's line that issued it: the innermost one outside of torch, else the innermost."""
 
 
-class ProcessGroup(NamedTuple):
+class ProcessGroup(Record):
     """One process group. What is None could not be read; sequence numbers are None before the first collective."""
 
     name: str
@@ -72,7 +73,7 @@ class ProcessGroup(NamedTuple):
         return self.name if self.description in ("", "undefined") else self.description
 
 
-class JobRank(NamedTuple):
+class JobRank(Record):
     """Which rank of which job a process is; None where neither its groups nor its environment say."""
 
     rank: int | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from gdbext.model.dispatch.registered_kernel import RegisteredKernel
+from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
 
@@ -41,7 +42,7 @@ class TableChoice:
     """The kernel that the registrations lead to, where the table in memory holds another one."""
 
 
-class TableEntry(NamedTuple):
+class TableEntry(Record):
     """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
 
     key: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Union
+from typing import ClassVar, Union
 
+from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
 SettingValue = Union[bool, int, str, None]
@@ -13,7 +14,7 @@ DEFAULT = "default"
 """The value where nobody has set one, and the libraries below choose."""
 
 
-class Setting(NamedTuple):
+class Setting(Record):
     """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
     there is none or it depends on the machine."""
 

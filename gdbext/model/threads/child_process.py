@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
 class ProcessState(Enum):
@@ -16,7 +17,7 @@ class ProcessState(Enum):
     UNINTERRUPTIBLE = "in uninterruptible sleep"
 
 
-class PipeWait(NamedTuple):
+class PipeWait(Record):
     """A process is blocked in read(2) or write(2) on a pipe that the examined process has open, too."""
 
     pipe: str
@@ -29,7 +30,7 @@ class PipeWait(NamedTuple):
         return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
 
 
-class ChildProcess(NamedTuple):
+class ChildProcess(Record):
     """A child of the examined process."""
 
     pid: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 
-class CollectiveWait(NamedTuple):
+class CollectiveWait(Record):
     """A collective, a send or recv, or an operation of the store through which ranks meet."""
 
     op: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.threads.frame import Frame
@@ -18,7 +20,7 @@ class TaskState(Enum):
     WAITING = "waiting"
 
 
-class AsyncTask(NamedTuple):
+class AsyncTask(Record):
     """One task that is not done."""
 
     name: str
@@ -36,7 +38,7 @@ class AsyncTask(NamedTuple):
     """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
 
 
-class EventLoop(NamedTuple):
+class EventLoop(Record):
     """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
 
     address: int

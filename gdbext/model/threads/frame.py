@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
 class FrameKind(Enum):
@@ -13,7 +14,7 @@ class FrameKind(Enum):
     PYTHON = "python"
 
 
-class Frame(NamedTuple):
+class Frame(Record):
     """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
     of the native frame that evaluates it."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.threads.child_process import ChildProcess
@@ -21,7 +23,7 @@ class PeerKind(Enum):
     RANK = "rank"
 
 
-class Peer(NamedTuple):
+class Peer(Record):
     """The other end, as far as it is known."""
 
     kind: PeerKind

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
-class PoolTraits(NamedTuple):
+class PoolTraits(Record):
     """What distinguishes a pool."""
 
     workers: str = ""
@@ -52,7 +53,7 @@ class Pool(Enum):
         return member
 
 
-class MissingWorkers(NamedTuple):
+class MissingWorkers(Record):
     """Workers of a pool that a thread waits for, and that this process does not have."""
 
     pool: Pool

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
-class SourceLine(NamedTuple):
+class SourceLine(Record):
     """The text of one line, without indentation and line end."""
 
     text: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
 class Progress(Enum):
@@ -21,7 +22,7 @@ class Progress(Enum):
     ENDED = "ended"
 
 
-class ThreadProgress(NamedTuple):
+class ThreadProgress(Record):
     """The progress of one thread."""
 
     tid: int

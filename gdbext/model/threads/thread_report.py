@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.absent import Absent
@@ -23,7 +25,7 @@ class RunState(Enum):
     IDLE = "idle"
 
 
-class ThreadReport(NamedTuple):
+class ThreadReport(Record):
     """All that is known of one thread."""
 
     tid: int

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.model.certainty import Certainty
+from gdbext.model.record import Record
 from gdbext.model.threads.wait_kind import Naming, WaitKind
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from gdbext.model.threads.self_wait import SelfWait
 
 
-class Resource(NamedTuple):
+class Resource(Record):
     """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
 
     kind: WaitKind
@@ -40,7 +41,7 @@ class Resource(NamedTuple):
         return f"{traits.noun}{at}{named}"
 
 
-class Owner(NamedTuple):
+class Owner(Record):
     """Who holds a resource."""
 
     tid: int
@@ -48,7 +49,7 @@ class Owner(NamedTuple):
     """Recorded as the owner, but no thread of this process."""
 
 
-class Wait(NamedTuple):
+class Wait(Record):
     """What a thread waits for. ``certainty`` is that of the owner."""
 
     resource: Resource

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.model.threads.wait import Wait
 
 
-class WaitEdge(NamedTuple):
+class WaitEdge(Record):
     """Thread ``tid`` waits for something that thread ``owner`` holds, or owes it."""
 
     tid: int

@@ -6,7 +6,8 @@ A new kind is a row here and a recogniser in waits/. No other place lists kinds.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
 class Relation(Enum):
@@ -33,7 +34,7 @@ class Naming(Enum):
     ALONE = "read on fd 5"
 
 
-class WaitTraits(NamedTuple):
+class WaitTraits(Record):
     """What distinguishes a kind of wait."""
 
     noun: str

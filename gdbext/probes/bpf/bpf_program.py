@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple, Union
+from typing import Union
+
+from gdbext.model.record import Record
 
 B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
 
@@ -101,13 +103,13 @@ def end() -> Code:
 # --- jumps to labels -----------------------------------------------------------------------------
 
 
-class Label(NamedTuple):
+class Label(Record):
     """A place that jumps lead to."""
 
     name: str
 
 
-class Jump(NamedTuple):
+class Jump(Record):
     """A jump to a label, always or where a comparison is true."""
 
     label: str

@@ -12,10 +12,10 @@ import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import ProbesRefused
+from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 4, 5, 28
@@ -30,7 +30,7 @@ _POSSIBLE = "/sys/devices/system/cpu/possible"
 _LOG_SIZE = 1 << 16
 
 
-class Place(NamedTuple):
+class Place(Record):
     """A probe: the offset in the file, and the number that the program sees (BPF_FUNC_get_attach_cookie)."""
 
     offset: int

@@ -7,10 +7,10 @@ return address is from the stack or frame pointer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 from gdbext.probes.places.dispatch_site import DispatchSite
 
@@ -23,7 +23,7 @@ _FILTERED, _BY_FRAME_POINTER = 1 << 26, 1 << 27
 """and the distance of the return address in the upper half."""
 
 
-class TracePlace(NamedTuple):
+class TracePlace(Record):
     """A site in a file. ``operator``: the OperatorEntry* that it belongs to, 0 where the site's register has it.
 
     ``filtered``: other operators pass it, too, and only those that are wanted count.
@@ -40,7 +40,7 @@ class TracePlace(NamedTuple):
         return self.site.event
 
 
-class At(NamedTuple):
+class At(Record):
     """Where on the program's stack things are put: OperatorEntry* (0: the place's own), keyset, thread."""
 
     entry: int

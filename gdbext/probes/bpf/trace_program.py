@@ -12,9 +12,9 @@ the program where a dispatch was not made from inside of the other.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from gdbext.arch.base import Architecture
+from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 from gdbext.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, dispatch, return_address
 
@@ -42,7 +42,7 @@ _NO_WAKEUP = 1
 _AT = At(entry=_ENTRY, keyset=_KEYSET, thread=_KEY)
 
 
-class TraceMaps(NamedTuple):
+class TraceMaps(Record):
     """Descriptors of what the program works with."""
 
     ring: int

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.record import Record
 
 EVENTS = tuple(DispatchEvent)
 NOWHERE = ""
 
 
-class DispatchSite(NamedTuple):
+class DispatchSite(Record):
     """``offset`` is the place in the file; the registers are those that hold things when it is reached.
 
     ``entry`` holds the OperatorEntry*, NOWHERE where the place belongs to one operator; ``keyset`` holds the keyset.

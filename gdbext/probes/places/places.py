@@ -5,10 +5,11 @@ The keyset is the first argument of ``at::_ops::NAME::redispatch``, behind a hid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError
 from gdbext.formats.elf.elf import ElfImage
+from gdbext.model.record import Record
 from gdbext.torch.registry.schema_types import hidden_result
 from gdbext.torch.symbols import OPERATOR_STRUCT
 
@@ -22,7 +23,7 @@ _PROLOGUE = 64
 """Bytes of a function in which the probe's place is looked for."""
 
 
-class RedispatchPlace(NamedTuple):
+class RedispatchPlace(Record):
     """An operator's redispatch: its address, the probe's offset in the file, the number of the keyset's argument."""
 
     operator: Operator

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.render.html.page import text
 
 SCRIPT = "table"
 
 
-class Column(NamedTuple):
+class Column(Record):
     """A heading; ``is_number`` sorts by value, greatest first, and stands to the right."""
 
     title: str

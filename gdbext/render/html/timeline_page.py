@@ -7,9 +7,9 @@ level, and start and duration of its kernel, -1 where that was not seen. Times a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
+from gdbext.model.record import Record
 from gdbext.render.html import table
 from gdbext.render.html.page import DATA_ENDS, Page, data_begins, embedded
 from gdbext.render.html.table import Column
@@ -121,7 +121,7 @@ class _Cost:
         return str(self.count), *times, found.event, found.qualified, found.key, found.kernel or found.kind
 
 
-class _Open(NamedTuple):
+class _Open(Record):
     dispatch: TracedDispatch
     inside: list[float]
 

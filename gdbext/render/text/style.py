@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gdbext.model.record import Record
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-class Style(NamedTuple):
+class Style(Record):
     """How text is decorated; ``Style()`` is plain."""
 
     color: bool = False

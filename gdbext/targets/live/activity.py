@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from gdbext.errors import NotPermitted, TargetGone
+from gdbext.model.record import Record
 from gdbext.targets.live.proc_reads import read_file
 
 _FAMILY_LIMIT = 4096
 """Processes that are looked at."""
 
 
-class Activity(NamedTuple):
+class Activity(Record):
     """Sums over the process and all its descendants. ``seconds`` of processor time, ended children included;
     ``transferred`` bytes read and written, also through pipes and sockets."""
 

@@ -11,10 +11,11 @@ import errno
 import os
 import struct
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdbext.arch.base import Architecture
 from gdbext.errors import TargetError, TargetGone
+from gdbext.model.record import Record
 
 PTRACE_DETACH = 17
 PTRACE_GETSIGINFO = 0x4202
@@ -26,7 +27,7 @@ WALL = 0x40000000
 """waitpid: children made by clone, too. Python's os module does not name it."""
 
 
-class Stop(NamedTuple):
+class Stop(Record):
     """What waitpid told: the thread stopped (``signal`` is held back and must be given back), or it ended."""
 
     ended: bool

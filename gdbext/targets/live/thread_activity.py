@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 _MINOR, _MAJOR = 10 - 3, 12 - 3
 """minflt and majflt of proc_pid_stat(5), counted from the state, its third field."""
 
 
-class Activity(NamedTuple):
+class Activity(Record):
     """Counters that only grow; None where the system does not tell."""
 
     nanoseconds: int | None = None

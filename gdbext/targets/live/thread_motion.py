@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 RUNNING = "running"
 """What /proc/PID/task/TID/syscall says of a thread that is not blocked (proc_pid_syscall(5))."""
 
 
-class Place(NamedTuple):
+class Place(Record):
     """Where a thread sleeps, and how much it has run.
 
     ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from gdbext.formats.elf.elf_header import Data
+from typing import TYPE_CHECKING
+
 from gdbext.targets.recording.sparse_bytes import SparseBytes
+
+if TYPE_CHECKING:
+    from gdbext.formats.elf.data import Data
 
 BLOCK_BITS = 6
 """64 bytes: symbols, strings and unwind rows are read here and there, and a page for each would be 20 times as much."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gdbext.formats.elf.elf import ElfImage
-from gdbext.formats.elf.elf_header import Data
 from gdbext.formats.symbols.symbol_cache import Arrays, Builder, Numbers, SymbolCache
-from gdbext.formats.symbols.symbol_table import SymbolTable
 from gdbext.targets.host_files import AnyFact, Fact, FoundFile, HostFiles
 from gdbext.targets.recording.block_log import BlockLog
 from gdbext.targets.recording.recording import RecordedFile, RecordedModule, RecordedNumbers, Search
 from gdbext.targets.recording.sparse_bytes import SparseBytes
+
+if TYPE_CHECKING:
+    from gdbext.formats.elf.data import Data
+    from gdbext.formats.symbols.symbol_table import SymbolTable
 
 
 class LoggedNumbers:
@@ -41,7 +43,7 @@ class LoggedNumbers:
 
 
 class LoggedFile:
-    """A mapped file (see formats.elf.Data) whose slices and searches are noted."""
+    """A mapped file (see formats/elf/data.py) whose slices and searches are noted."""
 
     def __init__(self, path: str, data: Data) -> None:
         self._path = path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.model.recorded_run import RecordedRun
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.targets.host_files import Fact
@@ -15,7 +15,7 @@ Search = tuple[bytes, int, int, int]
 """What was searched, from which address to which, in which steps (ElfImage.find)."""
 
 
-class RecordedThread(NamedTuple):
+class RecordedThread(Record):
     """One thread; ``registers`` are empty where they could not be read, and ``problem`` and ``help`` say why."""
 
     tid: int
@@ -28,7 +28,7 @@ class RecordedThread(NamedTuple):
     help: str = ""
 
 
-class RecordedModule(NamedTuple):
+class RecordedModule(Record):
     """How the search for a module's file ended (see process.modules.Module); ``file`` is its index, None without."""
 
     status: str
@@ -36,7 +36,7 @@ class RecordedModule(NamedTuple):
     file: int | None
 
 
-class RecordedNumbers(NamedTuple):
+class RecordedNumbers(Record):
     """What is known of an array of ``length`` unsigned numbers of ``width`` bytes each."""
 
     length: int
@@ -44,7 +44,7 @@ class RecordedNumbers(NamedTuple):
     contents: SparseBytes
 
 
-class RecordedFile(NamedTuple):
+class RecordedFile(Record):
     """What was read of an ELF file of ``size`` bytes.
 
     ``offsets`` are searches (needle, start, end) by file offset with their results, ``found`` those in the image;
@@ -59,7 +59,7 @@ class RecordedFile(NamedTuple):
     arrays: Mapping[str, tuple[RecordedNumbers, RecordedNumbers]]
 
 
-class Recording(NamedTuple):
+class Recording(Record):
     """Everything that was read of a target."""
 
     kind: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 _PROCESSES = 4096
 _DESCRIPTORS = 4096
@@ -13,7 +14,7 @@ _ACCESS = 3
 """O_ACCMODE: 0 reads, 1 writes, 2 both (fcntl.h)."""
 
 
-class Holder(NamedTuple):
+class Holder(Record):
     """A process with a descriptor of something; ``access`` as O_ACCMODE has it, None where it cannot be read."""
 
     pid: int

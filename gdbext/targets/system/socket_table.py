@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 _TCP_STATES = (
     "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
@@ -22,7 +23,7 @@ _NAME, _PEER = 0, 2
 _ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 
 
-class Socket(NamedTuple):
+class Socket(Record):
     """One socket. ``peer`` is the inode of the socket at the other end, 0 where it is not on this machine."""
 
     family: str

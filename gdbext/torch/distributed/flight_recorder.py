@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
@@ -29,7 +29,7 @@ _TENSORS = 4096
 _FRAMES = 4096
 
 
-class GroupStatus(NamedTuple):
+class GroupStatus(Record):
     """A ``ProcessGroupStatus``: the last sequence numbers; -1 before the first operation."""
 
     enqueued: int
@@ -37,14 +37,14 @@ class GroupStatus(NamedTuple):
     completed: int
 
 
-class TracebackFrame(NamedTuple):
+class TracebackFrame(Record):
     """A ``CapturedTraceback::PyFrame``: the address of a code object, and an offset into its bytecode."""
 
     code: int
     offset: int
 
 
-class RecordedEntry(NamedTuple):
+class RecordedEntry(Record):
     """One ``FlightRecorder::Entry``, with its names. Times are nanoseconds since the epoch."""
 
     id: int

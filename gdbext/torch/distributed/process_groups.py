@@ -8,13 +8,13 @@ of its C++ object behind its head (pybind11/detail/common.h, ``instance``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import module_global
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.formats.symbols.demangle import demangle
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
@@ -32,7 +32,7 @@ _VTABLE_START = 16
 _GLOO = "c10d::ProcessGroupGloo"
 
 
-class QueuedWork(NamedTuple):
+class QueuedWork(Record):
     """One piece of work that a Gloo group has not finished (``ProcessGroupGloo::AsyncWork``)."""
 
     seq: int
@@ -42,7 +42,7 @@ class QueuedWork(NamedTuple):
     in_progress: bool
 
 
-class GroupObject(NamedTuple):
+class GroupObject(Record):
     """One ``c10d::ProcessGroup``; what is None or empty could not be read."""
 
     name: str

@@ -7,13 +7,12 @@ the aliases change from version to version; the layout has them as this build's 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.torch.values.key_names import KeyNames
 
 
-class Candidate(NamedTuple):
+class Candidate(Record):
     """One alias key that may fill a slot: PyTorch's word for it and the step of the algorithm that takes it."""
 
     alias: str

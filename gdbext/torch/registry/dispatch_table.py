@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from gdbext.errors import BadData
+from gdbext.model.record import Record
 from gdbext.torch.registry.alias import AliasRules
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
@@ -24,7 +24,7 @@ _COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 _COMPOSITE_EXPLICIT = "CompositeExplicitAutograd"
 
 
-class Registration(NamedTuple):
+class Registration(Record):
     """An ``AnnotatedKernel``: a kernel that somebody registered under ``key``.
 
     ``active`` is False for one that a later registration under the same key overrides. ``debug`` is PyTorch's
@@ -40,7 +40,7 @@ class Registration(NamedTuple):
     inferred_schema: int
 
 
-class ComputedEntry(NamedTuple):
+class ComputedEntry(Record):
     """One entry of a dispatch table.
 
     ``kernel`` is what memory holds; ``reason`` (PyTorch's word), ``path`` and ``debug`` say which registration it

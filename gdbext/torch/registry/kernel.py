@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 from gdbext.errors import LayoutError, MemoryFault
 from gdbext.formats.symbols.demangle import demangle
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel_name import FUNCTION_POINTER, is_wrapper, kernel_target, most_telling, plain_name
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     """PyObject* to its source; None when the address is not a Python function that can be read."""
 
 
-class KernelFunction(NamedTuple):
+class KernelFunction(Record):
     """A ``c10::KernelFunction``: the addresses it consists of. All zero where nothing is registered."""
 
     functor: int
@@ -39,7 +40,7 @@ class KernelFunction(NamedTuple):
         return (self.boxed, self.unboxed, self.sym_unboxed)
 
 
-class KernelName(NamedTuple):
+class KernelName(Record):
     """What a kernel is called. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
 
     ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are those

@@ -9,9 +9,8 @@ autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import BadData
+from gdbext.model.record import Record
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelName
 from gdbext.torch.registry.operators import Operator
@@ -24,7 +23,7 @@ _PEELS = ("FuncTorch", "Batched", "VmapMode", "Functionalize")
 _PYTHON_KEYS = ("Python", "PythonDispatcher", "PreDispatch", "Fake")
 
 
-class ExpectedLookup(NamedTuple):
+class ExpectedLookup(Record):
     """One lookup of a chain. ``next_keyset`` is what its kernel is expected to redispatch with, None at the end.
 
     ``certainty``: "expected" (the kernel's known way), "end" (it calls nothing of this operator any more) or "unknown".

@@ -6,10 +6,9 @@ Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.symbols import INTERNED_STRINGS
@@ -33,7 +32,7 @@ _INTERNED = "c10::InternedStrings"
 _SYMBOL = "c10::InternedStrings::SymbolInfo"
 
 
-class SchemaText(NamedTuple):
+class SchemaText(Record):
     """A schema. ``missing`` says what could not be read; each such place is "?" in ``text``."""
 
     text: str
@@ -44,7 +43,7 @@ class SchemaText(NamedTuple):
     missing: tuple[str, ...]
 
 
-class Argument(NamedTuple):
+class Argument(Record):
     """A ``c10::Argument`` as printed, and what the schema needs to know of it."""
 
     text: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
-class SchemaResult(NamedTuple):
+class SchemaResult(Record):
     """One result. ``alias`` is the letter that an argument which is returned itself has, too: "" for a new value."""
 
     kind: str

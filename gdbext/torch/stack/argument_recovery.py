@@ -10,12 +10,13 @@ contradict each other make the argument unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.arch.argument_holders import holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import GdbextError
 from gdbext.model.certainty import Certainty
+from gdbext.model.record import Record
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function, Symbolizer
@@ -39,7 +40,7 @@ _STACK_LIMIT = 1 << 12
 _BOXED_ARGUMENTS = 5
 
 
-class Sighting(NamedTuple):
+class Sighting(Record):
     """One argument as one place has it."""
 
     value: Value
@@ -47,7 +48,7 @@ class Sighting(NamedTuple):
     place: str
 
 
-class FoundArgument(NamedTuple):
+class FoundArgument(Record):
     """An argument; ``value`` None where it is unknown."""
 
     name: str
@@ -57,7 +58,7 @@ class FoundArgument(NamedTuple):
     place: str
 
 
-class Signature(NamedTuple):
+class Signature(Record):
     """How a function is called: words of each schema argument, behind whatever else it takes."""
 
     kinds: tuple[str, ...]

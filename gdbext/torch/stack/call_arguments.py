@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
-from typing import NamedTuple
 
 from gdbext.arch.argument_flow import Location, argument_source
+from gdbext.model.record import Record
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.unwind.stack import Stack
@@ -19,7 +19,7 @@ _STUB_BYTES = 16
 """Code of a stub of a procedure linkage table up to its jump, at most."""
 
 
-class CallSite(NamedTuple):
+class CallSite(Record):
     """A call instruction: whether it goes through a pointer, and where its arguments (integers and pointers, by number)
     came from."""
 

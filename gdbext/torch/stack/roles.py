@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.process.symbols import Function
 from gdbext.torch import symbols
 from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
@@ -68,7 +68,7 @@ _KERNEL_ENTRIES = frozenset(
 )
 
 
-class FunctionRole(NamedTuple):
+class FunctionRole(Record):
     """The role of a function; ``event`` and ``operator_struct`` only where it opens a dispatch call."""
 
     role: Role

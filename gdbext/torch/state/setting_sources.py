@@ -8,8 +8,8 @@ ParallelThreadPoolNative.cpp, c10/core/DefaultDtype.cpp, torch/csrc/autograd/ano
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
+from gdbext.model.record import Record
 from gdbext.model.sections.settings_section import DEFAULT, SettingValue
 
 CPU, C10 = "libtorch_cpu.so", "libc10.so"
@@ -24,7 +24,7 @@ class Kind(Enum):
     DTYPE = "a c10::ScalarType"
 
 
-class Owner(NamedTuple):
+class Owner(Record):
     """An object that a function keeps in a static variable: ``guard`` is set once it is there."""
 
     variable: str
@@ -44,7 +44,7 @@ GENERATOR = Owner(
 )  # fmt: skip
 
 
-class SettingSource(NamedTuple):
+class SettingSource(Record):
     """``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``.
 
     ``statement`` is the Python that sets it, with the names of settings in braces; "" where that of another one does.

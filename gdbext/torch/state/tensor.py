@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from gdbext.errors import BadData
+from gdbext.errors import BadData, LayoutError
 from gdbext.formats.symbols.demangle import demangle
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
-from gdbext.process.struct_view import Struct
-from gdbext.process.symbols import Symbolizer
+from gdbext.model.record import Record
+from gdbext.torch.state.references import strong_references
 from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.dtype import device_text, python_name, short_name
-from gdbext.torch.values.key_names import KeyNames
+
+if TYPE_CHECKING:
+    from gdbext.layouts.layout import Layout
+    from gdbext.process.memory import Memory
+    from gdbext.process.struct_view import Struct
+    from gdbext.process.symbols import Symbolizer
+    from gdbext.torch.values.key_names import KeyNames
 
 DIMENSION_LIMIT = 64
 """Dimensions; PyTorch's iterators take at most 64."""
@@ -26,7 +30,7 @@ _CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
 """What the classes that derive from TensorImpl in libtorch end in, template arguments apart."""
 
 
-class TensorFacts(NamedTuple):
+class TensorFacts(Record):
     """What a TensorImpl says of itself. ``sizes`` and ``strides`` are None where they are symbolic or computed."""
 
     address: int
@@ -86,6 +90,24 @@ class TensorReader:
             device=self._device(address),
             backend="" if backend.endswith("Undefined") else backend,
         )
+
+    def read_alive(self, address: int) -> TensorFacts:
+        """As ``read``. Raises BadData for a tensor that was freed and not overwritten yet, too."""
+        found = self.read(address)
+        if found.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
+            self._check_alive(address)
+        return found
+
+    def _check_alive(self, address: int) -> None:
+        try:
+            count = strong_references(self._memory, self._impl, address)
+        except LayoutError:
+            return
+        if not 0 < count < 1 << 31:
+            raise BadData(
+                f"the tensor at {address:#x} was freed: it has {count} references",
+                why="its memory was not used again yet, so that its fields can still be read; they mean nothing",
+            )
 
     def _class_of(self, address: int) -> str:
         """The tensor's C++ class by its vtable. Raises BadData, MemoryFault."""

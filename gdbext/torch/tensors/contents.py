@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdbext.errors import BadData
+from gdbext.model.record import Record
 from gdbext.model.statistics import Histogram, Statistics
 from gdbext.model.tensor_parts import Quantization
 from gdbext.torch.tensors.element_type import ElementType, Number
@@ -48,7 +49,7 @@ def no_progress(done: float) -> None:
     del done
 
 
-class Geometry(NamedTuple):
+class Geometry(Record):
     """Where the elements are: ``address`` of the first one, sizes and strides in elements."""
 
     address: int

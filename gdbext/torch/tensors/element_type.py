@@ -13,12 +13,14 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple, Union
+from typing import Union
+
+from gdbext.model.record import Record
 
 Number = Union[int, float, complex, bool]
 
 
-class ElementType(NamedTuple):
+class ElementType(Record):
     """One dtype as it is stored.
 
     ``kind`` is "bool", "int", "float", "complex" or "bits" (codes without a numeric meaning). ``size`` is in bytes and

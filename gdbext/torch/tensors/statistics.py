@@ -11,13 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
+from gdbext.model.record import Record
 from gdbext.model.statistics import Statistics
 from gdbext.torch.tensors.element_type import ElementType
 
 
-class Moments(NamedTuple):
+class Moments(Record):
     """Of finite numbers: how many, their mean, the sum of squared deviations from it."""
 
     number: int = 0
@@ -41,7 +42,7 @@ class Moments(NamedTuple):
         return Moments(self.number * times, self.mean, self.deviation * times)
 
 
-class Tally(NamedTuple):
+class Tally(Record):
     """What one piece of floating-point numbers contributes; positions are numbers within it."""
 
     moments: Moments

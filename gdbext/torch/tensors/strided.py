@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 CHUNK = 1 << 22
 """Bytes read at once, at most."""
@@ -13,7 +14,7 @@ _SPARSE = 16
 _PAGE = 4096
 
 
-class Dimension(NamedTuple):
+class Dimension(Record):
     """A size, its stride in elements, and how far one step goes in the tensor's own (row-major) order."""
 
     size: int
@@ -21,7 +22,7 @@ class Dimension(NamedTuple):
     weight: int
 
 
-class Piece(NamedTuple):
+class Piece(Record):
     """Elements that are read together: ``offset`` is the first one's distance from the tensor's first, in elements;
     ``position`` its place in row-major order."""
 

@@ -6,18 +6,21 @@ layout lacks is unknown, and so is one that cannot be read.
 
 from __future__ import annotations
 
-from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.layouts.layout import Layout
+from typing import TYPE_CHECKING
+
+from gdbext.errors import BadData, GdbextError
 from gdbext.model.tensor_parts import GradFunction, StorageReport
-from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
+from gdbext.torch.state.references import strong_references
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
 from gdbext.torch.values.dtype import device_text
 from gdbext.torch.values.optional import optional_shape
 
+if TYPE_CHECKING:
+    from gdbext.layouts.layout import Layout
+    from gdbext.process.memory import Memory
+
 _IMPL = "c10::TensorImpl"
-_STRONG = (1 << 32) - 1
-"""The lower half of ``combined_refcount_`` counts strong references (c10/util/intrusive_ptr.h, since 2.10)."""
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _DIMENSIONS = 64
@@ -48,14 +51,7 @@ class TensorFields:
 
     def references(self, address: int, struct: str = _IMPL) -> int:
         """Strong references to an object of such a class. Raises LayoutError, MemoryFault."""
-        fields = self._layout.struct(struct).fields
-        if "combined_refcount_" in fields:
-            return self._memory.u64(address + fields["combined_refcount_"].offset) & _STRONG
-        field = fields.get("refcount_")
-        if field is None:
-            raise LayoutError(f"the layout of {struct} has no reference count")
-        count = self._memory.u64(address + field.offset)
-        return count if field.size == 8 else count & _STRONG
+        return strong_references(self._memory, self._layout.struct(struct), address)
 
     def numel(self, address: int) -> int:
         """As the tensor keeps it."""

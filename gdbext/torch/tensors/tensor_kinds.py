@@ -7,10 +7,11 @@ functionalization's wrappers, 2.13.0.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+
+from gdbext.model.record import Record
 
 
-class TensorKind(NamedTuple):
+class TensorKind(Record):
     """``unreadable`` says why there are no elements to read, "" where there are.
 
     ``wrapped`` and ``parts`` are members of its class that are tensors: those of a wrapper, and those that together are

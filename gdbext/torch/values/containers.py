@@ -7,9 +7,9 @@ hold together raises BadData that says how.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from gdbext.errors import BadData, MemoryFault
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
 STRING_LIMIT = 1 << 16
@@ -116,14 +116,14 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     return found
 
 
-class MapEntry(NamedTuple):
+class MapEntry(Record):
     """One occupied slot: the value's address and its bytes."""
 
     address: int
     raw: bytes
 
 
-class FlatMap(NamedTuple):
+class FlatMap(Record):
     """The header of a ``ska::flat_hash_map`` (``sherwood_v3_table``)."""
 
     entries: int

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from gdbext.arch.argument_passing import Passing
 from gdbext.errors import BadData
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.torch.symbols import STRING_VIEW
 from gdbext.torch.values.containers import vector_span
@@ -36,7 +36,7 @@ _WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromk
 """Types of one word, and how many of its bytes they use."""
 
 
-class Value(NamedTuple):
+class Value(Record):
     """``text`` as people read it, the tensors in it (0 for one that is not there). ``proven``: something about it can
     only be so if it is of this type."""
 

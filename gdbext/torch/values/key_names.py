@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from gdbext.errors import BadData, LayoutError, UsageError
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 
 
-class RuntimeKey(NamedTuple):
+class RuntimeKey(Record):
     """One slot of the dispatch table: the key's name, its ``c10::DispatchKey`` value and the bits that select it."""
 
     name: str

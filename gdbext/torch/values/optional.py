@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdbext.layouts.layout import Layout
+from gdbext.model.record import Record
 
 
-class OptionalShape(NamedTuple):
+class OptionalShape(Record):
     """Offsets in bytes from the start of the optional."""
 
     value: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 _HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
 
 
-def event_loops(process: ProcessSnapshot) -> dict[int, EventLoop]:
-    """Thread id → its loop. Empty where no thread has a frame of asyncio: such a process has none that runs."""
+def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
+    """Thread id → its loop. ``users``: the threads that are in asyncio."""
     python = process.python
-    users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
-    if python is None or not users:
+    if python is None:
         return {}
     found: dict[int, EventLoop] = {}
     for loop in python.loops():

@@ -7,10 +7,11 @@ is in the Python frames and objects (cpython/sync/python_wait.py). A plain Lock 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
+from gdbext.model.record import Record
 from gdbext.model.threads.self_wait import SelfWait
 from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
@@ -26,7 +27,7 @@ _NEAR = 7
 """Frames between the kernel and PyThread_acquire_lock_timed."""
 
 
-class _Meaning(NamedTuple):
+class _Meaning(Record):
     kind: WaitKind
     name: str = ""
     set_by_handlers: bool = False
