@@ -65,9 +65,20 @@ def _notes(everybody: Sequence[RankReport], reports: Sequence[RankReport], job: 
         if len(claims) > 1:
             pids = ", ".join(f"pid {each.pid}" + (f" on {each.host}" if each.host else "") for each in claims)
             yield f"rank {rank} is claimed by {len(claims)} processes: {pids}"
+    yield from _problems(reports)
     versions = sorted({report.torch for report in reports if report.torch is not None})
     if len(versions) > 1:
         yield f"the ranks run different versions of torch: {', '.join(versions)}"
+
+
+def _problems(reports: Sequence[RankReport]) -> Iterator[str]:
+    """What kept processes from being read, the most frequent first."""
+    unread: dict[str, list[RankReport]] = {}
+    for report in reports:
+        if report.problem:
+            unread.setdefault(report.problem, []).append(report)
+    for problem, claims in sorted(unread.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"where {sentences.labels(claims)} {'is' if len(claims) == 1 else 'are'} cannot be read: {problem}"
 
 
 class _Judge:

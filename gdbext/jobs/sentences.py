@@ -65,10 +65,10 @@ def late(
 
 def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Sequence[int]) -> str:
     """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
-    text = f"{_labels(at_store)} {_verb(at_store, 'wait')} for a key of the store, where ranks meet"
+    text = f"{labels(at_store)} {_verb(at_store, 'wait')} for a key of the store, where ranks meet"
     if absent:
         have = "has" if len(absent) == 1 else "have"
-        text += f"; {_labels(absent)} {have} not come there ({absent[0].label}: {absent[0].summary.rstrip('.')})"
+        text += f"; {labels(absent)} {have} not come there ({absent[0].label}: {absent[0].summary.rstrip('.')})"
     if missing:
         text += f"; of {ranks_text(missing)} there is no report"
     return f"{text}."
@@ -76,7 +76,7 @@ def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing:
 
 def busy(reports: Sequence[RankReport], known: int) -> str:
     """``3 of 4 ranks run, and none waits for another for ever.``"""
-    return f"{len(reports)} of {known} ranks run ({_labels(reports)}); nothing shows that any of them hangs."
+    return f"{len(reports)} of {known} ranks run ({labels(reports)}); nothing shows that any of them hangs."
 
 
 def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
@@ -84,6 +84,8 @@ def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
     if not reports:
         reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:_NAMED])
         return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
+    if all(report.problem for report in reports):
+        return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
     return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
 
 
@@ -92,7 +94,8 @@ def _operation(match: CollectiveMatch) -> str:
     return f"#{match.seq} {text} of group {match.group}"
 
 
-def _labels(reports: Sequence[RankReport]) -> str:
+def labels(reports: Sequence[RankReport]) -> str:
+    """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
     ranks = [report.rank for report in reports if report.rank is not None]
     parts = [ranks_text(ranks)] if ranks else []
     parts += [report.label for report in reports if report.rank is None][:_NAMED]

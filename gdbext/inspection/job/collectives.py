@@ -220,7 +220,8 @@ def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
     world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
     if world is None:
         return known
-    return known._replace(rank=world.rank, size=world.size, job=known.job or world.store)
+    meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
+    return known._replace(rank=world.rank, size=world.size, job=known.job or meeting)
 
 
 def _rendezvous(session: Session) -> str | None:

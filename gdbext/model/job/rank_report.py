@@ -56,6 +56,8 @@ class RankReport(Record):
     running: bool = False
     """The main thread is in no wait at all."""
     groups: tuple[GroupState, ...] = ()
+    problem: str = ""
+    """Why nothing is known of where it is, and what to try; "" where something is."""
 
     @property
     def label(self) -> str:

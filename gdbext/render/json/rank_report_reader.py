@@ -47,6 +47,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     target = document["target"]
     thread = _main(document["threads"], int(target["pid"]), verdict)
     wait = (thread or {}).get("wait")
+    path = tuple(_path(thread))[:_PATH] if thread is not None else ()
     return RankReport(
         rank=_number(identity.get("rank")),
         host=_optional(identity.get("host")),
@@ -56,11 +57,26 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         torch=_optional((target.get("torch") or {}).get("version")),
         kind=_text(verdict["kind"]),
         summary=_text(verdict["summary"]),
-        path=tuple(_path(thread))[:_PATH] if thread is not None else (),
+        path=path,
         wait=_collective_wait((wait or {}).get("collective")),
-        running=thread is not None and thread["state"] == "running",
+        running=thread is not None and _runs(thread, document),
         groups=tuple(_group(each) for each in (collectives.get("groups") or ())[:_GROUPS]),
+        problem="" if path else _problem(document["errors"]),
     )
+
+
+def _runs(thread: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """It is in no wait. A core does not say so: where the stack cannot be followed, the wait may be out of sight."""
+    is_sure = document["target"]["kind"] == "live" or not thread.get("dispatch_doubt")
+    return is_sure and bool(thread["state"] == "running")
+
+
+def _problem(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first error of a file that the process has loaded, else the first."""
+    error = next((each for each in errors if ".so" in (each.get("where") or "")), next(iter(errors), None))
+    if error is None:
+        return ""
+    return "; ".join(filter(None, (_text(error["what"]), _text(error.get("help") or ""))))
 
 
 def _main(threads: Sequence[Any], pid: int, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:

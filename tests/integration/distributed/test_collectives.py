@@ -116,11 +116,9 @@ def test_diagnose_names_what_a_rank_waits_in(job: Inferior, scenario: str, rank:
     assert report["collectives"]["identity"]["rank"] == rank
 
 
-def test_a_core_says_the_same(job: Inferior, tmp_path: Path) -> None:
-    pid = ranks(job, "crossing")[1]
-    harness.take_core(pid, tmp_path / "core")
-    live = look(pid, "dispatch-collectives")["collectives"]
-    core = document("-c", tmp_path / "core", "--debugger", "none", "dispatch-collectives")["collectives"]
+def test_a_core_says_the_same(job: Inferior, cores: Path) -> None:
+    live = look(ranks(job, "late_sleep")[0], "dispatch-collectives")["collectives"]
+    core = document("-c", cores / "core.0", "--debugger", "none", "dispatch-collectives")["collectives"]
     for left, right in zip(live["groups"], core["groups"]):
         for name in ("name", "backend", "rank", "ranks", "last_enqueued", "last_completed", "store"):
             assert left[name] == right[name]

@@ -73,6 +73,28 @@ def test_a_process_that_is_no_rank() -> None:
     assert document["unreached"] or document["reports"]
 
 
+def test_cores_of_all_ranks_say_what_the_ranks_said(job: Inferior, cores: Path) -> None:
+    """But for what only a live process has: its machine, how long it has waited, and how long it will sleep."""
+    live, dead = ranks("-p", job.truth["pids"]["late_sleep"][0]), ranks("--cores", cores)
+    assert dead["unreached"] == []
+    for name in ("job", "size", "ranks", "missing", "collectives", "tree", "notes"):
+        assert dead[name] == live[name], name
+    assert (dead["verdict"]["kind"], dead["verdict"]["ranks"]) == ("late-rank", "1")
+    asked = "rank 1 of 4 never enqueued #4 all_reduce float32[8, 2] of group default_pg, on which ranks 0,2-3 wait"
+    assert dead["verdict"]["summary"].startswith(asked)
+    for left, right in zip(live["reports"], dead["reports"]):
+        same = [name for name in left if name not in ("host", "summary", "kind")]
+        assert {name: left[name] for name in same} == {name: right[name] for name in same}
+
+
+def test_cores_without_the_files_of_their_processes(cores: Path, tmp_path: Path) -> None:
+    """No library is there to follow the stacks with: nothing is claimed of what the ranks do."""
+    document = ranks("--cores", cores, "--sysroot", tmp_path)
+    assert (document["verdict"]["kind"], document["ranks"]) == ("all-idle", "0-3")
+    assert document["verdict"]["summary"].startswith("What the ranks do cannot be read: rank 0: cannot open")
+    assert ["--sysroot DIR" in note for note in document["notes"]] == [True]
+
+
 def test_files_that_are_no_cores(tmp_path: Path) -> None:
     (tmp_path / "core.1").write_bytes(b"\x7fELF" + bytes(12) + b"\4\0" + bytes(100))
     (tmp_path / "notes.txt").write_text("not a core")

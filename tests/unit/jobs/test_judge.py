@@ -121,6 +121,13 @@ def test_no_report_at_all() -> None:
     assert "node3: it did not answer" in found.verdict.summary
 
 
+def test_what_cannot_be_read_is_not_idle() -> None:
+    unread = {"path": (), "problem": "cannot open libc.so.6; give the files by --sysroot DIR"}
+    found = verdict(rank(0, **unread), rank(1, **unread), rank(2, **unread))
+    assert found.verdict.summary.startswith("What the ranks do cannot be read: rank 0: cannot open libc.so.6")
+    assert found.notes == (f"where ranks 0-2 are cannot be read: {unread['problem']}",)
+
+
 def test_states_that_differ_are_no_mismatch() -> None:
     done = (Issued(1, "broadcast"),)
     waits = CollectiveWait("broadcast", 1, "0")

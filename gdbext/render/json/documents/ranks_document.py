@@ -95,6 +95,7 @@ def _row(value: Mapping[str, Any]) -> RankReport:
         wait=CollectiveWait(**{name: wait[name] for name in CollectiveWait._fields}) if wait is not None else None,
         running=bool(value["running"]),
         groups=tuple(_group(each) for each in value["groups"]),
+        problem=str(value.get("problem") or ""),
     )
 
 
