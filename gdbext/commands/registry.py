@@ -71,6 +71,10 @@ TABLE = (
         "dispatch-tensor", "dispatcher.tensor",
         "Describe a tensor: metadata, statistics, values; --py finds it by its name.",
     ),
+    Entry(
+        "dispatch-autograd", "dispatcher.autograd",
+        "Show forward or backward: the running node, its forward operator and line, hooks.",
+    ),
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
     Entry("dispatch-collectives", "collectives", "Show process groups, sequence numbers and pending collectives."),
     Entry(

@@ -31,17 +31,23 @@ def graph(threads: Sequence[ThreadReport]) -> str:
 
 def write(path: str, threads: Sequence[ThreadReport]) -> DotSection:
     """Write the graph to ``path`` and, where graphviz' dot exists, a picture next to it. Raises UsageError."""
-    try:
-        # not gdb's own encoding, which may be ASCII (LANG=C); names may hold anything
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(graph(threads))
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", help="name another --dot FILE") from error
-    picture = _draw(path)
+    write_text(path, graph(threads), "--dot")
+    picture = draw(path)
     return DotSection((path, picture) if picture else (path,), picture)
 
 
-def _draw(path: str) -> str | None:
+def write_text(path: str, text: str, option: str) -> None:
+    """Write a file that ``option`` asked for. Raises UsageError."""
+    try:
+        # not gdb's own encoding, which may be ASCII (LANG=C); names may hold anything
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", help=f"name another {option} FILE") from error
+
+
+def draw(path: str) -> str | None:
+    """The picture of a graph, next to its file; None without graphviz, or where it takes too long."""
     import shutil
     import subprocess
 
@@ -63,7 +69,7 @@ def _thread_line(thread: ThreadReport) -> str:
     label = thread.label
     if thread.dispatch:
         label += f"\n{thread.dispatch[0].qualified} {thread.dispatch[0].key or ''}"
-    return f"  t{thread.tid} [shape=box, label={_quoted(label)}];"
+    return f"  t{thread.tid} [shape=box, label={quoted(label)}];"
 
 
 def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]) -> Iterator[str]:
@@ -75,7 +81,7 @@ def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]
         drawn.add(node)
         label = wait.kind.value + (f"\n{wait.resource.address:#x}" if wait.resource.address else "")
         label += f"\n{wait.resource.name}" if wait.resource.name else ""
-        yield f"  {node} [shape=ellipse, label={_quoted(label)}];"
+        yield f"  {node} [shape=ellipse, label={quoted(label)}];"
     color = ", color=red" if any((thread.tid, owner.tid) in red for owner in wait.owners) else ""
     yield f'  t{thread.tid} -> {node} [label="waits for"{color}];'
     for owner in wait.owners:
@@ -86,7 +92,7 @@ def _wait_lines(thread: ThreadReport, red: set[tuple[int, int]], drawn: set[str]
             yield f"  {held}"
         if owner.gone and f"gone{owner.tid}" not in drawn:
             drawn.add(f"gone{owner.tid}")
-            yield f"  t{owner.tid} [shape=box, style=dashed, label={_quoted(f'thread {owner.tid} (gone)')}];"
+            yield f"  t{owner.tid} [shape=box, style=dashed, label={quoted(f'thread {owner.tid} (gone)')}];"
 
 
 def _resource_id(resource: Resource, tid: int) -> str:
@@ -94,6 +100,7 @@ def _resource_id(resource: Resource, tid: int) -> str:
     return f"{kind}_{resource.address:x}" if resource.address else f"{kind}_of_{tid}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A string of graphviz' language."""
     safe = "\n".join(escape(line) for line in text.split("\n"))
     return '"' + safe.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

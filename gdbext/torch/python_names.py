@@ -27,3 +27,12 @@ DISTRIBUTED_FILE = "torch/distributed/distributed_c10d.py"
 POINT_TO_POINT = {"recv": ("src", "group_src"), "send": ("dst", "group_dst")}
 """Its functions that wait for one other rank: the arguments that name it in the job and in the group (2.6 and later);
 without them, such a wait has no peer."""
+
+ANOMALY_TRACEBACK = "traceback_"
+"""The key of anomaly mode's list of lines (torch/csrc/autograd/python_anomaly_mode.h); without it, nodes have no
+forward line. Seen in 2.13.0."""
+FUNCTION_FORWARD_CLASS, FUNCTION_FORWARD = "_forward_cls", "forward"
+"""Of the class of a torch.autograd.Function's nodes, the Function itself, and of that the method
+(torch/autograd/function.py); without them, such a node does not say where its forward is. Seen in 2.13.0."""
+MODULE_FILE = "torch/nn/modules/module.py"
+"""Its frames on a stack mean that a torch.nn.Module is called."""

@@ -283,6 +283,18 @@ KERNELS_BELOW_THEIR_KEY = {
 }
 """Functions that redispatch with everything below their own key, and what they did before."""
 
+# --- the autograd engine: torch/csrc/autograd/engine.cpp, ATen/record_function.cpp ---
+
+EVALUATING_NODE = TorchSymbol(
+    ("_ZZNK5torch8autogradL27tls_current_evaluating_nodeMUlvE_clEvE3var",), "the node that a thread runs",
+    "the running node in dispatch-autograd and dispatch-bt", CPU, first="2.13.0", last="2.13.0")  # fmt: skip
+GRAPH_TASK = TorchSymbol(
+    ("_ZZNK5torch8autogradL22tls_current_graph_taskMUlvE_clEvE3var",), "the backward pass that a thread takes part in",
+    "graph tasks in dispatch-autograd", CPU, first="2.13.0", last="2.13.0")  # fmt: skip
+RECORD_FUNCTION_THREAD = TorchSymbol(
+    ("_ZN2at12_GLOBAL__N_118current_thread_id_E",), "RecordFunction's own number of a thread",
+    "which thread made a node", CPU, first="2.13.0", last="2.13.0")  # fmt: skip
+
 # --- functions that give a wait its meaning: torch/csrc/autograd, torch/csrc/distributed, c10/core/thread_pool.cpp ---
 
 AUTOGRAD_POP = TorchSymbol(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import BadData, GdbextError
 from gdbext.model.tensor_parts import GradFunction, StorageReport
 from gdbext.process.struct_view import StructView
+from gdbext.torch.autograd.nodes import node_object
 from gdbext.torch.state.references import strong_references
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
 from gdbext.torch.values.dtype import device_text
@@ -140,9 +141,8 @@ class TensorFields:
             return None
 
     def node_object(self, address: int) -> int:
-        """The PyObject of a Node that Python code defines (PyNode, torch/csrc/autograd/python_function.h): its first
-        member behind those of Node."""
-        return self._memory.u64(address + self._layout.struct("torch::autograd::Node").size)
+        """The PyObject of a Node that Python code defines. Raises LayoutError, MemoryFault."""
+        return node_object(self._memory, self._layout, address)
 
     # --- sizes that are symbolic -----------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import contract_schema
+import made_autograd
 import made_tensors
 import pytest
 from recordings import Replay
@@ -101,6 +102,8 @@ MADE = {
     ),
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
+    "autograd-busy": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.BUSY,)),
+    "autograd-quiet": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.QUIET,)),
     "settings": Report("dispatch-info", None, "settings", sections=(SETTINGS,)),
     "trace-open": Report("dispatch-trace", None, "trace", sections=(TRACE_OPEN,)),
     "trace-one": Report(

@@ -1,0 +1,1 @@
+"""What each thread does in autograd, and the graph, as reports have them."""

@@ -1,0 +1,150 @@
+"""What each thread does in autograd: forward or backward, the node that it runs, and the engine's graph tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from gdbext.errors import GdbextError
+from gdbext.inspection.autograd.node_reporter import NodeReporter
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.sections.autograd_section import AutogradSection, AutogradThread, GraphTask, Phase
+from gdbext.torch import symbols
+from gdbext.torch.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, RunningNode
+from gdbext.torch.python_names import MODULE_FILE
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.targets.base import Thread
+    from gdbext.waits.snapshot import ThreadSnapshot
+
+_PASSES = 64
+"""Native frames in which a thread that waits for its backward pass has the call that waits."""
+T = TypeVar("T")
+
+
+class AutogradReporter:
+    """Describes the threads of one session."""
+
+    def __init__(self, session: Session) -> None:
+        """Raises NotTorch, LayoutError."""
+        self._session = session
+        self._engine = EngineReader(session.memory, session.layout, session.symbolizer)
+        self.nodes = NodeReporter(session, lambda number: self._tids.get(number))
+        self._problems: list[str] = []
+
+    def section(self, threads: Sequence[Thread]) -> AutogradSection:
+        """These threads, and the graph tasks that they take part in."""
+        found = tuple(self.thread(thread) for thread in threads)
+        tasks: dict[int, list[int]] = {}
+        for thread in found:
+            if thread.graph_task:
+                tasks.setdefault(thread.graph_task, []).append(thread.tid)
+        reports = tuple(self._task(address, tuple(tids)) for address, tids in tasks.items())
+        return AutogradSection(found, reports, self._anomaly_mode())
+
+    @cached_property
+    def _tids(self) -> dict[int, int]:
+        """RecordFunction's number of each thread that has one."""
+        found: dict[int, int] = {}
+        for thread in self._session.target.threads():
+            number = self._field(lambda t=thread: self._engine.thread_id(self._pointer(t)))  # type: ignore[misc]
+            if number:
+                found[number] = thread.tid
+        return found
+
+    def _pointer(self, thread: Thread) -> int:
+        return self._session.memory.architecture.thread_pointer(thread.registers())
+
+    def running(self, thread: Thread) -> RunningNode:
+        """What the engine runs in a thread. Raises BadData, ThreadLocalUnknown, MemoryFault, TargetError."""
+        return self._engine.running(self._pointer(thread))
+
+    def thread(self, thread: Thread) -> AutogradThread:
+        """One thread; what cannot be read is None, and one of its problems."""
+        self._problems = []
+        running = self._field(lambda: self.running(thread))
+        snapshot = self._field(lambda: self._session.threads.of(thread))
+        node = running.node if running is not None else 0
+        found = self._field(lambda: self.nodes.full(node)) if node else None
+        return AutogradThread(
+            tid=thread.tid,
+            name=(snapshot.python_name or snapshot.name) if snapshot is not None else thread.name,
+            phase=_phase(running, snapshot),
+            node=found,
+            next_sequence_nr=self._field(lambda: self._engine.next_sequence_nr(self._pointer(thread))),
+            graph_task=Hexadecimal(running.graph_task) if running is not None and running.graph_task else None,
+            grad_mode=self._field(lambda: self._grad_mode(thread)),
+            operator=_outermost_operator(snapshot),
+            line=_line(snapshot),
+            problems=(*dict.fromkeys(self._problems), *self.nodes.take_problems()),
+        )
+
+    def _grad_mode(self, thread: Thread) -> bool | None:
+        state = self._session.dispatch_states.read(self._pointer(thread)).autograd
+        return state.grad_mode if state is not None else None
+
+    def _field(self, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except GdbextError as error:
+            self._problems.append(error.what)
+            return None
+
+    def _anomaly_mode(self) -> bool | None:
+        value = next((each.value for each in self._session.settings.read() if each.name == "anomaly_mode"), None)
+        return value if isinstance(value, bool) else None
+
+    # --- graph tasks -----------------------------------------------------------------------------
+
+    def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
+        view, field = self._engine.task(address), self._field
+        return GraphTask(
+            address=Hexadecimal(address),
+            id=field(lambda: view.u64("id_")),
+            tids=tids,
+            outstanding=field(lambda: view.u64("outstanding_tasks_")),
+            waiting=field(lambda: self._engine.count(address, "dependencies_")),
+            nodes=field(lambda: self._engine.count(address, "nodes_in_graph_")),
+            ready=field(lambda: self._engine.ready(address)),
+            owner=field(lambda: _device(view.i32("owner_"))),
+            reentrant_depth=field(lambda: view.i32("reentrant_depth_")),
+            keep_graph=field(lambda: view.u8("keep_graph_") != 0),
+            has_error=field(lambda: view.u8("has_error_") != 0),
+        )
+
+
+def _device(number: int) -> str:
+    return {NO_DEVICE: "none", CPU_DEVICE: "cpu"}.get(number, f"device {number}")
+
+
+def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> Phase:
+    if running is not None and (running.node or running.graph_task):
+        return Phase.BACKWARD
+    if snapshot is None:
+        return Phase.NONE
+    if _waits_for_backward(snapshot):
+        return Phase.BACKWARD
+    in_module = any(frame.file.endswith(MODULE_FILE) for frame in snapshot.python)
+    return Phase.FORWARD if snapshot.dispatch or in_module else Phase.NONE
+
+
+def _waits_for_backward(snapshot: ThreadSnapshot) -> bool:
+    """``Engine::execute`` is on its stack: devices of their own run the nodes."""
+    for level in range(min(_PASSES, len(snapshot.stack))):
+        function = snapshot.stack.function(level)
+        if function is not None and function.name.startswith(symbols.AUTOGRAD_EXECUTE.beginnings):
+            return True
+    return False
+
+
+def _outermost_operator(snapshot: ThreadSnapshot | None) -> str | None:
+    return snapshot.dispatch[-1].qualified if snapshot is not None and snapshot.dispatch else None
+
+
+def _line(snapshot: ThreadSnapshot | None) -> str:
+    """The innermost line of the program, outside of libraries."""
+    frames = snapshot.python if snapshot is not None else ()
+    own = next((f for f in frames if "/lib/python" not in f.file and f.file[:1] != "<"), None)
+    return own.place if own is not None else ""

@@ -1,0 +1,119 @@
+"""One node of autograd's graph, as reports have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from gdbext.errors import GdbextError
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.sections.autograd_section import AutogradNode, Hook, NextFunction, NodeReference
+from gdbext.torch.autograd.forward_lines import FUNCTION, ForwardLine, ForwardLineReader
+from gdbext.torch.autograd.forward_operators import ForwardOperators
+from gdbext.torch.autograd.hooks import HookReader
+from gdbext.torch.autograd.nodes import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
+from gdbext.torch.tensors.tensor_fields import TensorFields
+from gdbext.torch.tensors.vtables import ClassNames
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+
+_NEXT_FUNCTIONS = 16
+"""Of a node that stacks tensors there are as many as tensors."""
+T = TypeVar("T")
+
+
+class NodeReporter:
+    """Describes the nodes of one session; ``made_by``: RecordFunction's number of a thread to its tid."""
+
+    def __init__(self, session: Session, made_by: Callable[[int], int | None] = lambda _: None) -> None:
+        """Raises NotTorch, LayoutError."""
+        self._session = session
+        self._made_by = made_by
+        classes = ClassNames(session.memory, session.symbolizer)
+        self.nodes = NodeReader(session.memory, session.layout, classes)
+        self.hooks = HookReader(self.nodes, classes, session.python)
+        self._fields = TensorFields(session.memory, session.layout, classes)
+        self._lines = ForwardLineReader(self.nodes, classes, session.python) if session.python is not None else None
+        self._problems: list[str] = []
+
+    def take_problems(self) -> tuple[str, ...]:
+        """What could not be read since this was last asked."""
+        found, self._problems = tuple(dict.fromkeys(self._problems)), []
+        return found
+
+    @cached_property
+    def _operators(self) -> ForwardOperators | None:
+        return ForwardOperators(self._session.dispatcher) if self._session.dispatcher_error is None else None
+
+    def reference(self, address: int) -> NodeReference:
+        """Name and sequence number. Raises BadData where there is no node, MemoryFault."""
+        return NodeReference(
+            self.name(address),
+            Hexadecimal(address),
+            self._field("sequence number", lambda: self.nodes.sequence_nr(address)),
+            self._field("variable", lambda: self._variable(address)),
+        )
+
+    def full(self, address: int) -> AutogradNode:
+        """All of it. Raises as ``reference``."""
+        reference = self.reference(address)
+        line = self._field("forward line", lambda: self._forward_line(address))
+        return AutogradNode(
+            *reference,
+            topological_nr=self._field("topological number", lambda: self.nodes.topological_nr(address)),
+            made_by=self._field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
+            forward_op=self._forward_operator(reference.name, line),
+            file=line.file if line is not None else None,
+            line=line.line if line is not None else None,
+            function=line.function if line is not None else "",
+            source=line.source if line is not None else "",
+            line_known_by=line.known_by if line is not None else "",
+            hooks=self._field("hooks", lambda: self._hooks(address)) or (),
+            next_functions=self._next_functions(address),
+        )
+
+    def _forward_operator(self, node: str, line: ForwardLine | None) -> str | None:
+        """Of a torch.autograd.Function its name, by that of its ``forward``."""
+        if line is not None and line.known_by == FUNCTION:
+            return line.function.rpartition(".")[0]
+        return self._operators.of(node) if self._operators is not None else None
+
+    def _next_functions(self, address: int) -> tuple[NextFunction, ...]:
+        edges = self._field("next functions", lambda: self.nodes.edges(address)) or ()
+        return tuple(NextFunction(self._referenced(edge.node), edge.input_nr) for edge in edges[:_NEXT_FUNCTIONS])
+
+    def _referenced(self, node: int) -> NodeReference | None:
+        return self._field("next function", lambda: self.reference(node)) if node else None
+
+    def name(self, address: int) -> str:
+        """As ``grad_fn.name()``. Raises BadData, MemoryFault."""
+        if self._lines is not None and self.nodes.class_of(address) == PYTHON_NODE:
+            return self._lines.python_class(address)
+        return self.nodes.name(address)
+
+    def _field(self, what: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except GdbextError as error:
+            self._problems.append(f"{what}: {error.what}")
+            return None
+
+    def _forward_line(self, address: int) -> ForwardLine | None:
+        return self._lines.of(address) if self._lines is not None else None
+
+    def _leaf(self, address: int) -> int:
+        """The TensorImpl of AccumulateGrad's variable; 0 for any other node."""
+        return self.nodes.variable(address) if self.nodes.class_of(address) == ACCUMULATE_GRAD else 0
+
+    def _variable(self, address: int) -> str | None:
+        leaf = self._leaf(address)
+        return self._session.tensors.read(leaf).short if leaf else None
+
+    def _hooks(self, address: int) -> tuple[Hook, ...]:
+        leaf = self._leaf(address)
+        after = self.hooks.after_accumulation(self._fields.autograd(leaf)) if leaf else ()
+        return (*self.hooks.of_node(address), *after)
+
+

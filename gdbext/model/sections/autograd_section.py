@@ -1,0 +1,149 @@
+"""What ``dispatch-autograd`` reports: which threads run a backward pass, and which node each of them runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.record import Record
+from gdbext.model.sections.section import Section
+
+
+class Phase(Enum):
+    """What a thread does, as autograd sees it."""
+
+    FORWARD = "forward"
+    """It is inside of an operator, or of a torch.nn.Module, and not in a backward pass."""
+    BACKWARD = "backward"
+    """It runs a backward pass, or waits for one that it started."""
+    NONE = "none"
+
+
+class HookKind(Enum):
+    """Where a hook was registered, by the name of PyTorch's function."""
+
+    NODE_BEFORE = "Node.register_prehook"
+    TENSOR = "Tensor.register_hook"
+    RETAINS_GRAD = "Tensor.retain_grad"
+    NODE_AFTER = "Node.register_hook"
+    ACCUMULATED = "Tensor.register_post_accumulate_grad_hook"
+
+
+class Hook(Record):
+    """A hook of a node. ``function`` is the Python function's qualified name, or the C++ class of the hook."""
+
+    kind: HookKind
+    function: str
+    file: str | None = None
+    line: int | None = None
+
+
+class NodeReference(Record):
+    """A ``torch::autograd::Node``, named as ``grad_fn.name()`` names it. None is what could not be read."""
+
+    name: str
+    address: Hexadecimal
+    sequence_nr: int | None
+    variable: str | None
+    """AccumulateGrad: the tensor whose gradient it adds to."""
+
+
+class NextFunction(Record):
+    """An element of ``next_functions``: the ``input_nr``-th input of a node; None where no gradient is passed on."""
+
+    node: NodeReference | None
+    input_nr: int
+
+
+class AutogradNode(Record):
+    """A node with all that is known of it. None is what could not be read."""
+
+    name: str
+    address: Hexadecimal
+    sequence_nr: int | None
+    variable: str | None
+    topological_nr: int | None = None
+    """The length of the longest path from it to a leaf."""
+    made_by: int | None = None
+    """The thread (tid) that made it; None for one that is gone."""
+    forward_op: str | None = None
+    """The operator whose derivative it is, without overload; its in-place form has the same node."""
+    file: str | None = None
+    line: int | None = None
+    function: str = ""
+    source: str = ""
+    line_known_by: str = ""
+    """How file and line are known: "anomaly mode", or "torch.autograd.Function" for where its forward is defined."""
+    hooks: tuple[Hook, ...] = ()
+    next_functions: tuple[NextFunction, ...] = ()
+    """The first of them."""
+
+
+class GraphTask(Record):
+    """One execution of a backward pass: ``torch::autograd::GraphTask``. None is what could not be read."""
+
+    address: Hexadecimal
+    id: int | None
+    tids: tuple[int, ...]
+    """The threads that run its nodes just now."""
+    outstanding: int | None
+    """Nodes that are queued or run."""
+    waiting: int | None
+    """Nodes that wait for the gradients of others."""
+    nodes: int | None
+    """Nodes of the graph when it began, without the one that it began with."""
+    ready: int | None
+    """Nodes in its queue for the CPU."""
+    owner: str | None
+    """The device of the thread that started it: "cpu", also for a thread of the program; "none" before it begins."""
+    reentrant_depth: int | None
+    keep_graph: bool | None
+    has_error: bool | None
+
+
+class AutogradThread(Record):
+    """One thread."""
+
+    tid: int
+    name: str | None
+    phase: Phase
+    node: AutogradNode | None
+    """The node that it runs."""
+    next_sequence_nr: int | None
+    """The number that the next node made by this thread gets."""
+    graph_task: Hexadecimal | None
+    grad_mode: bool | None
+    operator: str | None
+    """The operator that it is in, the outermost since the node began."""
+    line: str
+    """The innermost line of Python of the program."""
+    problems: tuple[str, ...] = ()
+
+
+class GraphNode(Record):
+    """A node of a graph; ``next_functions`` are addresses, 0 for none, with the number of the input."""
+
+    node: NodeReference
+    next_functions: tuple[tuple[int, int], ...]
+
+
+class GraphFile(Record):
+    """The graph that ``--graph`` wrote: the number of nodes from ``root`` on, and whether there are more."""
+
+    root: NodeReference
+    nodes: int
+    truncated: bool
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AutogradSection(Section):
+    """All threads that were asked for; those in no phase are only counted in text."""
+
+    name: ClassVar[str] = "autograd"
+    threads: tuple[AutogradThread, ...]
+    graph_tasks: tuple[GraphTask, ...]
+    anomaly_mode: bool | None
+    graph: GraphFile | None = None

@@ -1,0 +1,124 @@
+"""``dispatch-autograd`` as text: the threads in a backward pass first, then those in a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.model.report import Report
+from gdbext.model.sections.autograd_section import (
+    AutogradNode,
+    AutogradSection,
+    AutogradThread,
+    GraphFile,
+    GraphTask,
+    Hook,
+    NextFunction,
+    NodeReference,
+    Phase,
+)
+from gdbext.render.text.style import Style, escape
+
+_INDENT = "     "
+_NO_NUMBER = (1 << 64) - 1
+"""The sequence number of nodes that are run as soon as they are ready (AccumulateGrad)."""
+_EDGES = 6
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """A block for each thread that does something, then the graph tasks."""
+    section = report.section(AutogradSection)
+    busy = [each for phase in (Phase.BACKWARD, Phase.FORWARD) for each in section.threads if each.phase is phase]
+    for thread in busy:
+        yield from _thread_lines(thread, style)
+    rest = len(section.threads) - len(busy)
+    if rest:
+        others = f"{rest} {'thread' if rest == 1 else 'threads'}"
+        yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
+    for task in section.graph_tasks:
+        yield from _task_lines(task)
+    if section.anomaly_mode is not None:
+        yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
+    if section.graph is not None:
+        yield _graph_line(section.graph)
+
+
+def node_text(node: AutogradNode | NodeReference) -> str:
+    """``AddmmBackward0, sequence number 42``."""
+    number = node.sequence_nr
+    numbered = "" if number == _NO_NUMBER else f", sequence number {'unknown' if number is None else number}"
+    variable = f" of {escape(node.variable)}" if node.variable else ""
+    return f"{escape(node.name)}{variable}{numbered}"
+
+
+def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
+    name = f' "{escape(thread.name)}"' if thread.name else ""
+    node = f", {node_text(thread.node)}" if thread.node is not None else ""
+    yield style(f"Thread{name} (tid {thread.tid}): {thread.phase.value}{node}", "bold")
+    for line in (*_node_lines(thread), *_state_lines(thread)):
+        yield f"{_INDENT} {line}"
+    for problem in thread.problems:
+        yield style(f"{_INDENT} unknown: {escape(problem)}", "yellow")
+
+
+def _node_lines(thread: AutogradThread) -> Iterator[str]:
+    node = thread.node
+    if node is None:
+        return
+    if node.forward_op is not None:
+        made_by = "" if node.made_by in (None, thread.tid) else f", made by thread {node.made_by}"
+        yield f"forward operator {escape(node.forward_op)}{made_by}"
+    if node.file is not None:
+        yield f"forward line {escape(node.file)}:{node.line or '?'} ({escape(node.function)})  [{node.line_known_by}]"
+        if node.source:
+            yield f"    {escape(node.source)}"
+    yield from map(_hook_text, node.hooks)
+    if node.next_functions:
+        shown = ", ".join(map(_edge_text, node.next_functions[:_EDGES]))
+        more = f", … {len(node.next_functions) - _EDGES} more" if len(node.next_functions) > _EDGES else ""
+        yield f"then {shown}{more}"
+
+
+def _hook_text(hook: Hook) -> str:
+    place = f"  {escape(hook.file)}:{hook.line or '?'}" if hook.file else ""
+    return f"hook {escape(hook.function)}{place}  [{hook.kind.value}]"
+
+
+def _edge_text(edge: NextFunction) -> str:
+    if edge.node is None:
+        return "none"
+    number = "" if edge.node.sequence_nr in (None, _NO_NUMBER) else f" {edge.node.sequence_nr}"
+    variable = f" of {escape(edge.node.variable)}" if edge.node.variable else ""
+    return f"{escape(edge.node.name.rpartition('::')[2])}{variable}{number}"
+
+
+def _state_lines(thread: AutogradThread) -> Iterator[str]:
+    if thread.operator is not None:
+        yield f"in operator {escape(thread.operator)}"
+    if thread.line:
+        yield f"at {escape(thread.line)}"
+    if thread.next_sequence_nr is not None:
+        off = ", grad mode is off" if thread.grad_mode is False and thread.phase is Phase.FORWARD else ""
+        yield f"next sequence number {thread.next_sequence_nr}{off}"
+
+
+def _task_lines(task: GraphTask) -> Iterator[str]:
+    threads = ", ".join(map(str, task.tids))
+    plural = "threads" if len(task.tids) > 1 else "thread"
+    yield f"Graph task {_known(task.id)}, run by {plural} {threads}:"
+    yield (
+        f"{_INDENT} {_known(task.waiting)} nodes wait for gradients, {_known(task.outstanding)} run or are queued, "
+        f"{_known(task.ready)} of them ready for the CPU"
+    )
+    depth = f", reentrant depth {task.reentrant_depth}" if task.reentrant_depth else ""
+    kept = ", the graph is kept" if task.keep_graph else ""
+    error = ", an error has occurred" if task.has_error else ""
+    yield f"{_INDENT} owner {_known(task.owner)}{depth}{kept}{error}"
+
+
+def _known(value: int | str | None) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _graph_line(graph: GraphFile) -> str:
+    more = " (truncated)" if graph.truncated else ""
+    return f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more} in {', '.join(map(escape, graph.files))}"

@@ -1,0 +1,124 @@
+"""autograd: a model of 200 nodes, and twenty threads that each stop at another place of its backward pass.
+
+Each thread has a graph of its own, made by the main thread. It stops in a hook before its node, or inside of the first
+operator that the node calls. What PyTorch itself says of nodes and forward operators is the truth: grad_fn.name(),
+grad_fn._sequence_nr(), and the profiler's sequence numbers of the operators.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import torch
+import truth
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+THREADS = 20
+stopped = threading.Barrier(THREADS + 1)
+
+
+CALLS_NOTHING = ("AddBackward0",)
+"""Nodes that only pass their gradients on."""
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Stop(TorchDispatchMode):
+    """Stops in the first operator that is called while it is on."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        stay()
+        return func(*args, **(kwargs or {}))
+
+
+def stay(*_ignored):
+    stopped.wait()
+    threading.Event().wait(truth.FOREVER)
+
+
+weight = torch.nn.Parameter(torch.rand(6, 6))
+bias = torch.nn.Parameter(torch.rand(6))
+image = torch.nn.Parameter(torch.rand(1, 2, 6, 6))
+ROWS = torch.tensor([0, 1, 2])
+
+
+def model():
+    """Ten nodes and more, of all sorts. Returns the loss."""
+    x = functional.linear(torch.rand(3, 6), weight, bias)
+    x = functional.layer_norm(torch.relu(x), (6,))
+    x = Twice.apply(x).softmax(-1).exp()
+    x = torch.cat([x, x.sin()], 1).view(6, 6).index_select(0, ROWS)
+    picture = functional.max_pool2d(functional.conv2d(image, image, padding=1).tanh(), 2)
+    return functional.gelu(x @ weight).pow(2).mean() + picture.clamp(min=0).log_softmax(-1).sum()
+
+
+def nodes_of(loss):
+    """All nodes that can be reached from a tensor."""
+    found, waiting = [], [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.append(node)
+            waiting += [following for following, _ in node.next_functions]
+    return found
+
+
+def in_order(loss):
+    """Those of operators, the last one first."""
+    ordered = sorted(nodes_of(loss), key=lambda node: -node._sequence_nr())
+    return [node for node in ordered if node.name() != "torch::autograd::AccumulateGrad"]
+
+
+def describe(node):
+    return {"node": node.name(), "sequence_nr": node._sequence_nr()}
+
+
+def backward(loss, node, position):
+    facts = {"forward_op": operators[node._sequence_nr()], "retained": position == RETAINED}
+    truth.thread(f"backward-{position}", waits="futex", **describe(node), **facts)
+    if position % 2 or node.name() in CALLS_NOTHING:
+        node.register_prehook(stay)
+    else:
+        node.register_prehook(lambda gradients: Stop().__enter__() and None)
+    loss.backward(retain_graph=position == RETAINED)
+
+
+ANOMALOUS, RETAINED = 19, 4
+losses = []
+with torch.autograd.profiler.profile() as profile:
+    for position in range(THREADS):
+        with torch.autograd.set_detect_anomaly(position == ANOMALOUS):
+            losses.append(model())
+operators: dict = {}
+for event in sorted(profile.function_events, key=lambda event: event.time_range.start):
+    if event.sequence_nr >= 0 and "Backward" not in event.name:
+        operators[event.sequence_nr] = event.name  # the innermost that was called with it takes it
+
+total = torch.stack(losses).sum()
+kept = nodes_of(total)
+for position, loss in enumerate(losses):
+    ordered = in_order(loss)
+    thread = threading.Thread(target=backward, args=(loss, ordered[position % len(ordered)], position))
+    thread.start()
+stopped.wait()
+
+truth.thread("main", waits="any")
+truth.note(
+    verdict="idle",
+    nodes=[[node.name(), node._sequence_nr()] for node in kept],
+    next_sequence_nr=total.grad_fn._sequence_nr() + 1,
+    function_line=Twice.forward.__code__.co_firstlineno,
+    anomalous_line=model.__code__.co_firstlineno + 3,
+)
+truth.ready()
+sys.stdin.read()

@@ -1,0 +1,102 @@
+"""dispatch-autograd against what autograd says of itself: a model of 500 nodes, 20 positions in its backward passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Inferior
+from ways import Look
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+GetInferior = Callable[..., Inferior]
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+@pytest.fixture
+def process(inferior: GetInferior) -> Inferior:
+    return inferior("autograd")
+
+
+def backwards(process: Inferior) -> dict[int, dict[str, Any]]:
+    """What the twenty threads wrote down, by tid."""
+    return {facts["tid"]: facts for role, facts in process.truth["threads"].items() if role.startswith("backward")}
+
+
+def test_twenty_positions(process: Inferior, look: Look) -> None:
+    report = look(process, "dispatch-autograd")["autograd"]
+    threads = {thread["tid"]: thread for thread in report["threads"]}
+    expected = backwards(process)
+    assert len(expected) == 20
+    found = {tid: (threads[tid]["phase"], *_named(threads[tid])) for tid in expected}
+    assert found == {
+        tid: ("backward", facts["node"], facts["sequence_nr"], facts["forward_op"]) for tid, facts in expected.items()
+    }
+    main = threads[process.tid("main")]
+    assert (main["phase"], main["node"], main["next_sequence_nr"]) == ("none", None, process.truth["next_sequence_nr"])
+    assert {threads[tid]["node"]["made_by"] for tid in expected} == {process.tid("main")}
+    _check_lines(process, {threads[tid]["node"]["name"]: threads[tid]["node"] for tid in expected})
+    _check_hooks(threads, expected)
+    _check_tasks(report["graph_tasks"], expected)
+    assert report["anomaly_mode"] is False
+
+
+def _named(thread: dict[str, Any]) -> tuple[Any, ...]:
+    node = thread["node"]
+    return node["name"], node["sequence_nr"], node["forward_op"]
+
+
+def _check_lines(process: Inferior, nodes: dict[str, dict[str, Any]]) -> None:
+    """Anomaly mode was on when the graph of ReluBackward0 was made; TwiceBackward is of a torch.autograd.Function."""
+    known = {name: (node["line"], node["line_known_by"]) for name, node in nodes.items() if node["line"] is not None}
+    assert known == {
+        "ReluBackward0": (process.truth["anomalous_line"], "anomaly mode"),
+        "TwiceBackward": (process.truth["function_line"], "torch.autograd.Function"),
+    }
+    assert nodes["ReluBackward0"]["source"] == "x = functional.layer_norm(torch.relu(x), (6,))"
+
+
+def _check_hooks(threads: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    functions = Counter(hook["function"] for tid in expected for hook in threads[tid]["node"]["hooks"])
+    assert functions == {"stay": 11, "backward.<locals>.<lambda>": 9}
+    assert {hook["kind"] for tid in expected for hook in threads[tid]["node"]["hooks"]} == {"Node.register_prehook"}
+
+
+def _check_tasks(tasks: list[dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    assert {task["tids"][0]: task["keep_graph"] for task in tasks} == {
+        tid: facts["retained"] for tid, facts in expected.items()
+    }
+    assert {(task["owner"], task["reentrant_depth"], task["has_error"]) for task in tasks} == {("cpu", 0, False)}
+    assert [task for task in tasks if task["waiting"] + task["outstanding"] > task["nodes"] + 1] == []
+
+
+def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
+    written = tmp_path / "graph.txt"
+    look = Look("live", "none")
+    report = look(process, "dispatch-autograd", "--py", "total", "--graph", str(written))["autograd"]
+    names = [line.partition(" -> ")[0] for line in written.read_text().splitlines()]
+    truth = [name if name == ACCUMULATE else f"{name} {number}" for name, number in process.truth["nodes"]]
+    assert len(truth) > 400
+    assert Counter(name.partition(" of ")[0] for name in names) == Counter(truth)
+    assert (report["graph"]["nodes"], report["graph"]["truncated"]) == (len(truth), False)
+    assert report["graph"]["root"]["name"] == "SumBackward0"
+    edges = tmp_path / "graph.dot"
+    look(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
+    text = edges.read_text()
+    assert text.startswith("digraph autograd {")
+    assert "SumBackward0" in text
+
+
+def test_a_graph_needs_a_node(process: Inferior, tmp_path: Path) -> None:
+    arguments = ("--graph", str(tmp_path / "graph.dot"), "--thread", str(process.tid("main")))
+    outcome = process.dispatch("dispatch-autograd", *arguments, debugger="none", json=False, check=False)
+    assert outcome.status == 2
+    assert "no thread runs a node" in outcome.stderr
+    named = process.dispatch(
+        "dispatch-autograd", *arguments, "--py", "bias", debugger="none", json=False, check=False
+    )  # fmt: skip
+    assert "bias has no grad_fn" in named.stderr

@@ -1,0 +1,47 @@
+"""What dispatch-autograd reports, made by hand: for golden texts and documents."""
+
+from __future__ import annotations
+
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.sections.autograd_section import (
+    AutogradNode,
+    AutogradSection,
+    AutogradThread,
+    GraphFile,
+    GraphTask,
+    Hook,
+    HookKind,
+    NextFunction,
+    NodeReference,
+    Phase,
+)
+
+LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] CPU")
+NODE = AutogradNode(
+    name="AddmmBackward0",
+    address=Hexadecimal(0x4000),
+    sequence_nr=42,
+    variable=None,
+    topological_nr=3,
+    made_by=8,
+    forward_op="aten::addmm",
+    file="train.py",
+    line=12,
+    function="forward",
+    source="x = self.fc(x)\x1b",
+    line_known_by="anomaly mode",
+    hooks=(Hook(HookKind.TENSOR, "clip", "train.py", 40), Hook(HookKind.NODE_AFTER, "c10d::Reducer::Hook")),
+    next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
+)
+THREADS = (
+    AutogradThread(7, "main", Phase.BACKWARD, NODE, 57, Hexadecimal(0x6000), False, "aten::mm", "train.py:41 (clip)"),
+    AutogradThread(8, None, Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
+    AutogradThread(9, "waits", Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
+    AutogradThread(10, "idle", Phase.NONE, None, 0, None, True, None, ""),
+)
+TASKS = (
+    GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True),
+    GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
+)
+BUSY = AutogradSection(THREADS, TASKS, True, GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg")))
+QUIET = AutogradSection(THREADS[3:], (), None)
