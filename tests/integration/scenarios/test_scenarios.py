@@ -25,36 +25,17 @@ ON_CORES = {
 not: the contract of targets says that memory and registers of a core are those of the process."""
 
 
-@pytest.fixture(scope="module")
-def reports():
-    """What was told of an inferior (by its process id) in one way: one report serves all that is asserted of it."""
-    return {}
-
-
-@pytest.fixture
-def document(scenario, look, inferior, reports):
-    """The report of dispatch-diagnose, with the truth."""
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_verdict(scenario, look, inferior):
+    """What holds of every report holds of this one, too."""
     if scenario.only and scenario.only != look.kind:
         pytest.skip(f"only as {scenario.only}")
     if look.core and not scenario.only and str(scenario) not in ON_CORES:
         pytest.skip("one core of each family")
     target = inferior(scenario.name, *scenario.args, python=scenario.python)
-    if (target.pid, look) not in reports:
-        reports[target.pid, look] = look(target, "dispatch-diagnose")
-    return reports[target.pid, look], target.truth
-
-
-scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-
-
-@scenarios
-def test_verdict(scenario, document):
-    check_verdict(scenario.verdict, *document)
-
-
-@scenarios
-def test_nobody_is_accused_without_need(document):
-    check_nobody_is_accused_without_need(*document)
+    report = look(target, "dispatch-diagnose")
+    check_verdict(scenario.verdict, report, target.truth)
+    check_nobody_is_accused_without_need(report, target.truth)
 
 
 def test_waits_of_every_kind(look, inferior):

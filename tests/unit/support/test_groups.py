@@ -45,3 +45,11 @@ def test_groups(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_of_groups=TESTS)
     items, _ = pytester.inline_genitems()
     assert {item.name: group_of(item) for item in items} == GROUPS
+
+
+@pytest.mark.xdist_group("together")
+def test_the_workers_know_the_groups(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist writes a test's group behind its id; where it fails to, every program is started once more."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("one process runs all tests")
+    assert request.node.nodeid.endswith("@together")
