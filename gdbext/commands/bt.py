@@ -13,6 +13,8 @@ from gdbext.model.error_report import ErrorReport
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.model.report import Report
+    from gdbext.model.threads.thread_report import ThreadReport
+    from gdbext.targets.base import Thread
 
 NAME = "dispatch-bt"
 _EPILOG = """\
@@ -30,6 +32,7 @@ verified: found in the frame and proven the same way; inferred: from the kernel 
 the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
 --args adds a line, "(self=f32[32, 64] cpu, dim=1)": read from the boxed stack, or from registers and stack slots by the
 C++ signature. "?" is a value that cannot be known any more, "1?" one that is likely and not proven.
+In a backward pass "node" names what the engine runs in the frames above that line, with its sequence number.
 "never entered" names the key that an innermost kernel was expected to redispatch to and has not reached.
 """
 
@@ -41,6 +44,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--native", action="store_true", help="every native frame, too")
     parser.add_argument("--args", action="store_true", help="the arguments of each operator, where they can be proven")
     parser.add_argument("--values", action="store_true", help="with their tensors' statistics (implies --args)")
+
+
+def _with_nodes(session: Session, thread: Thread, report: ThreadReport) -> ThreadReport:
+    """With the nodes that run, where the thread is in a backward pass."""
+    if not session.has_torch:
+        return report
+    from gdbext.torch.stack.roles import engine_calls
+
+    stack = session.threads.of(thread).stack
+    levels = engine_calls(stack)
+    if not levels:
+        return report
+    from gdbext.inspection.autograd.nodes_on_stack import nodes_on_stack
+
+    return report._replace(nodes=nodes_on_stack(session, thread, stack, levels))
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
@@ -55,7 +73,7 @@ def run(session: Session, args: argparse.Namespace) -> Report:
             report = report_stack(session, thread, native=args.native, explained=args.why)
             if args.args or args.values:
                 report = with_arguments(session, report, statistics=args.values)
-            threads.append(report)
+            threads.append(_with_nodes(session, thread, report))
         except GdbextError as error:
             errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
     sources = {} if args.json else source_lines(session.target, threads)

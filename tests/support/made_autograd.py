@@ -15,6 +15,9 @@ from gdbext.model.sections.autograd_section import (
     NodeReference,
     Phase,
 )
+from gdbext.model.threads.backward_node import BackwardNode
+from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.model.threads.thread_report import ThreadReport
 
 LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] CPU")
 NODE = AutogradNode(
@@ -43,5 +46,13 @@ TASKS = (
     GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True),
     GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
 )
+BACKWARD = ThreadReport(
+    7,
+    "main",
+    python=(Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
+            Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50)),
+    nodes=(BackwardNode(9, "Mul\x1bBackward0", 4), BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1,
+                                                              "f32[6] CPU"), BackwardNode(20, "TwiceBackward", None)),
+)  # fmt: skip
 BUSY = AutogradSection(THREADS, TASKS, True, GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg")))
 QUIET = AutogradSection(THREADS[3:], (), None)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gdbext.model.absent import Absent
     from gdbext.model.dispatch.dispatch_frame import DispatchFrame
     from gdbext.model.dispatch.dispatch_state import DispatchState
+    from gdbext.model.threads.backward_node import BackwardNode
     from gdbext.model.threads.event_loop import EventLoop
     from gdbext.model.threads.frame import Frame
     from gdbext.model.threads.pool import Pool
@@ -52,6 +53,8 @@ class ThreadReport(Record):
     """The thread-local state of dispatch; None unless asked for."""
     loop: EventLoop | None = None
     """The event loop of asyncio that this thread runs."""
+    nodes: tuple[BackwardNode, ...] = ()
+    """The nodes of autograd's graph that run on its stack, innermost first; empty unless asked for."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 

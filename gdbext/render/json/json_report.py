@@ -100,6 +100,8 @@ def _thread(thread: ThreadReport, why: bool) -> dict[str, Any]:
         value["tls"] = dispatch_state_document.document(thread.tls)
     if thread.loop is not None:
         value["tasks"] = [_task(task) for task in thread.loop.tasks]
+    if thread.nodes:
+        value["backward"] = [plain(node) for node in thread.nodes]
     if thread.frames:
         value["frames"] = [_frame(frame) for frame in thread.frames]
     return value

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from gdbext.model.record import Record
 from gdbext.process.symbols import Function
 from gdbext.torch import symbols
 from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
 from gdbext.torch.torch_symbol import TorchSymbol
+
+if TYPE_CHECKING:
+    from gdbext.unwind.stack import Stack
 
 
 class Role(Enum):
@@ -114,6 +118,7 @@ _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
     (symbols.REAL_SINGLETON, Role.ENTERING, ""),
 )
 
+_EVALUATE = symbols.AUTOGRAD_EVALUATE.beginnings
 _GUARD = "__cxa_guard_acquire"
 _CREATE_HANDLE = re.compile(symbols.CREATE_HANDLE)
 _UNBOXED_BODY = re.compile(r"\w\(c10::DispatchKeySet, [^()]*\)$")
@@ -156,6 +161,16 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
 def _operator(name: str) -> FunctionRole | None:
     struct, event = operator_method(name)
     return FunctionRole(Role.OPERATOR, event, struct, name) if event else None
+
+
+def engine_calls(stack: Stack) -> list[int]:
+    """Levels of the autograd engine's calls of a node, innermost first."""
+    found = []
+    for level in range(len(stack)):
+        function = stack.function(level)
+        if function is not None and function.name.startswith(_EVALUATE):
+            found.append(level)
+    return found
 
 
 def operator_method(name: str) -> tuple[str, str]:

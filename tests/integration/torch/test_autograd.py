@@ -27,6 +27,9 @@ def backwards(process: Inferior) -> dict[int, dict[str, Any]]:
     return {facts["tid"]: facts for role, facts in process.truth["threads"].items() if role.startswith("backward")}
 
 
+look_once = Look("live", "none")
+
+
 def test_twenty_positions(process: Inferior, look: Look) -> None:
     report = look(process, "dispatch-autograd")["autograd"]
     threads = {thread["tid"]: thread for thread in report["threads"]}
@@ -74,10 +77,22 @@ def _check_tasks(tasks: list[dict[str, Any]], expected: dict[int, dict[str, Any]
     assert [task for task in tasks if task["waiting"] + task["outstanding"] > task["nodes"] + 1] == []
 
 
+def test_the_node_stands_between_the_frames_of_its_backward(process: Inferior) -> None:
+    report = look_once(process, "dispatch-bt", "--all", "--native")
+    expected = backwards(process)
+    found = {thread["tid"]: thread for thread in report["threads"]}
+    nodes = {tid: [(node["name"], node["sequence_nr"]) for node in found[tid].get("backward", ())] for tid in found}
+    assert {tid: each for tid, each in nodes.items() if each} == {
+        tid: [(facts["node"], facts["sequence_nr"])] for tid, facts in expected.items()
+    }
+    for tid in expected:
+        frames = {frame["level"]: frame["function"] for frame in found[tid]["frames"] if frame["kind"] == "native"}
+        assert "Engine::evaluate_function" in frames[found[tid]["backward"][0]["level"]]
+
+
 def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     written = tmp_path / "graph.txt"
-    look = Look("live", "none")
-    report = look(process, "dispatch-autograd", "--py", "total", "--graph", str(written))["autograd"]
+    report = look_once(process, "dispatch-autograd", "--py", "total", "--graph", str(written))["autograd"]
     names = [line.partition(" -> ")[0] for line in written.read_text().splitlines()]
     truth = [name if name == ACCUMULATE else f"{name} {number}" for name, number in process.truth["nodes"]]
     assert len(truth) > 400
@@ -85,7 +100,7 @@ def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     assert (report["graph"]["nodes"], report["graph"]["truncated"]) == (len(truth), False)
     assert report["graph"]["root"]["name"] == "SumBackward0"
     edges = tmp_path / "graph.dot"
-    look(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
+    look_once(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
     text = edges.read_text()
     assert text.startswith("digraph autograd {")
     assert "SumBackward0" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.dispatch.argument import Argument, ArgumentTensor
@@ -14,6 +15,9 @@ from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.render.text.highlight import python_source
 from gdbext.render.text.style import Style, escape
+
+if TYPE_CHECKING:
+    from gdbext.model.threads.backward_node import BackwardNode
 
 _SOURCE = "        "
 """Indent of a line of source: below the function's name."""
@@ -100,6 +104,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
     for step in thread.dispatch:
         # A step stands above the frame that opens it, so that innermost-first order holds for both.
         blocks.append((step.level, -1, _step_block(step, style, why)))
+    blocks.extend((node.level, -1, _node_block(node, style)) for node in thread.nodes)
     blocks.sort(key=lambda item: (item[0], item[1]))
     return [block for _, _, block in blocks]
 
@@ -117,6 +122,13 @@ def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
     if why:
         lines.extend(f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
     return repr((step.event, step.qualified, step.key, step.keyset)), tuple(lines)
+
+
+def _node_block(node: BackwardNode, style: Style) -> Block:
+    variable = f" of {escape(node.variable)}" if node.variable else ""
+    known = node.sequence_nr is not None and not node.variable
+    text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
+    return text, (style(f"#{node.level:<4} {text}", "cyan"),)
 
 
 def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:

@@ -102,6 +102,7 @@ MADE = {
     ),
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
+    "bt-backward": Report("dispatch-bt", None, "bt", threads=(made_autograd.BACKWARD,)),
     "autograd-busy": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.BUSY,)),
     "autograd-quiet": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.QUIET,)),
     "settings": Report("dispatch-info", None, "settings", sections=(SETTINGS,)),
