@@ -39,7 +39,7 @@ def _targets(
     if wait.seq is None:
         return frozenset()
     for group in groups.get(wait.group, ()):
-        if report.rank in group.members:
+        if report.rank in group.states:
             key = (f"{group.name} {len(group.members)} {group.members[:1]}", wait.seq)
             if key not in sets:
                 sets[key] = frozenset(rank for rank in group.members if not _has_come(group, rank, wait.seq))

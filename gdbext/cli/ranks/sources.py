@@ -18,6 +18,7 @@ from gdbext.model.job.job_report import SCHEMA
 from gdbext.model.job.rank_report import RankReport, Unreached
 from gdbext.render.json import rank_report_reader
 from gdbext.render.json.documents import ranks_document
+from gdbext.render.json.report_parser import ReportParser
 from gdbext.targets.live.proc_checks import thread_state
 
 if TYPE_CHECKING:
@@ -134,12 +135,12 @@ def report_rows(names: Iterable[str]) -> Rows:
     gc.disable()  # thousands of documents make millions of values, none of them in a circle
     reports: list[RankReport] = []
     unreached: list[Unreached] = []
-    together = rows()
+    together, parser = rows(), ReportParser()
     for path in _files(names, lambda path: path.suffix == ".json"):
         try:
             if path.stat().st_size > _LARGEST_REPORT:
                 raise BadData(f"it has {path.stat().st_size} bytes")
-            value = json.loads(path.read_bytes())
+            value = parser.parse(path.read_bytes())
             if isinstance(value, dict) and value.get("schema") == SCHEMA:
                 together = merge(together, rows(*ranks_document.read_rows(value, path.name)))
                 continue

@@ -13,6 +13,7 @@ from gdbext.errors import BadData
 from gdbext.model.job.rank_report import GroupState, Issued, RankReport, Unreached
 from gdbext.model.rank_set import fold
 from gdbext.model.threads.collective_wait import CollectiveWait
+from gdbext.render.json.report_parser import Members
 
 _PATH = 64
 """Frames of a path that are kept, the outermost ones."""
@@ -139,14 +140,19 @@ def _group(value: Mapping[str, Any]) -> GroupState:
         if each["seq"] is not None and not each["is_p2p"]:
             issued[int(each["seq"])] = _issued(each, True)
     return GroupState(
-        _text(value["name"]), _text(value["description"]), _number(value["size"]), _members(tuple(value["ranks"])),
+        _text(value["name"]), _text(value["description"]), _number(value["size"]), _members(value["ranks"]),
         _number(value["last_enqueued"]), _number(value["last_completed"]), tuple(issued[seq] for seq in sorted(issued)),
     )  # fmt: skip
 
 
+def _members(ranks: Members | Sequence[int]) -> str:
+    """The set as text."""
+    return str(ranks) if isinstance(ranks, Members) else _folded(tuple(ranks))
+
+
 @lru_cache(maxsize=64)
-def _members(ranks: tuple[int, ...]) -> str:
-    """The set as text. All ranks of a job list the same members: reports of 10,000 ranks name 10,000 each."""
+def _folded(ranks: tuple[int, ...]) -> str:
+    """All ranks of a job list the same members."""
     return fold(map(int, ranks))
 
 
