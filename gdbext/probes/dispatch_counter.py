@@ -110,16 +110,10 @@ class CounterMaps(Record):
 
 def program(architecture: Architecture, maps: CounterMaps, path: FramePath | None = None) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
-    add_one = [bpf.load(bpf.B1, bpf.B0, 0), bpf.increase(bpf.B1, 1), bpf.store(bpf.B0, 0, bpf.B1)]
     line = [] if path is None else find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
     return bpf.assemble((
         *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, None), *line,
         bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
-        *bpf.look_up(maps.counts, _PLACE), bpf.jump_unless_equal("count", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ONE, 1), bpf.load_map(bpf.B1, maps.counts),
-        bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _PLACE), bpf.move(bpf.B3, bpf.FRAME),
-        bpf.increase(bpf.B3, _ONE), bpf.constant(bpf.B4, 0), bpf.call(bpf.MAP_UPDATE),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.store_constant(bpf.FRAME, _ZERO, 0), *bpf.look_up(maps.lost, _ZERO), bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.Label("count"), *add_one, bpf.Label("end"), bpf.end(),
+        bpf.store_constant(bpf.FRAME, _ONE, 1), *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"), bpf.jump("end"),
+        *bpf.lose(maps.lost, _ZERO), bpf.Label("end"), bpf.end(),
     ))  # fmt: skip

@@ -30,7 +30,7 @@ class Selection(Record):
     limit: int = 40
 
 
-class _Dispatched(Record):
+class Dispatched(Record):
     """What one count is about; equal ones are one row. ``operator`` is an OperatorEntry."""
 
     operator: int | None = None
@@ -54,24 +54,25 @@ class Summary:
         self, counts: Sequence[DispatchCount], select: Selection, seconds: float, names: Mapping[int, str]
     ) -> tuple[list[TopRow], int]:
         """The rows that are asked for, and how many more there are. Raises MemoryFault, BadData."""
-        sums: dict[_Dispatched, int] = {}
+        sums: dict[Dispatched, int] = {}
         for count in counts:
-            what = _grouped(self._dispatched(count), select.by)
+            what = _grouped(self.dispatched(count), select.by)
             sums[what] = sums.get(what, 0) + count.times
         odd = OddDispatches(self._session, counts)
-        found = [self._row(what, count, seconds, names) for what, count in sums.items()]
+        found = [self.row(what, count, seconds, names) for what, count in sums.items()]
         ordered = sorted(zip(found, sums), key=lambda each: _order(each[0], select.sort))
         shown = [self._marked(row, what, odd) for row, what in ordered[: select.limit]]
         return shown, max(0, len(ordered) - select.limit)
 
-    def _dispatched(self, count: DispatchCount) -> _Dispatched:
+    def dispatched(self, count: DispatchCount) -> Dispatched:
+        """What a count is about. Raises MemoryFault, BadData."""
         operator = self._session.dispatcher.by_def(count.entry)
         line = self._lines.text(count.code, count.instruction) if self._lines is not None else None
         known: tuple[int | None, str | None, str | None] = (count.keyset, None, None)
         if operator is not None:
             known = self._known.get((count.entry, count.keyset)) or self._kernel(operator, count.keyset)
             self._known[count.entry, count.keyset] = known
-        return _Dispatched(count.entry, count.event.value, *known, count.tid, line)
+        return Dispatched(count.entry, count.event.value, *known, count.tid, line)
 
     def _kernel(self, operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None]:
         """(keyset, key, kernel). A keyset that no call can have is dropped: it was something else."""
@@ -85,7 +86,8 @@ class Summary:
         except GdbextError:
             return None, None, None
 
-    def _row(self, what: _Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
+    def row(self, what: Dispatched, count: int, seconds: float, names: Mapping[int, str]) -> TopRow:
+        """In words."""
         dispatcher = self._session.dispatcher
         operator = dispatcher.by_def(what.operator) if what.operator is not None else None
         keyset = _decoded(dispatcher, what.keyset)
@@ -96,7 +98,7 @@ class Summary:
             name, overload, what.event, keyset, what.key, what.kernel, what.tid, thread, count, rate, "", what.line
         )
 
-    def _marked(self, row: TopRow, what: _Dispatched, odd: OddDispatches) -> TopRow:
+    def _marked(self, row: TopRow, what: Dispatched, odd: OddDispatches) -> TopRow:
         if what.operator is None:
             return row
         operator = self._session.dispatcher.by_def(what.operator)
@@ -113,16 +115,16 @@ def _decoded(dispatcher: Dispatcher, keyset: int | None) -> DispatchKeySet | Non
     return None if keyset is None else DispatchKeySet(keyset, dispatcher.keys.decode(keyset))
 
 
-def _grouped(what: _Dispatched, by: str) -> _Dispatched:
+def _grouped(what: Dispatched, by: str) -> Dispatched:
     """Without what this grouping does not tell apart."""
     if by == "thread":
-        return _Dispatched(tid=what.tid)
+        return Dispatched(tid=what.tid)
     if by == "key":
-        return _Dispatched(key=what.key)
+        return Dispatched(key=what.key)
     if by == "kernel":
         return what._replace(event=None, keyset=None, tid=None, line=None)
     if by == "line":
-        return _Dispatched(operator=what.operator, line=what.line)
+        return Dispatched(operator=what.operator, line=what.line)
     return what._replace(tid=None, line=None)
 
 

@@ -1,7 +1,8 @@
 """counted-calls: dispatches a known number of operators each time it is told to ("go" on standard input).
 
 Some in the main thread, as many in another one. It notes what each was dispatched with, by PyTorch's own account. Told
-"profile FILE", it takes a step of training and writes down what the profiler saw of it.
+"profile FILE", it takes a step of training and writes down what the profiler saw of it; told "fail", it calls an
+operator that raises; told "sleep", it calls ten times one that takes SLEEP seconds.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import pathlib
 import re
 import sys
 import threading
+import time
 
 import torch
 import truth
 
 CALLS = 2000
+SLEEP = 0.02
 torch.set_num_threads(1)
 a, b, out = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4), torch.ones(4, 4)
 plain = torch.ones(4, 4)
@@ -58,6 +61,8 @@ def computed_keys(operator, *tensors):
 library = torch.library.Library("gdbext_counted", "DEF")
 library.define("twice(Tensor a) -> Tensor")
 library.impl("twice", lambda tensor: tensor + tensor, "CPU")
+library.define("sleep(Tensor a) -> Tensor")
+library.impl("sleep", lambda tensor: time.sleep(SLEEP) or tensor.clone(), "CPU")
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
 
 
@@ -82,9 +87,20 @@ def profiled(path):
 
 
 step()
-truth.note(calls=CALLS, mm=computed_keys("aten::mm", a, b))
+truth.note(calls=CALLS, sleep=SLEEP, mm=computed_keys("aten::mm", a, b))
 truth.ready()
 for line in sys.stdin:
+    if line.startswith("fail"):
+        try:
+            torch.mm(a, torch.ones(3, 3))
+        except RuntimeError:
+            print("done fail", flush=True)
+        continue
+    if line.startswith("sleep"):
+        for _ in range(10):
+            torch.ops.gdbext_counted.sleep(plain)
+        print("done sleep", flush=True)
+        continue
     if line.startswith("profile "):
         profiled(line.split()[1])
         print("done", line.strip(), flush=True)

@@ -24,10 +24,10 @@ def _refused() -> str:
 PROBES = pytest.mark.skipif(bool(_refused()), reason=_refused() or "permitted")
 
 
-def probes_placed(pid: int) -> bool:
-    """The tool holds its links, one for each library, so that every probe is in place."""
+def probes_placed(pid: int, count: int = 2) -> bool:
+    """The tool holds its links, one for each library and program, so that every probe is in place."""
     links = 0
     for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
             links += "bpf_link" in str(descriptor.readlink())
-    return links >= 2
+    return links >= count

@@ -10,12 +10,15 @@ from gdbext.errors import UsageError
 from gdbext.probes.summary import GROUPINGS, ORDERS, Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
     from gdbext.model.report import Report
     from gdbext.model.sections.top_section import TopSection
     from gdbext.probes.dispatch_meter import DispatchMeter
     from gdbext.probes.late_interrupt import LateInterrupt
+    from gdbext.torch.registry.operators import Operator
 
 NAME = "dispatch-top"
 MAX_SECONDS = 86400.0
@@ -35,6 +38,11 @@ screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by coun
   count     rate/s  event       operator   key           kernel
   40000    20000.0  call        aten::mm   AutogradCPU   torch::autograd::VariableType::(anonymous namespace)::mm
 
+--latency: from the lookup to the return of each call of OP, by a second probe at the function's ret instruction.
+Nothing is written to the process's stack. (The kernel's own return probes do that, and an exception of C++ thrown
+through such a frame ends the process.) A call that an exception leaves is counted as one that did not return.
+Redispatches are part of their call. A call of OP takes some microseconds more, which its time includes.
+
 Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON.
 """
 
@@ -44,6 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
     parser.add_argument("--by", choices=GROUPINGS, default="op", help="what a row tells apart (default op)")
+    parser.add_argument(
+        "--latency", action="store_true", help="how long calls of these operators take, as a histogram (see below)"
+    )
     parser.add_argument("--sort", choices=ORDERS, default="count", help="the order of the rows (default count)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
     parser.add_argument(
@@ -71,6 +82,8 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
             f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
         )
     operators = chosen(session.dispatcher, args.op)
+    if args.latency:
+        return _latency(session, args, host, operators)
     with DispatchMeter(session, process, operators, args.by == "line") as meter, LateInterrupt() as interrupt:
         report = _Top(session, args, host, meter).run(interrupt)
     return _with_page(report, args.html) if args.html else report
@@ -87,6 +100,45 @@ def _with_page(report: Report, path: str) -> Report:
     section = report.section(TopSection)
     whole_file.write(path, top_page.render(section, report.target).encode())
     return report._replace(sections=(replace(section, page=path),))
+
+
+def _latency(session: Session, args: argparse.Namespace, host: Host, operators: Sequence[Operator]) -> Report:
+    """How long calls take. Raises UsageError, ProbesRefused."""
+    from gdbext.probes.late_interrupt import LateInterrupt
+    from gdbext.probes.latency_meter import LatencyMeter
+
+    if not operators or args.html or args.by != "op":
+        raise UsageError(
+            "--latency is for operators that are named, and goes with neither --by nor --html",
+            why="two probes for each call of every operator would slow all of them by some microseconds",
+            help="dispatch-top --latency mm addmm",
+        )
+    with LatencyMeter(session, operators) as meter, LateInterrupt() as interrupt:
+        def report() -> Report:
+            return make_report(session, args, NAME, "latency", sections=(meter.section(args.limit),))
+
+        return _repeated(report, args, host, interrupt)
+
+
+def _repeated(report: Callable[[], Report], args: argparse.Namespace, host: Host, interrupt: LateInterrupt) -> Report:
+    """The last of --count reports; those before it are shown at once."""
+    for _ in range((args.count or 1) - 1):
+        if not interrupt.sleep(args.interval):
+            break
+        _show(report(), args, host)
+    else:
+        interrupt.sleep(args.interval)
+    return report()
+
+
+def _show(report: Report, args: argparse.Namespace, host: Host) -> None:
+    from gdbext.render.json import json_report
+    from gdbext.render.text import text_report
+
+    if args.json:
+        host.show(json_report.render(report, pretty=False))
+    else:
+        host.show(text_report.render(report, color=False) + "\n")
 
 
 class _Top:
@@ -107,23 +159,8 @@ class _Top:
         if args.count is None and not args.json and top_screen.is_possible():
             screen = top_screen.TopScreen(self._report, self._select, args.interval)
             return screen.run(lambda: interrupt.came)
-        for _ in range((args.count or 1) - 1):
-            if not interrupt.sleep(args.interval):
-                break
-            self._show(self._report(self._select))
-        else:
-            interrupt.sleep(args.interval)
-        return self._report(self._select)
+        return _repeated(lambda: self._report(self._select), args, self._host, interrupt)
 
     def _report(self, select: Selection) -> Report:
         section: TopSection = self._meter.section(select)
         return make_report(self._session, self._args, NAME, "top", sections=(section,))
-
-    def _show(self, report: Report) -> None:
-        from gdbext.render.json import json_report
-        from gdbext.render.text import text_report
-
-        if self._args.json:
-            self._host.show(json_report.render(report, pretty=False))
-        else:
-            self._host.show(text_report.render(report, color=False) + "\n")

@@ -13,8 +13,8 @@ from gdbext.model.record import Record
 
 B0, B1, B2, B3, B4, B6, B7, B8, B9, FRAME = 0, 1, 2, 3, 4, 6, 7, 8, 9, 10
 
-MAP_LOOKUP, MAP_UPDATE, TIME, CURRENT_PID_TGID = 1, 2, 5, 14
-"""BPF_FUNC_map_lookup_elem, _map_update_elem, _ktime_get_ns, _get_current_pid_tgid."""
+MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, TIME, CURRENT_PID_TGID = 1, 2, 3, 5, 14
+"""BPF_FUNC_map_lookup_elem, _map_update_elem, _map_delete_elem, _ktime_get_ns, _get_current_pid_tgid."""
 READ_USER, RING_OUTPUT, ATTACH_COOKIE = 112, 130, 174
 """BPF_FUNC_probe_read_user, _ringbuf_output, _get_attach_cookie."""
 
@@ -88,6 +88,16 @@ def subtract(target: int, source: int) -> Code:
 def shift_left(target: int, bits: int) -> Code:
     """``target <<= bits``."""
     return _one(0x67, target, immediate=bits)
+
+
+def shift_right(target: int, bits: int) -> Code:
+    """``target >>= bits``, filling with zeros."""
+    return _one(0x77, target, immediate=bits)
+
+
+def shift_right_by(target: int, source: int) -> Code:
+    """``target >>= source``, filling with zeros."""
+    return _one(0x7F, target, source)
 
 
 def signed_shift_right(target: int, bits: int) -> Code:
@@ -191,3 +201,31 @@ def look_up(descriptor: int, key: int) -> list[Part]:
 def read_user(into: int) -> list[Part]:
     """The word at the address in B3 to the stack; zeros where it cannot be read."""
     return [move(B1, FRAME), increase(B1, into), constant(B2, 8), call(READ_USER)]
+
+
+def put(descriptor: int, key: int, value: int) -> list[Part]:
+    """Sets the map's value for a key, both on the stack. B0: 0 where that went well."""
+    return [
+        load_map(B1, descriptor), move(B2, FRAME), increase(B2, key), move(B3, FRAME), increase(B3, value),
+        constant(B4, 0), call(MAP_UPDATE),
+    ]  # fmt: skip
+
+
+def add_to(descriptor: int, key: int, amount: int, name: str) -> list[Part]:
+    """Adds the word on the stack to the key's counter; jumps to "lost" where there is no room for it. ``name`` tells
+    its labels from those of others."""
+    known, done = f"{name} is known", f"{name} is added"
+    return [
+        *look_up(descriptor, key), jump_unless_equal(known, B0, 0),
+        *put(descriptor, key, amount), jump_unless_equal("lost", B0, 0), jump(done),
+        Label(known), load(B1, B0, 0), load(B2, FRAME, amount), plus(B1, B2), store(B0, 0, B1),
+        Label(done),
+    ]  # fmt: skip
+
+
+def lose(descriptor: int, zero: int) -> list[Part]:
+    """At the label "lost": one more is counted as lost. Jumps to "end" where even that fails."""
+    return [
+        Label("lost"), store_constant(FRAME, zero, 0), *look_up(descriptor, zero), jump_if_equal("end", B0, 0),
+        load(B1, B0, 0), increase(B1, 1), store(B0, 0, B1),
+    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gdbext.arch.base import Architecture
 from gdbext.probes.bpf.kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, Place
@@ -40,12 +40,16 @@ class ProbeSet:
 
     def place(self, pid: int, places: Sequence[TracePlace], code: Callable[[], bytes]) -> None:
         """One link for each file. Raises ProbesRefused."""
-        program = self.own(self.kernel.program(code()))
         by_file: dict[str, list[Place]] = {}
         for number, place in enumerate(places[:MAX_PLACES]):
             told = cookie(self._architecture, number, place)
             by_file.setdefault(place.path, []).append(Place(place.site.offset, told))
-        for path, chosen in by_file.items():
+        self.attach(pid, by_file, code())
+
+    def attach(self, pid: int, places: Mapping[str, Sequence[Place]], code: bytes) -> None:
+        """The same for places of any kind, by file. Raises ProbesRefused."""
+        program = self.own(self.kernel.program(code))
+        for path, chosen in places.items():
             self.own(self.kernel.attach(program, path, chosen, pid))
 
     def total_lost(self) -> int:

@@ -161,7 +161,5 @@ def _report(maps: TraceMaps) -> list[bpf.Part]:
         bpf.load_map(bpf.B1, maps.ring), bpf.move(bpf.B2, bpf.FRAME), bpf.increase(bpf.B2, _TIME),
         bpf.constant(bpf.B3, RECORD.size), bpf.constant(bpf.B4, _NO_WAKEUP), bpf.call(bpf.RING_OUTPUT),
         bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.Label("lost"), bpf.store_constant(bpf.FRAME, _ZERO, 0), *bpf.look_up(maps.lost, _ZERO),
-        bpf.jump_if_equal("end", bpf.B0, 0),
-        bpf.load(bpf.B1, bpf.B0, 0), bpf.increase(bpf.B1, 1), bpf.store(bpf.B0, 0, bpf.B1),
+        *bpf.lose(maps.lost, _ZERO),
     ]  # fmt: skip

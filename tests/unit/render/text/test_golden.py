@@ -21,6 +21,7 @@ from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, LatencySection
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
@@ -83,6 +84,13 @@ TOP = (
     TopRow("aten::add", "Tensor", "call", None, "CPU", "at::native::add", None, None, 2400, 1200.0),
     TopRow("mine::o\x1bdd", "", "redispatch", None, None, None, None, None, 66, 33.04, "no kernel"),
 )
+LATENCIES = (
+    LatencyRow(
+        "aten::mm", "", "call", None, "CPU", "mm\x1b[1m", 7, 1, 3.5, 4.096, 2000.0, 3e6,
+        (LatencyBucket(1.024, 1.28, 1), LatencyBucket(1.792, 2.048, 2), LatencyBucket(8.192, 10.24, 4)),
+    ),
+    LatencyRow(None, None, None, None, None, None, 0, 2, None, None, None, None, ()),
+)  # fmt: skip
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
 SETTINGS = SettingsSection(
@@ -112,6 +120,9 @@ MADE = {
     ),
     "top-operators": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5),)),
     "top-threads": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 3, 0, 3, TOP_THREADS),)),
+    "latency-two": Report(
+        "dispatch-top", None, "latency", sections=(LatencySection(2.0, "probes", 1, 9, LATENCIES, 4),)
+    ),
     "top-nothing": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 0, 0, 3, ()),)),
     "breaks-all": Report(
         "dispatch-break", None, "breaks",
