@@ -135,7 +135,7 @@ class LayoutError(GdbextError):
 
 
 class PythonUnsupported(GdbextError):
-    """This CPython cannot be read (unknown version, free-threaded build)."""
+    """This CPython cannot be read (unknown version, unknown free-threaded build)."""
 
     why = "CPython's internal structures change with every version; 3.8 to 3.13 with the GIL are known"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"

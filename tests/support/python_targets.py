@@ -53,6 +53,11 @@ class View:
         """The minor version, as the tests compare it."""
         return self.runtime.layout.abi.version
 
+    @property
+    def has_gil(self) -> bool:
+        """It is no free-threaded build."""
+        return not self.runtime.layout.abi.free_threaded
+
     def groups(self, tid: int) -> list[FrameGroup]:
         """The Python frames of a thread by evaluation loop, innermost first."""
         return self.runtime.frames.groups(self.states[tid])

@@ -25,8 +25,8 @@ SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 """The versions whose processes gdbext reads."""
 
 
-NEWER = ("3.14", "3.15")
-"""Versions that it reads, too, but that not every machine of ours has."""
+NEWER = ("3.13t", "3.14", "3.15")
+"""Versions that it reads, too, but that not every machine of ours has; "t" is a free-threaded build."""
 
 
 def newer() -> tuple[str, ...]:
@@ -46,8 +46,9 @@ def lacking(version: str, what: str) -> None:
 
 @cache
 def prefixes(version: str) -> tuple[Path, ...]:
-    """Installed CPythons "3.9" (any micro version), each once, by their prefix."""
-    found = {each.resolve() for root in _roots() for each in root.glob(f"{version}.*") if (each / "bin").is_dir()}
+    """Installed CPythons "3.9" (any micro version), each once, by their prefix; pyenv calls a 3.13t "3.13.5t"."""
+    pattern = f"{version[:-1]}.*t" if version.endswith("t") else f"{version}.*[0-9]"
+    found = {each.resolve() for root in _roots() for each in root.glob(pattern) if (each / "bin").is_dir()}
     return tuple(sorted(found))
 
 

@@ -86,9 +86,10 @@ REPORTED = [
     Scenario("task-cycle", python="3.8"),
     Scenario("task-cycle", python="3.10"),
     Scenario("task-cycle", python="3.13"),
+    Scenario("python-lock-abba", python="3.13t"),
 ]
-"""Hangs made after public bug reports (tests/inferiors/reported); most need no torch. Only their recordings are tested,
-each made on another Python."""
+"""Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
+their recordings are tested, each made on another Python."""
 
 RECORDED = [
     *SCENARIOS,

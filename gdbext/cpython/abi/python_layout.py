@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from gdbext.cpython.abi.python_abi import PythonAbi
-from gdbext.cpython.abi.unpublished import UNPUBLISHED
+from gdbext.cpython.abi.unpublished import HEADER, HEADLESS, UNPUBLISHED
 from gdbext.errors import LayoutError
 from gdbext.layouts import store
 from gdbext.layouts.layout import Layout
@@ -45,16 +45,21 @@ class PythonLayout:
 
     def _look_up(self, struct: str, field: str) -> int | None:
         if self.table.has_struct(struct):
-            found = self.table.struct(struct).fields.get(field)
-            return found.offset if found is not None else None
+            member = self.table.struct(struct).fields.get(field)
+            return member.offset if member is not None else None
         entry = UNPUBLISHED.get(struct)
-        return entry[1].get(field) if entry is not None else None
+        stated = entry[1].get(field) if entry is not None else None
+        return stated + self._wider_header(struct) if stated is not None else None
 
     def size(self, struct: str) -> int:
         """sizeof(struct) in bytes. Raises LayoutError."""
         if not self.table.has_struct(struct) and struct in UNPUBLISHED:
-            return UNPUBLISHED[struct][0]
+            return UNPUBLISHED[struct][0] + self._wider_header(struct)
         return self.table.struct(struct).size
+
+    def _wider_header(self, struct: str) -> int:
+        """By how much an object's header is larger than in a build with the GIL, for which UNPUBLISHED was written."""
+        return 0 if struct in HEADLESS else self.table.struct("PyObject").size - HEADER
 
     def nested(self, struct: str, member: str, field: str) -> int:
         """Offset of ``field`` inside the struct that ``member`` holds by value. Raises LayoutError."""

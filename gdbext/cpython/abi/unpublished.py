@@ -3,7 +3,8 @@
 Each is the same in every version that has it (compared with the DWARF of 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and
 3.13.0; tests/integration/cpython/test_python_layouts.py repeats that wherever such a build is installed).
 Sizes and offsets are bytes on a 64-bit platform without Py_TRACE_REFS: every member here is a PyObject header
-(ob_refcnt, ob_type: 16 bytes), a pointer or a machine word unless noted.
+(ob_refcnt, ob_type: 16 bytes; 32 in a free-threaded build, which moves the rest), a pointer or a machine word unless
+noted.
 """
 
 from __future__ import annotations
@@ -36,3 +37,8 @@ UNPUBLISHED: dict[str, tuple[int, dict[str, int]]] = {
     "PyDescrObject": (40, {"d_type": 16, "d_name": 24}),
 }
 """Name to (size, field to offset)."""
+
+HEADER = 16
+"""sizeof(PyObject) in what is stated here."""
+HEADLESS = frozenset({"PyDictKeysObject", "PyDictKeyEntry", "wait_entry"})
+"""Structures that are no objects."""

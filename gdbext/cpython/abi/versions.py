@@ -116,7 +116,9 @@ _3_15 = _3_14._replace(
     ),
 )
 
-SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_14, _3_15)
+_3_13T = _3_13._replace(free_threaded=True)
+
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_15)
 """All rows, oldest first."""
 
 
@@ -125,7 +127,7 @@ def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi
     wanted = minor_of(hexversion), free_threaded
     found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
     if found is None and free_threaded:
-        raise PythonUnsupported(f"this is a free-threaded CPython {version_text(hexversion)} (no GIL)")
+        raise PythonUnsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")
     if found is None:
         raise PythonUnsupported(f"CPython {version_text(hexversion)} is not supported")
     return found

@@ -18,6 +18,7 @@ _POINTER = 8  # bytes
 _MAX_LOG2 = 40  # more than 2**40 slots is not a dict
 _KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
 _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
+_MANAGED_DICT_FREE_THREADED = -1 * _POINTER  # the same without the GIL: there is no PyGC_Head in between
 _MANAGED_VALUES = -4 * _POINTER  # _PyObject_ValuesPointer of 3.11
 
 Item = tuple[int, int]
@@ -33,6 +34,7 @@ class DictReader:
         self._layout = objects.layout
         self._keys_form = objects.layout.abi.dict_keys
         self._instance_dict = objects.layout.abi.instance_dict
+        self._managed_at = _MANAGED_DICT_FREE_THREADED if objects.layout.abi.free_threaded else _MANAGED_DICT
 
     def items(self, address: int, limit: int = ITEM_LIMIT) -> Iterator[Item]:
         """(key, value) addresses of the dict at ``address``, at most ``limit``. Raises MemoryFault, BadData."""
@@ -109,7 +111,7 @@ class DictReader:
         return self.items(found) if found else iter(())
 
     def _managed(self, address: int, info: TypeInfo) -> Iterator[Item]:
-        found = self._memory.u64(address + _MANAGED_DICT)
+        found = self._memory.u64(address + self._managed_at)
         if self._instance_dict is InstanceDict.VALUES_POINTER:
             values = self._memory.u64(address + _MANAGED_VALUES)
             if values:

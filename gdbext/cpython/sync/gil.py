@@ -67,11 +67,12 @@ class GilState(Record):
 
 
 def read_gils(runtime: PythonRuntime) -> list[GilState]:
-    """All GILs, the main interpreter's first. Raises BadData where one cannot be what it should be, MemoryFault."""
+    """All GILs, the main interpreter's first; none of a free-threaded build, unless something enabled it there
+    (PYTHON_GIL=1, an extension that needs it). Raises BadData where one cannot be what it should be, MemoryFault."""
     users: dict[int, list[Interpreter]] = {}
     for interpreter in sorted(runtime.interpreters(), key=lambda each: each.id):
         address = _gil_of(runtime, interpreter)
-        if address:
+        if address and _is_enabled(runtime, address):
             users.setdefault(address, []).append(interpreter)
     return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
 
@@ -82,6 +83,12 @@ def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
     if layout.abi.gil is GilPlace.RUNTIME:
         return runtime.address + layout.offset("_PyRuntimeState", "ceval.gil")
     return runtime.memory.u64(interpreter.address + layout.offset("PyInterpreterState", "ceval.gil"))
+
+
+def _is_enabled(runtime: PythonRuntime, address: int) -> bool:
+    """``enabled`` is a member of free-threaded builds only: INT_MAX for ever, 0, or how many wanted it for a while."""
+    enabled_at = runtime.layout.find("_gil_runtime_state", "enabled")
+    return enabled_at is None or runtime.memory.i32(address + enabled_at) != 0
 
 
 def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> GilState:

@@ -65,7 +65,10 @@ class RunningLoop(Record):
 
 
 def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
-    """All loops that have tasks, or run one. Raises nothing; what cannot be read is left out."""
+    """All loops that have tasks, or run one. Raises nothing; what cannot be read is left out. None of a free-threaded
+    build: the structures of _asyncio and _collections are not known of it."""
+    if runtime.layout.abi.free_threaded:
+        return []
     layout = TASK_LAYOUTS.get(runtime.layout.abi.version)
     found: list[RunningLoop] = []
     for interpreter in _interpreters(runtime):

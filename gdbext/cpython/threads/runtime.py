@@ -37,7 +37,7 @@ THREAD_LIMIT = 100_000
 
 
 class PythonRuntime:
-    """A running CPython. ``version`` is like "3.11.7", ``address`` that of _PyRuntime."""
+    """A running CPython: ``version`` is like "3.11.7" ("3.13.5t": free-threaded), ``address`` that of _PyRuntime."""
 
     def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout) -> None:
         self.memory = memory
@@ -110,7 +110,7 @@ class PythonRuntime:
             return runtime
         if not abi.is_of(hexversion):
             raise BadData(f"sys.hexversion is {hexversion:#x}")
-        runtime.version = version_text(hexversion)
+        runtime.version = version_text(hexversion) + ("t" if abi.free_threaded else "")
         return runtime
 
     def interpreters(self) -> list[Interpreter]:

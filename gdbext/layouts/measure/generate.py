@@ -136,7 +136,8 @@ def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:
         measured = measure(cpython_types.wants(), command, flags, Path(name))
     number = measured.constants["PY_VERSION_HEX"]
     version = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}"
-    return _document("cpython", f"cpython-{version.rpartition('.')[0]}", version, measured)
+    suffix = "t" if measured.constants.get("Py_GIL_DISABLED") else ""
+    return _document("cpython", f"cpython-{version.rpartition('.')[0]}{suffix}", version, measured)
 
 
 def _python_include(prefix: Path) -> Path:

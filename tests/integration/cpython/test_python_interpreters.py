@@ -59,6 +59,8 @@ def test_a_thread_keeps_the_name_that_it_has_in_the_main_interpreter(inferior: P
 
 def test_each_interpreter_has_its_gil(inferior: PythonInferior) -> None:
     with inferior.look("live") as view:
+        if not view.has_gil:
+            pytest.skip("a free-threaded build")
         gils = read_gils(view.runtime)
         assert gils[0].interpreter == 0
         users = sorted(number for gil in gils for number in gil.interpreters)

@@ -153,9 +153,9 @@ def memory_with(header: bytes) -> Memory:
     return Memory(Bytes(header.ljust(4096, b"\0")))
 
 
-def test_free_threaded_build_is_refused() -> None:
-    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030D01F0, 1))
-    with pytest.raises(PythonUnsupported, match=r"free-threaded CPython 3\.13\.1"):
+def test_a_free_threaded_build_that_is_not_known_is_refused() -> None:
+    memory = memory_with(b"xdebugpy" + struct.pack("<QQ", 0x030E01F0, 1))
+    with pytest.raises(PythonUnsupported, match=r"free-threaded CPython 3\.14\.1"):
         evidence(memory, location(), symbols())
 
 
