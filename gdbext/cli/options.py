@@ -122,6 +122,11 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
 def _check_target(options: Options, has_dashes: bool) -> None:
     if {"--help", "-h"} & set(options.argv):
         return
+    if registry.find(options.command).is_setting:
+        raise UsageError(
+            f"{options.command} is for the debugger that you work in",
+            help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
+        )
     chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
     if sum(chosen) != 1:
         what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"

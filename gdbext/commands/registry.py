@@ -35,18 +35,27 @@ class Entry:
     ``live`` marks the commands that run the process on and so need one, not a core; ``takes_host`` them and those that
     do so on demand. ``running`` commands look at a process that is not stopped, so from the launcher only;
     one that is ``live``, too, does so where its ``watches(argv)`` says so, and needs no debugger then.
+    ``is_setting`` marks those that only change what the user's debugger shows.
     """
 
-    __slots__ = ("live", "module", "name", "running", "summary", "takes_host")
+    __slots__ = ("is_setting", "live", "module", "name", "running", "summary", "takes_host")
 
     def __init__(
-        self, name: str, module: str, summary: str, live: bool = False, takes_host: bool = False, running: bool = False
+        self,
+        name: str,
+        module: str,
+        summary: str,
+        live: bool = False,
+        takes_host: bool = False,
+        running: bool = False,
+        is_setting: bool = False,
     ) -> None:
         self.name = name
         self.module = module
         self.summary = summary
         self.live = live
-        self.takes_host = takes_host or live
+        self.is_setting = is_setting
+        self.takes_host = takes_host or live or is_setting
         self.running = running
 
 
@@ -90,6 +99,10 @@ TABLE = (
         live=True,
     ),
     Entry("dispatch-trace", "live.trace", "Trace dispatches as they happen, nested.", live=True, running=True),
+    Entry(
+        "dispatch-frames", "frames", "Show Python functions and dispatches in the debugger's own bt, or no more.",
+        is_setting=True,
+    ),
 )
 
 

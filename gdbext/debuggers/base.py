@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from gdbext.debuggers.frame_source import FrameSource
     from gdbext.debuggers.job import Job
     from gdbext.errors import TargetError
     from gdbext.live.breakpoints.setter import BreakpointSetter
@@ -102,6 +103,10 @@ class Debugger(ABC):
     @abstractmethod
     def write(self, text: str) -> None:
         """Show text to the user at once."""
+
+    @abstractmethod
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        """Show the frames of ``source`` in the debugger's own stacks, None: native ones only. Raises UsageError."""
 
     # --- one command in a debugger of our own ----------------------------------------------------
 

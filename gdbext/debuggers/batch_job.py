@@ -35,7 +35,7 @@ def run(name: str, job: Job) -> None:
     """Do the job in the debugger of that name, inside which this runs, and write its outcome to ``job.result``."""
     gc.set_threshold(_GARBAGE)
     debugger = table.debugger(name)
-    host = DebuggerHost(debugger, is_batch=True, output=job.output)
+    host = DebuggerHost(debugger, output=job.output)
     live = registry.find(job.command).live
     recorded = _recorded(job)
 

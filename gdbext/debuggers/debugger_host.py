@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from gdbext.live.host import Host, Pause, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gdbext.debuggers.base import Debugger
     from gdbext.inspection.session import Session
     from gdbext.live.breakpoints.break_table import BreakTable
@@ -17,9 +19,13 @@ if TYPE_CHECKING:
 class DebuggerHost(Host):
     """Lends what the debugger can; keeps the breakpoints of dispatch-break."""
 
-    def __init__(self, debugger: Debugger, is_batch: bool = False, output: int | None = None) -> None:
-        super().__init__(is_batch, output)
+    def __init__(
+        self, debugger: Debugger, output: int | None = None, session: Callable[[], Session] | None = None
+    ) -> None:
+        """``session``: the one that commands share; None in a debugger of our own, which runs one command only."""
+        super().__init__(session is None, output)
         self.name = debugger.name
+        self._session = session
         self._debugger = debugger
         self._breakpoints: BreakTable | None = None
 
@@ -43,6 +49,17 @@ class DebuggerHost(Host):
     def pause(self, target: Target) -> Pause:
         """As the debugger does it. Raises UsageError."""
         return self._debugger.pause(target)
+
+    def show_frames(self, shown: bool) -> None:
+        """In the debugger's ``bt``. Raises UsageError where that cannot be."""
+        if self._session is None:
+            super().show_frames(shown)
+        elif shown:
+            from gdbext.debuggers.frame_source import FrameSource
+
+            self._debugger.extend_stacks(FrameSource(self._session))
+        else:
+            self._debugger.extend_stacks(None)
 
     def show(self, text: str) -> None:
         """To scripts/dispatch's standard output, or where the debugger shows text."""

@@ -19,7 +19,7 @@ class Shell:
 
     def __init__(self, debugger: Debugger) -> None:
         self._debugger = debugger
-        self._host = DebuggerHost(debugger)
+        self._host = DebuggerHost(debugger, session=self._current)
         self._sessions: SessionCache | None = None
 
     def execute(self, entry: registry.Entry, argv: Sequence[str], color: bool) -> registry.Outcome:
@@ -35,17 +35,21 @@ class Shell:
         return [name for name in sorted(candidates) if name.startswith(current)]
 
     def close(self) -> None:
-        """Stop listening to the debugger. Breakpoints stay: they are the user's."""
+        """Stop listening to the debugger, and add nothing to its stacks. Breakpoints stay: they are the user's."""
+        self._debugger.extend_stacks(None)
         if self._sessions is not None:
             self._sessions.close()
 
     def _session(self, entry: registry.Entry) -> Session:
-        """The current session; a live command may come before the program was started."""
-        if entry.live and not self._debugger.has_process():
+        """The current session; a live command or a setting may come before the program was started."""
+        if (entry.live or entry.is_setting) and not self._debugger.has_process():
             from gdbext.inspection.session import Session
             from gdbext.live.no_process import NoProcess
 
             return Session(NoProcess(self._debugger.name))
+        return self._current()
+
+    def _current(self) -> Session:
         if self._sessions is None:
             from gdbext.debuggers.sessions import SessionCache
 

@@ -67,6 +67,14 @@ class Host(ABC):
     def show(self, text: str) -> None:
         """Show text at once, while the process runs. Raises OSError."""
 
+    def show_frames(self, shown: bool) -> None:  # noqa: ARG002 - there is nobody who could show them
+        """Add our frames to the debugger's own stacks, or take them back. Raises UsageError where that cannot be."""
+        raise UsageError(
+            "there is no bt that could show more frames",
+            why="dispatch-frames is for the debugger that you work in",
+            help="source gdbext/init.py   in gdb; command script import gdbext/lldb_init.py in LLDB",
+        )
+
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
         """Only one live command at a time resumes the process. Raises UsageError while another does."""

@@ -8,6 +8,7 @@ from typing import Any
 from fake_target import FakeTarget
 
 from gdbext.debuggers.base import Debugger
+from gdbext.debuggers.frame_source import FrameSource
 from gdbext.debuggers.job import Job
 from gdbext.errors import TargetError
 from gdbext.live.breakpoints.setter import BreakpointSetter
@@ -76,6 +77,7 @@ class FakeDebugger(Debugger):
         self.shown = ""
         self.setter = FakeSetter()
         self.process = process
+        self.source: FrameSource | None = None
         self.which: Hashable = 1
         self.targets: list[ClosingTarget] = []
         self._actions: list[Callable[[], None]] = []
@@ -126,6 +128,9 @@ class FakeDebugger(Debugger):
 
     def write(self, text: str) -> None:
         self.shown += text
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        self.source = source
 
     def open(self, job: Job, live: bool) -> Target:
         self.log.append(f"open {job.command}, live={live}")

@@ -10,6 +10,8 @@ import gdb
 from gdbext.debuggers.base import Debugger
 
 if TYPE_CHECKING:
+    from gdbext.debuggers.frame_source import FrameSource
+    from gdbext.debuggers.gdb.frames import AddedFrameFilter
     from gdbext.debuggers.job import Job
     from gdbext.live.breakpoints.setter import BreakpointSetter
     from gdbext.live.host import Pause
@@ -25,6 +27,9 @@ class GdbDebugger(Debugger):
     """Imports what is needed when it is: most commands only want a target."""
 
     name = "gdb"
+
+    def __init__(self) -> None:
+        self._filter: AddedFrameFilter | None = None
 
     def target(self) -> Target:
         """gdb's selected inferior, or its core."""
@@ -90,6 +95,16 @@ class GdbDebugger(Debugger):
     def write(self, text: str) -> None:
         """To gdb's output."""
         gdb.write(text)
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        """By a frame filter."""
+        if self._filter is not None:
+            self._filter.remove()
+            self._filter = None
+        if source is not None:
+            from gdbext.debuggers.gdb.frames import AddedFrameFilter
+
+            self._filter = AddedFrameFilter(source)
 
     def open(self, job: Job, live: bool) -> Target:
         """Attach, load or start. Raises TargetError and its relatives."""

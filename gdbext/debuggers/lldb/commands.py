@@ -60,7 +60,7 @@ class LldbCommands:
         """Define the commands. ``names`` is LLDB's namespace for scripts, left as it was. Raises TargetError."""
         check_version(debugger)
         self._debugger = debugger
-        self._ours = LldbDebugger(debugger)
+        self._ours = LldbDebugger(debugger, names)
         self._shell = Shell(self._ours)
         classes = SimpleNamespace()
         names[_NAMESPACE] = classes

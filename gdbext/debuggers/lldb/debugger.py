@@ -11,7 +11,9 @@ from gdbext.debuggers.base import Debugger
 from gdbext.debuggers.lldb.selection import Selection
 
 if TYPE_CHECKING:
+    from gdbext.debuggers.frame_source import FrameSource
     from gdbext.debuggers.job import Job
+    from gdbext.debuggers.lldb.frames import RegisteredFrames
     from gdbext.live.breakpoints.setter import BreakpointSetter
     from gdbext.live.host import Pause
     from gdbext.live.run_control import RunControl
@@ -23,8 +25,11 @@ class LldbDebugger(Debugger):
 
     name = "lldb"
 
-    def __init__(self, debugger: lldb.SBDebugger) -> None:
+    def __init__(self, debugger: lldb.SBDebugger, names: dict[str, object] | None = None) -> None:
+        """``names``: LLDB's namespace for scripts."""
         self.selection = Selection(debugger)
+        self._names = {} if names is None else names
+        self._frames: RegisteredFrames | None = None
 
     def target(self) -> Target:
         """The process or core that the command is about."""
@@ -79,6 +84,16 @@ class LldbDebugger(Debugger):
         output = self.selection.debugger.GetOutputFile()
         output.Write(text.encode("utf-8", "backslashreplace"))
         output.Flush()
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        """By a frame provider of the selected target. Raises UsageError (before LLDB 22), TargetError (no target)."""
+        if self._frames is not None:
+            self._frames.remove()
+            self._frames = None
+        if source is not None:
+            from gdbext.debuggers.lldb.frames import RegisteredFrames
+
+            self._frames = RegisteredFrames(self.selection.target(), self._names, source)
 
     def open(self, job: Job, live: bool) -> Target:
         """Attach, load or start. Raises TargetError and its relatives."""

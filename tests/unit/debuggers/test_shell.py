@@ -13,7 +13,9 @@ from gdbext.debuggers.sessions import SessionCache
 from gdbext.debuggers.shell import Shell
 from gdbext.errors import TargetError
 
-BREAK, INFO, BT = (registry.find(name) for name in ("dispatch-break", "dispatch-info", "dispatch-bt"))
+BREAK, INFO, BT, FRAMES = (
+    registry.find(name) for name in ("dispatch-break", "dispatch-info", "dispatch-bt", "dispatch-frames")
+)
 
 
 def run(shell: Shell, entry: registry.Entry, *argv: str) -> dict[str, Any]:
@@ -72,6 +74,27 @@ def test_commands_share_the_session() -> None:
     assert debugger.log == []  # nothing that could let the process run
     shell.close()
     assert not debugger.is_listened_to
+
+
+def test_frames_are_added_to_the_debuggers_stacks_and_taken_back() -> None:
+    debugger = FakeDebugger()
+    shell = Shell(debugger)
+    assert run(shell, FRAMES, "on")["debugger_frames"] == {"shown": True}
+    assert debugger.source is not None
+    assert debugger.source.of(1) == ()  # the target has no such thread
+    assert len(debugger.targets) == 1  # the session that the commands use
+    assert run(shell, FRAMES, "off")["debugger_frames"] == {"shown": False}
+    assert debugger.source is None
+    run(shell, FRAMES, "on")
+    shell.close()
+    assert debugger.source is None
+
+
+def test_stacks_are_shown_whatever_becomes_of_the_added_frames() -> None:
+    debugger = FakeDebugger(process=False)
+    run(Shell(debugger), FRAMES, "on")
+    assert debugger.source is not None
+    assert debugger.source.of(1) == ()
 
 
 def test_completion() -> None:

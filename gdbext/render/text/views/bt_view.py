@@ -110,8 +110,7 @@ def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines)
 
 
 def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
-    key = step.key or "unknown"
-    first = f"#{step.level:<4} [{step.event.value}] op=[{escape(step.qualified)}], key=[{key}]"
+    first = f"#{step.level:<4} {dispatch_words(step)}"
     lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
     lines += (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
     lines.append(f"{_PASS}   {_keyset_line(step)}")
@@ -129,6 +128,11 @@ def _node_block(node: BackwardNode, style: Style) -> Block:
     known = node.sequence_nr is not None and not node.variable
     text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
     return text, (style(f"#{node.level:<4} {text}", "cyan"),)
+
+
+def dispatch_words(step: DispatchFrame) -> str:
+    """``[call] op=[aten::mm], key=[AutogradMeta]``, as in PyTorch's own trace."""
+    return f"[{step.event.value}] op=[{escape(step.qualified)}], key=[{step.key or 'unknown'}]"
 
 
 def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:

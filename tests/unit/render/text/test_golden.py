@@ -21,6 +21,7 @@ from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.model.sections.frames_section import FramesSection
 from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, LatencySection
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
@@ -123,6 +124,7 @@ MADE = {
     "latency-two": Report(
         "dispatch-top", None, "latency", sections=(LatencySection(2.0, "probes", 1, 9, LATENCIES, 4),)
     ),
+    "frames-on": Report("dispatch-frames", None, "frames", sections=(FramesSection(True),)),
     "top-nothing": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 0, 0, 3, ()),)),
     "breaks-all": Report(
         "dispatch-break", None, "breaks",
