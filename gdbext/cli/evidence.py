@@ -1,10 +1,13 @@
-"""What is kept of a hang: the diagnosis as text and as JSON, and the recording that it was made from."""
+"""What is kept of a hang: the diagnosis as text and as JSON, the recording that it was made from; on request a core
+dump, and the report on the whole job."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +19,8 @@ Dispatch = Callable[[Sequence[str]], int]
 """``scripts/dispatch``: its words to its exit status."""
 _TIMEOUT = "120"
 """Seconds for a diagnosis; the process goes on when they are over."""
+ENDINGS = ("txt", "json", "rec")
+"""Of the files that are always there."""
 
 
 class Evidence(Record):
@@ -26,11 +31,16 @@ class Evidence(Record):
     verdict: dict[str, str]
     text: str
 
+    @property
+    def start(self) -> str:
+        """What the paths of all its files begin with."""
+        return f"{self.folder}/{self.stem}"
+
     def remove(self) -> None:
         """Take it away again: it was no hang."""
-        for ending in ("txt", "json", "rec"):
+        for ending in ENDINGS:
             with contextlib.suppress(OSError):
-                os.unlink(f"{self.folder}/{self.stem}.{ending}")  # noqa: PTH108
+                os.unlink(f"{self.start}.{ending}")  # noqa: PTH108
 
 
 class EvidenceFolder:
@@ -60,6 +70,32 @@ class EvidenceFolder:
         run_aside(self._dispatch, ["-r", f"{start}.rec", "dispatch-diagnose"], f"{start}.txt")
         with open(f"{start}.txt", errors="replace") as file:
             return Evidence(self._folder, stem, verdict, file.read())
+
+
+    def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:
+        """Look at all ranks of the process's job on this machine; the endings of the files. Raises TargetError."""
+        start = f"{evidence.start}.job"
+        words = ["ranks", "-p", str(pid), "--timeout", _TIMEOUT, "--json", "--html", f"{start}.html"]
+        if run_aside(self._dispatch, words, f"{start}.json") != 0:
+            raise TargetError("there is no report on the job: dispatch ranks failed")
+        run_aside(self._dispatch, ["ranks", "--reports", f"{start}.json"], f"{start}.txt")
+        return "job.txt", "job.json", "job.html"
+
+
+def take_core(evidence: Evidence, pid: int) -> str:
+    """Have gdb's gcore write a core of the process, which stands still meanwhile; its ending. Raises TargetError."""
+    program = shutil.which("gcore")
+    if program is None:
+        raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
+    try:
+        words = [program, "-o", evidence.start, str(pid)]
+        done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise TargetError(f"no core was written: {(done.stderr.strip().splitlines() or ['gcore failed'])[-1]}")
+        os.replace(f"{evidence.start}.{pid}", f"{evidence.start}.core")  # noqa: PTH105
+    except OSError as error:
+        raise TargetError(f"no core was written: {error}") from error
+    return "core"
 
 
 def run_aside(dispatch: Dispatch, words: list[str], output: str) -> int:

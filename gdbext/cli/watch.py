@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.cli.evidence import EvidenceFolder
+from gdbext.cli.evidence import ENDINGS, EvidenceFolder, take_core
 from gdbext.commands.options import CommandParser, HelpRequested
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.probes.progress_watch import ProgressWatch
@@ -19,7 +19,7 @@ from gdbext.targets.live.activity import uses_torch
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gdbext.cli.evidence import Dispatch, Evidence
     from gdbext.probes.dispatch_pulse import DispatchPulse
@@ -38,9 +38,11 @@ diagnosis finds something else than a busy or an idle thread. Every few seconds 
 dispatch, by one probe), which stops nobody; the diagnosis alone stops the process for some milliseconds.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r) are
-written; COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY,
-GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment. Then it goes on watching. It ends with the
-process; with PROGRAM the exit status is the program's.
+written; --job adds .job.txt, .job.json and .job.html (scripts/dispatch ranks), --core adds .core, as large as the
+process's memory, for which the process stands still until it is written. COMMAND is run by the shell, and finds
+GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json,
+.rec) in its environment. Then it goes on watching. It ends with the process; with PROGRAM the exit status is the
+program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
       -- python train.py
@@ -79,6 +81,8 @@ def _parser() -> CommandParser:
         "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
     )
     parser.add_argument("--save", metavar="DIR", help="keep diagnosis and recording there")
+    parser.add_argument("--core", action="store_true", help="with --save: a core dump, too (by gcore)")
+    parser.add_argument("--job", action="store_true", help="with --save: the report on all ranks of its job, too")
     parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
     return parser
 
@@ -90,6 +94,8 @@ class Watch:
         """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
+        if (args.core or args.job) and not args.save:
+            raise UsageError("--core and --job need --save DIR", why="they keep what may be large")
         self._args = args
         self._folder = EvidenceFolder(args.save, dispatch)
         self._commands: list[subprocess.Popen[bytes]] = []
@@ -171,15 +177,29 @@ class Watch:
             evidence.remove()
             return False
         self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence)
+        self._keep_more(evidence)
         if self._args.run:
             self._start(evidence)
         return True
+
+    def _keep_more(self, evidence: Evidence) -> None:
+        """What takes long comes after the diagnosis was told."""
+        steps: list[Callable[[], Sequence[str]]] = []
+        if self._args.job:
+            steps.append(lambda: self._folder.take_job(evidence, self.pid))
+        if self._args.core:
+            steps.append(lambda: [take_core(evidence, self.pid)])
+        for step in steps:
+            try:
+                self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
+            except TargetError as error:
+                self._tell("failed", error.what)
 
     def _start(self, evidence: Evidence) -> None:
         told = {
             "GDBEXT_PID": str(self.pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
             "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
-            "GDBEXT_FILE": f"{evidence.folder}/{evidence.stem}",
+            "GDBEXT_FILE": evidence.start,
         }  # fmt: skip
         command = ["/bin/sh", "-c", self._args.run]
         self._commands.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
@@ -204,12 +224,12 @@ class Watch:
         if self._args.json:
             told: dict[str, object] = {"event": event, "time": stamp, "pid": self.pid, "text": text}
             if evidence is not None:
-                told |= {"verdict": evidence.verdict, "file": f"{evidence.folder}/{evidence.stem}"}
+                told |= {"verdict": evidence.verdict, "file": evidence.start}
             line = json.dumps(told)
         else:
             line = f"{stamp} {escape(text if evidence is None else text.partition(':')[0])}"
             if evidence is not None:
-                line += f"\n{evidence.text}kept: {evidence.folder}/{evidence.stem}.txt, .json, .rec"
+                line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
         print(line, file=self._output, flush=True)
 
 

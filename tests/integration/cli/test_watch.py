@@ -48,12 +48,13 @@ def test_a_program_that_hangs_once(tmp_path: Path) -> None:
     assert replayed.stdout == Path(f"{file}.txt").read_text()
 
 
+@pytest.mark.gdb
 def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
-    words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path)]
+    words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path), "--core", "--job"]
     watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: bool(list(tmp_path.glob("*.txt"))), "the hang is seen")
+        wait_until(lambda: bool(list(tmp_path.glob("*.core"))), "the hang is seen, and its core written")
         time.sleep(2)  # it must not be told again
         assert procfs.status(process.pid)["TracerPid"] == "0"
         process.terminate()
@@ -63,7 +64,15 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
         process.kill()
         watch.kill()
     assert watch.returncode == 0
-    assert output.count("kept: ") == 1, output
+    assert output.count("kept: ") == 3, output
+    (core,) = tmp_path.glob("hang-*.core")
+    (page,) = tmp_path.glob("hang-*.job.html")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()} == {
+        "txt", "json", "rec", "core", "job.txt", "job.json", "job.html",
+    }  # fmt: skip
+    looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
+    assert "waits for" in looked.stdout, looked
     assert output.rstrip().endswith("the process has ended")
 
 
@@ -74,6 +83,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
         (["-p", "1", "--", "true"], "say what to watch"),
         (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
         (["-p", "x"], "invalid int value"),
+        (["--core", "--", "true"], "--core and --job need --save"),
     ],
 )
 def test_wrong_usage(words: list[str], said: str) -> None:
