@@ -11,7 +11,7 @@ from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 from gdbext.probes.bpf.kernel import HASH, PER_CPU_HASH, Bpf
-from gdbext.probes.bpf.place_program import MAX_PLACES, At, TracePlace, dispatch
+from gdbext.probes.bpf.place_program import EVERYTHING, MAX_PLACES, At, Filter, TracePlace, dispatch
 from gdbext.probes.bpf.probe_set import ProbeSet
 from gdbext.probes.python_lines import FramePath, find_line
 
@@ -44,12 +44,13 @@ class DispatchCounter:
 
     def __init__(
         self, architecture: Architecture, pid: int, places: Sequence[TracePlace], wanted: Collection[int] = (),
-        path: FramePath | None = None, states: Mapping[int, int] | None = None,
+        path: FramePath | None = None, states: Mapping[int, int] | None = None, only: Filter = EVERYTHING,
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places count; ``path``: to the line of Python, from ``states``,
         which know_threads() explains."""
         self._places = places
         self._path = path
+        self._only = only
         kernel = Bpf.of(architecture)
         self._probes = ProbeSet(kernel, architecture)
         try:
@@ -67,7 +68,7 @@ class DispatchCounter:
 
     def _program(self, architecture: Architecture) -> bpf.Code:
         maps = CounterMaps(self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted, self._states)
-        return program(architecture, maps, self._path)
+        return program(architecture, maps, self._path, self._only)
 
     def know_threads(self, states: Mapping[int, int]) -> None:
         """Thread id → PyThreadState, for the lines. Raises OSError."""
@@ -108,11 +109,13 @@ class CounterMaps(Record):
     states: int
 
 
-def program(architecture: Architecture, maps: CounterMaps, path: FramePath | None = None) -> bpf.Code:
+def program(
+    architecture: Architecture, maps: CounterMaps, path: FramePath | None = None, only: Filter = EVERYTHING
+) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
     line = [] if path is None else find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
     return bpf.assemble((
-        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, None), *line,
+        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, only), *line,
         bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
         bpf.store_constant(bpf.FRAME, _ONE, 1), *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"), bpf.jump("end"),
         *bpf.lose(maps.lost, _ZERO), bpf.Label("end"), bpf.end(),

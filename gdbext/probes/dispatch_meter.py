@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gdbext.model.sections.top_section import TopSection
+from gdbext.probes.bpf.place_program import EVERYTHING, Filter
 from gdbext.probes.dispatch_counter import DispatchCount, DispatchCounter
 from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.python_lines import PythonLines
@@ -23,9 +24,10 @@ class DispatchMeter:
     """Counts from construction to close(); a context manager. Raises GdbextError."""
 
     def __init__(
-        self, session: Session, process: RunningProcess, operators: Sequence[Operator], with_lines: bool
-    ) -> None:
-        """``operators``: only these; all without one."""
+        self, session: Session, process: RunningProcess, operators: Sequence[Operator], with_lines: bool,
+        only: Filter = EVERYTHING,
+    ) -> None:  # fmt: skip
+        """``operators``: only these; all without one; ``only``: what else the kernel leaves out."""
         self._process = process
         self._lines = PythonLines(session) if with_lines else None
         self._summary = Summary(session, self._lines)
@@ -35,7 +37,7 @@ class DispatchMeter:
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines is not None else None
         states = self._lines.thread_states() if self._lines is not None else None
-        self._counter = DispatchCounter(session.memory.architecture, process.pid, places, wanted, path, states)
+        self._counter = DispatchCounter(session.memory.architecture, process.pid, places, wanted, path, states, only)
         self._before: dict[DispatchCount, int] = {}
         self._lost = 0
         self._since = self._counter.started

@@ -10,7 +10,7 @@ from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
 from gdbext.probes.bpf.kernel import ARRAY, HASH, RING, Bpf
-from gdbext.probes.bpf.place_program import TracePlace
+from gdbext.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
 from gdbext.probes.bpf.probe_set import ProbeSet
 from gdbext.probes.bpf.ring import HEADER, Ring, UniformRing
 from gdbext.probes.bpf.trace_program import DEPTH_LIMIT, NOT_NESTED, RECORD, THREAD_STATE, TraceMaps, program
@@ -43,9 +43,9 @@ class DispatchTracer:
 
     def __init__(
         self, architecture: Architecture, pid: int, places: Sequence[TracePlace],
-        wanted: Collection[int] = (), tid: int | None = None, ring_bytes: int = RING_BYTES,
+        wanted: Collection[int] = (), only: Filter = EVERYTHING, ring_bytes: int = RING_BYTES,
     ) -> None:  # fmt: skip
-        """``wanted``: the OperatorEntries that filtered places show; ``tid``: one thread only."""
+        """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
         self._places = places
         kernel = Bpf.of(architecture)
         self.probes = ProbeSet(kernel, architecture)
@@ -64,7 +64,7 @@ class DispatchTracer:
             self._ring = UniformRing(ring, ring_bytes, RECORD)
             self._snapshots = Ring(snapshots, SNAPSHOT_BYTES)
             self.probes.want(wanted)
-            self.probes.place(pid, places, lambda: program(architecture, maps, tid))
+            self.probes.place(pid, places, lambda: program(architecture, maps, only))
         except BaseException:
             self.close()
             raise

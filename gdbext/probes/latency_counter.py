@@ -11,7 +11,7 @@ from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.record import Record
 from gdbext.probes.bpf.kernel import LRU_HASH, PER_CPU_HASH, Bpf, Place
 from gdbext.probes.bpf.latency_program import COUNT_KEY, OPEN_KEY, OPEN_VALUE, LatencyMaps, entry_program, exit_program
-from gdbext.probes.bpf.place_program import TracePlace
+from gdbext.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
 from gdbext.probes.bpf.probe_set import ProbeSet
 
 _MAX_OPEN = 1 << 14
@@ -36,6 +36,7 @@ class LatencyCounter:
     def __init__(
         self, architecture: Architecture, pid: int, places: Sequence[TracePlace],
         returns: Mapping[str, Sequence[Place]], wanted: Collection[int],
+        only: Filter = EVERYTHING,
     ) -> None:  # fmt: skip
         """``places``: of calls; ``returns``: where their functions return; ``wanted``: the OperatorEntries that
         filtered places measure."""
@@ -52,7 +53,7 @@ class LatencyCounter:
             self._probes.want(wanted)
             # The returns first: no call that was seen to begin is to be missed when it ends.
             self._probes.attach(pid, returns, exit_program(architecture, maps))
-            self._probes.place(pid, places, lambda: entry_program(architecture, maps))
+            self._probes.place(pid, places, lambda: entry_program(architecture, maps, only))
         except BaseException:
             self.close()
             raise

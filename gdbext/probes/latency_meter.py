@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, LatencySection
 from gdbext.probes.bpf.latency_program import ENTERED, NANOSECONDS, range_of
+from gdbext.probes.bpf.place_program import Filter
 from gdbext.probes.dispatch_counter import DispatchCount
 from gdbext.probes.latency_counter import LatencyCounter
 from gdbext.probes.places.return_places import return_places
@@ -25,13 +26,13 @@ _SHARES = (0.5, 0.9, 0.99)
 class LatencyMeter:
     """Measures from construction to close(); a context manager. Raises GdbextError."""
 
-    def __init__(self, session: Session, operators: Sequence[Operator]) -> None:
+    def __init__(self, session: Session, operators: Sequence[Operator], only: Filter) -> None:
         self._summary = Summary(session)
         places = [place for place in TracePlaces(session).of(operators) if not place.event.is_redispatch]
         returns = return_places(session, places)
         self._placed = len(places) + sum(len(found) for found in returns.values())
         wanted = [operator.address for operator in operators]
-        self._counter = LatencyCounter(session.memory.architecture, session.target.pid, places, returns, wanted)
+        self._counter = LatencyCounter(session.memory.architecture, session.target.pid, places, returns, wanted, only)
         self._before: Counter[tuple[Dispatched, int]] = Counter()
         self._lost = 0
         self._since = self._counter.started

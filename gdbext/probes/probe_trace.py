@@ -14,6 +14,7 @@ from gdbext.inspection.target_reporting import report_target
 from gdbext.live.trace.traced_operators import TracedOperators
 from gdbext.live.trace.tracing import MakeSink, Traced
 from gdbext.model.ending import Ending, EndingKind
+from gdbext.probes.dispatch_filter import filter_of
 from gdbext.probes.dispatch_tracer import DispatchTracer
 from gdbext.probes.late_interrupt import LateInterrupt
 from gdbext.probes.nesting import Nesting
@@ -72,7 +73,8 @@ class ProbeTrace:
         chosen = places.everything() if request.everything else places.of(operators.all())
         wanted = () if request.everything else [operator.address for operator in operators.all()]
         architecture, pid = session.memory.architecture, session.target.pid
-        with DispatchTracer(architecture, pid, chosen, wanted, request.tid) as tracer:
+        only = filter_of(session, request.tid, request.key)
+        with DispatchTracer(architecture, pid, chosen, wanted, only) as tracer:
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
             ending = self._watch(tracer, nesting, process)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gdbext.commands.options import positive
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
-from gdbext.inspection.threads.thread_choice import find_thread
+from gdbext.inspection.threads.thread_choice import find_thread, running_thread
 from gdbext.live.trace.trace_request import TraceRequest
 from gdbext.live.trace.tracing import Traced, Tracing
 from gdbext.model.sections.trace_section import TraceSection
@@ -66,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=positive, default=0, help="end after N dispatches")
     parser.add_argument("--depth", metavar="N", type=positive, default=0, help="show N levels of nesting only")
     parser.add_argument("--thread", metavar="TID|N", help="this thread only")
+    parser.add_argument("--key", metavar="KEY", default="", help="probes: only dispatches to this key (CPU)")
     parser.add_argument("--since", metavar="OP", default="", help="begin when this operator is entered")
     parser.add_argument(
         "--engine", choices=ENGINES, help="kernel probes, which stop nobody (default if permitted), or breakpoints"
@@ -115,7 +116,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
         raise UsageError("name the operators, or give --all", help="dispatch-trace mm   or   dispatch-trace --all")
     if isinstance(session.target, RunningProcess):
         return _probe(session, session.target, args, host)
-    if args.engine == PROBES or args.last or args.hung_after:
+    if args.engine == PROBES or args.last or args.hung_after or args.key:
         raise UsageError(
             "probes trace a process that runs, and this one is stopped or not started yet",
             help=f"from a shell: scripts/dispatch -p {session.target.pid or 'PID'} dispatch-trace --engine probes",
@@ -141,9 +142,9 @@ def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, 
     """By kernel probes, while the process runs on."""
     from gdbext.probes.probe_trace import Keep, ProbeTrace
 
-    tid = _running_thread(process, args.thread) if args.thread is not None else None
+    tid = running_thread(process, args.thread) if args.thread is not None else None
     request = TraceRequest(
-        args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since
+        args.op, args.all, limit=args.limit, depth=args.depth, tid=tid, since=args.since, key=args.key
     )
     with TraceOutput(args.output, args.verbose, args.json, host.output) as output:
         trace = ProbeTrace(session, request, Keep(args.last, args.hung_after), output.notify)
@@ -154,15 +155,6 @@ def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, 
         output.events, PROBES, traced.lost,
     )  # fmt: skip
     return _report(session, args, traced, section)
-
-
-def _running_thread(process: RunningProcess, word: str) -> int:
-    """Raises UsageError."""
-    names = process.thread_names()
-    if not word.isdecimal() or int(word) not in names:
-        known = ", ".join(f"{tid} ({name})" for tid, name in sorted(names.items())[:20])
-        raise UsageError(f"there is no thread {word!r}", help=f"name one by its thread id: {known}")
-    return int(word)
 
 
 def _report(session: Session, args: argparse.Namespace, traced: Traced, section: TraceSection) -> Report:

@@ -11,7 +11,8 @@ class TraceRequest:
     """``everything``: all calls of all operators. ``returns``: also stop where dispatches end.
 
     ``boxed``: also stop in ``Dispatcher::callBoxed``, which all operators share. ``limit`` dispatches and ``depth``
-    levels, 0 for any number; ``tid`` one thread only. The trace begins with the first dispatch of ``since``.
+    levels, 0 for any number; ``tid`` one thread only; ``key``: by probes only dispatches to
+    that key. The trace begins with the first dispatch of ``since``.
     """
 
     patterns: Sequence[str]
@@ -23,3 +24,4 @@ class TraceRequest:
     depth: int = 0
     tid: int | None = None
     since: str = ""
+    key: str = ""

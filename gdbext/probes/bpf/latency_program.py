@@ -13,7 +13,7 @@ from __future__ import annotations
 from gdbext.arch.base import Architecture
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
-from gdbext.probes.bpf.place_program import MAX_PLACES, At, dispatch, return_address
+from gdbext.probes.bpf.place_program import MAX_PLACES, At, Filter, dispatch, return_address
 
 PARTS_BITS = 2
 """A power of two is cut into 1 << PARTS_BITS buckets."""
@@ -37,10 +37,10 @@ class LatencyMaps(Record):
     wanted: int
 
 
-def entry_program(architecture: Architecture, maps: LatencyMaps) -> bpf.Code:
+def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bpf.Code:
     """A call begins."""
     return bpf.assemble((
-        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, None), *return_address(architecture),
+        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, only), *return_address(architecture),
         bpf.store(bpf.FRAME, _SLOT, bpf.B3), bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
         bpf.store(bpf.FRAME, _PLACE, bpf.B7), bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
         bpf.store_constant(bpf.FRAME, _AMOUNT, 1), *bpf.add_to(maps.counts, _ENTRY, _AMOUNT, "call"),

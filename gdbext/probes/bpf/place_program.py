@@ -13,6 +13,7 @@ from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
 from gdbext.probes.places.dispatch_site import DispatchSite
+from gdbext.torch.values.key_names import KeysetTest
 
 PLACE_BITS = 16
 MAX_PLACES = 1 << PLACE_BITS
@@ -48,6 +49,18 @@ class At(Record):
     thread: int
 
 
+class Filter(Record):
+    """Which dispatches the kernel shows, beside those of the operators that are wanted: of one thread, of keysets that
+    pass these tests."""
+
+    tid: int | None = None
+    keyset: tuple[KeysetTest, ...] = ()
+
+
+EVERYTHING = Filter()
+"""Nothing is left out."""
+
+
 def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     """What the program is told of a place."""
     names, site = _names(architecture), place.site
@@ -57,21 +70,31 @@ def cookie(architecture: Architecture, number: int, place: TracePlace) -> int:
     return (site.slot & 0xFFFFFFFF) << 32 | value
 
 
-def dispatch(architecture: Architecture, at: At, wanted: int, tid: int | None) -> list[bpf.Part]:
+def dispatch(architecture: Architecture, at: At, wanted: int, only: Filter = EVERYTHING) -> list[bpf.Part]:
     """B6: the registers at the place, B7: the cookie; the rest is on the stack. Jumps to "end" for what is not wanted.
 
-    ``wanted``: the map of the OperatorEntries that filtered places show; ``tid``: one thread only.
+    ``wanted``: the map of the OperatorEntries that filtered places show.
     """
-    only = [] if tid is None else [bpf.jump_unless_equal("end", bpf.B0, tid)]
+    thread = [] if only.tid is None else [bpf.jump_unless_equal("end", bpf.B0, only.tid)]
     return [
-        bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *only,
+        bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *thread,
         bpf.store(bpf.FRAME, at.thread, bpf.B0),
         bpf.move(bpf.B1, bpf.B6), bpf.call(bpf.ATTACH_COOKIE), bpf.move(bpf.B7, bpf.B0),
         *_chosen(architecture, "entry", _ENTRY_AT), bpf.store(bpf.FRAME, at.entry, bpf.B1),
         *_chosen(architecture, "keyset", _KEYSET_AT), bpf.store(bpf.FRAME, at.keyset, bpf.B1),
+        *(part for test in only.keyset for part in _passes(test)),
         *bpf.jump_unless_bit("wanted", bpf.B7, _FILTERED),
         *bpf.look_up(wanted, at.entry), bpf.jump_if_equal("end", bpf.B0, 0),
         bpf.Label("wanted"),
+    ]  # fmt: skip
+
+
+def _passes(test: KeysetTest) -> list[bpf.Part]:
+    """On to "end" with a keyset, in B1, that does not pass."""
+    masked = [bpf.keep_bits(bpf.B2, test.mask)] if test.mask < 1 << 31 else []
+    return [
+        bpf.move(bpf.B2, bpf.B1), *masked, bpf.shift_right(bpf.B2, test.shift),
+        bpf.jump_unless_equal("end", bpf.B2, test.value),
     ]  # fmt: skip
 
 

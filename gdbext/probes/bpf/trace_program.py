@@ -16,7 +16,7 @@ import struct
 from gdbext.arch.base import Architecture
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program as bpf
-from gdbext.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, dispatch, return_address
+from gdbext.probes.bpf.place_program import MAX_PLACES, PLACE_BITS, At, Filter, dispatch, return_address
 
 DEPTH_LIMIT = 255
 """Open dispatches of a thread that are told apart."""
@@ -54,10 +54,10 @@ class TraceMaps(Record):
     snapshots: int
 
 
-def program(architecture: Architecture, maps: TraceMaps, tid: int | None = None) -> bpf.Code:
-    """The instructions; ``tid``: of this thread only."""
+def program(architecture: Architecture, maps: TraceMaps, only: Filter) -> bpf.Code:
+    """The instructions."""
     return bpf.assemble((
-        *dispatch(architecture, _AT, maps.wanted, tid), *return_address(architecture),
+        *dispatch(architecture, _AT, maps.wanted, only), *return_address(architecture),
         bpf.store(bpf.FRAME, _SLOT, bpf.B3), *bpf.read_user(_RETURNS),
         *_state(maps), *_leave(maps), *_enter(), *_copy(architecture, maps), *_report(maps),
         bpf.Label("end"), bpf.end(),

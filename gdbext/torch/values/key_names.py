@@ -24,6 +24,14 @@ class RuntimeKey(Record):
     bits: int
 
 
+class KeysetTest(Record):
+    """What is true of a keyset: ``(keyset & mask) >> shift == value``."""
+
+    mask: int
+    shift: int
+    value: int
+
+
 class KeyNames:
     """Everything about keysets of one torch build. Raises LayoutError where the enumeration makes no sense."""
 
@@ -92,6 +100,20 @@ class KeyNames:
         if index is None:
             raise self._unknown(name)
         return index
+
+    def selecting(self, name: str) -> tuple[KeysetTest, ...]:
+        """What is true of exactly the keysets whose lookup reads the slot of that key: see table_index(). Raises
+        UsageError for another word."""
+        index = self.index_of_key(name)
+        functionality = max(at for at, offset in enumerate(self._offsets) if offset <= index)
+        everything = (1 << 64) - 1
+        if not functionality:
+            return (KeysetTest(everything, self.num_backends, 0),)
+        highest = KeysetTest(everything, self.num_backends + functionality - 1, 1)
+        mask, backend = self._masks[functionality], index - self._offsets[functionality]
+        if not mask:
+            return (highest,)
+        return highest, KeysetTest(mask, max(1, backend), int(backend > 0))
 
     @property
     def num_slots(self) -> int:

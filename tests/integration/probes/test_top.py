@@ -89,6 +89,17 @@ def test_threads_are_told_apart(counted: Inferior) -> None:
     assert counts == {counted.tid("main"): expected, counted.tid("other"): expected}
 
 
+def test_the_kernel_leaves_out_other_threads_and_keys(counted: Inferior) -> None:
+    other = counted.tid("other")
+    found = top(counted, lambda: one_turn(counted), "mm", "aten::add_.Tensor", "--thread", str(other), "--key", "CPU")
+    counts = {name: row["count"] for name, row in by_operator(found).items()}
+    assert counts == {(name, "redispatch", "CPU"): counted.truth["calls"] for name in ("aten::mm", "aten::add_.Tensor")}
+    for words, said in ((("--thread", "1"), "there is no thread"), (("--key", "CPUU"), "did you mean CPU")):
+        refused = run([DISPATCH, "-p", str(counted.pid), "dispatch-top", *words])
+        assert refused.status == 2, refused
+        assert said in refused.stderr
+
+
 def test_the_lines_that_dispatch(counted: Inferior) -> None:
     rows = top(counted, lambda: one_turn(counted), "--by", "line", "mm")["top"]["rows"]
     source = (INFERIORS / "counted_calls.py").read_text().splitlines()

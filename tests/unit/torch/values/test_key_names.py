@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import timeit
 
 import pytest
@@ -97,3 +98,15 @@ def test_building_blocks(keys: KeyNames) -> None:
 def test_table_index_is_fast(keys: KeyNames) -> None:
     seconds = min(timeit.repeat(lambda: keys.table_index(0x1000018000), number=2000, repeat=7)) / 2000
     assert seconds < 1.5e-6, f"{seconds * 1e6:.2f} µs"
+
+
+def test_what_selects_a_key_is_true_of_its_keysets_alone(keys: KeyNames) -> None:
+    chosen = random.Random(7)
+    keysets = [chosen.getrandbits(64) & keys.known_bits & chosen.getrandbits(64) for _ in range(300)]
+    keysets += [0, 1, keys.backend_mask, keys.known_bits, *(slot.bits for slot in keys.slots)]
+    for index, slot in enumerate(keys.slots):
+        tests = keys.selecting(slot.name)
+        found = [all((bits & test.mask) >> test.shift == test.value for test in tests) for bits in keysets]
+        assert found == [keys.table_index(bits) == index for bits in keysets], slot.name
+    with pytest.raises(UsageError, match="no dispatch key"):
+        keys.selecting("CPUU")
