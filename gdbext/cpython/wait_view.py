@@ -100,12 +100,12 @@ class PythonWaitView:
 
         return read_loops(self.runtime)
 
-    def owed_by_own_loop(self, tid: int, future: int) -> bool:
-        """Only the event loop that this thread runs, and blocks, can complete the future."""
-        from gdbext.cpython.tasks.loops import schedules
+    def loop_owing(self, future: int) -> int | None:
+        """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
+        from gdbext.cpython.tasks.loops import owes
 
-        mine = [loop for loop in self._loops if loop.ident and self.tid_of_ident(loop.ident) == tid]
-        return any(schedules(self.runtime, loop, future) for loop in mine)
+        loop = next((loop for loop in self._loops if loop.ident and owes(self.runtime, loop, future)), None)
+        return self.tid_of_ident(loop.ident) if loop is not None and loop.ident else None
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The address of the thread's innermost Python frame, and its instruction; None where there is none."""

@@ -38,8 +38,10 @@ def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
             "Py_BEGIN_ALLOW_THREADS) around the code that locks."
         )
     yield from _of_kinds(kind for kind in kinds if kind.traits.is_lock)
-    if not with_gil:
-        yield "Take these locks in one order everywhere, or together (std::scoped_lock)."
+    locks = [kind for kind in kinds if kind.traits.is_lock]
+    if not with_gil and (len(locks) > 1 or not kinds):  # a cycle of tasks has no edges
+        together = ", or together (std::scoped_lock)" if locks and all(kind.traits.is_native for kind in locks) else ""
+        yield f"Take these locks in one order everywhere{together}."
     yield from _of_kinds(kind for kind in kinds if not kind.traits.is_lock)
 
 
@@ -113,6 +115,8 @@ def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
         yield "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file."
     elif wait is not None and wait.children:
         yield from _about_children(wait)
+    elif wait is not None and wait.external and wait.kind.traits.needs_thread:
+        yield "Other processes share it: one that is killed while it has it (terminate()) never gives it back."
     else:
         yield "Look at the other end: the peer that should send."
 
@@ -120,11 +124,16 @@ def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
 def _at_the_other_end(peer: Peer) -> Iterator[str]:
     for process in peer.processes[:1]:
         yield f"Look at the process at the other end with the same command: scripts/dispatch -p {process.pid}"
+        if process.writes_to_us:
+            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
         if process.is_stopped:
             yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {process.pid}"
 
 
 def _about_socket(peer: Peer) -> Iterator[str]:
+    if peer.state == "LISTEN":
+        yield "It is a server's loop: somebody may connect. What its own tasks wait for: all-threads --tasks"
+        return
     yield from _at_the_other_end(peer)
     if not peer.processes:
         yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."

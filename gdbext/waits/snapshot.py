@@ -106,8 +106,8 @@ class PythonView(Protocol):
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks."""
 
-    def owed_by_own_loop(self, tid: int, future: int) -> bool:
-        """Only the event loop that this thread runs, and blocks, can complete the future."""
+    def loop_owing(self, future: int) -> int | None:
+        """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""

@@ -76,10 +76,14 @@ def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:
     if call.name == "clock_nanosleep" and call.arguments[1] & 1:  # TIMER_ABSTIME
         now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
         seconds = seconds - now if seconds is not None and now is not None else None
-        text = f"sleeps ({max(seconds, 0):.3g} s more)" if seconds is not None else "sleeps"
+        text = f"sleeps ({_span(max(seconds, 0))} s more)" if seconds is not None else "sleeps"
     else:
         text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
     return Wait(Resource(WaitKind.SLEEP, 0, text), timed=True, seconds=seconds)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
 def _seconds(process: ProcessSnapshot, pointer: int) -> float | None:

@@ -161,8 +161,10 @@ class Outside:
 
 class Python:
     def __init__(
-        self, *gils, wait=None, inside=(), natives=None, looked_at=(), users=None, inside_try=(), inside_objects=None
-    ):
+        self, *gils, wait=None, inside=(), natives=None, looked_at=(), users=None, inside_try=(), inside_objects=None,
+        owing=None,
+    ):  # fmt: skip
+        self._owing = owing or {}
         self._inside_try, self._inside_objects = inside_try, inside_objects or {}
         self._looked_at, self._users = looked_at, users or {}
         self._gils, self._wait, self._inside, self._natives = gils, wait, inside, natives or {}
@@ -172,6 +174,9 @@ class Python:
 
     def looked_at(self, _tid):
         return self._looked_at
+
+    def loop_owing(self, future):
+        return self._owing.get(future)
 
     def users_of(self, address):
         return self._users.get(address, ())

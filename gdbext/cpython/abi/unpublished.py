@@ -24,8 +24,11 @@ UNPUBLISHED: dict[str, tuple[int, dict[str, int]]] = {
     "PyDictKeyEntry": (24, {"me_hash": 0, "me_key": 8, "me_value": 16}),
     # Modules/_queuemodule.c, simplequeueobject, 3.8-3.12.
     "simplequeueobject": (56, {"lock": 16, "locked": 24, "lst": 32, "lst_pos": 40}),
-    # The same since 3.13: a bool, the items, weak references.
-    "parkingqueueobject": (72, {"has_threads_waiting": 16}),
+    # The same since 3.13: a bool, RingBuf buf (put_idx, get_idx, items, items_cap, num_items), weak references.
+    "parkingqueueobject": (
+        72,
+        {"has_threads_waiting": 16, "buf.get_idx": 32, "buf.items": 40, "buf.items_cap": 48, "buf.num_items": 56},
+    ),
     # Modules/_threadmodule.c, lockobject of 3.14 (and of late patch versions of 3.13): PyMutex lock.
     "mutexlockobject": (24, {"lock": 16}),
     # Modules/_threadmodule.c, rlockobject of 3.14: _PyRecursiveMutex lock (mutex, thread, level: pycore_lock.h).

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.stdlib import FUTURE_CALLBACKS
 from gdbext.cpython.abi.task_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.sync.with_blocks import entered_in
 from gdbext.cpython.tasks.containers import deque_items, set_items
@@ -28,7 +29,7 @@ _MODULE = "asyncio.tasks"
 _WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
 _EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
 _TASKS = 10_000
-_CELLS = 16
+_CELLS, _CALLBACKS = 16, 64
 _DONE = frozenset({"FINISHED", "CANCELLED"})
 _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
@@ -82,28 +83,40 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     return found
 
 
-def schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
-    """A callback that is due in the loop has the future in its closure: only this loop can complete it."""
+def owes(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+    """Only this loop can complete a concurrent.futures.Future: a callback that is due has it in its closure, or it is
+    completed with one of the loop's tasks (run_coroutine_threadsafe; _chain_future of Lib/asyncio/futures.py)."""
     try:
-        ready = attributes(runtime, loop.address).get("_ready", 0)
-        for handle in deque_items(runtime, ready)[1]:
-            if any(_closes_over(runtime, word, future) for word in runtime.memory.words(handle + 16, _HANDLE_WORDS)):
-                return True
+        return _schedules(runtime, loop, future) or _follows_task(runtime, loop, future)
     except GdbextError:
         return False
-    return False
 
 
-def _closes_over(runtime: PythonRuntime, address: int, wanted: int) -> bool:
+def _schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+    ready = attributes(runtime, loop.address).get("_ready", 0)
+    handles = deque_items(runtime, ready)[1] if ready else ()
+    words = (word for handle in handles for word in runtime.memory.words(handle + 16, _HANDLE_WORDS))
+    return any(future in _closure(runtime, word) for word in words)
+
+
+def _follows_task(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
+    tasks = {task.address for task in loop.tasks}
+    callbacks = attributes(runtime, future).get(FUTURE_CALLBACKS, 0)
+    functions = runtime.objects.list_items(callbacks, _CALLBACKS) if callbacks and tasks else ()
+    return any(not tasks.isdisjoint(_closure(runtime, function)) for function in functions)
+
+
+def _closure(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """Addresses of what a function has in its closure; nothing for what is no function."""
     try:
         if not address or address & 7 or runtime.objects.type_of(address).name != "function":
-            return False
+            return ()
         closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
         cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
         at = runtime.layout.offset("PyCellObject", "ob_ref")
-        return any(runtime.memory.u64(cell + at) == wanted for cell in cells)
+        return tuple(runtime.memory.u64(cell + at) for cell in cells)
     except GdbextError:
-        return False
+        return ()
 
 
 def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:

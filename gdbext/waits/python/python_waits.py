@@ -80,10 +80,10 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence, job))
     if found.exhausted and not free:
         return _in_exhausted_pool(thread, found, resource, futex, evidence)
-    if found.kind is Waitable.FUTURE and not free and _is_owed_by_own_loop(thread, found.address):
-        owed = "a callback that is due in the event loop of this very thread has the future"
-        mine = Owner(thread.tid)
-        return Wait(resource, mine, Certainty.EXACT, futex.timed, (evidence, owed), self_wait=SelfWait.EVENT_LOOP)
+    may_be_owed = python is not None and found.kind is Waitable.FUTURE and not free
+    loop = python.loop_owing(found.address) if python is not None and may_be_owed else None
+    if loop is not None:
+        return _from_loop(thread, loop, resource, futex, evidence)
     return Wait(
         resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers
     )
@@ -102,10 +102,12 @@ def _in_exhausted_pool(
     return Wait(resource, owners[0], Certainty.VERIFIED, futex.timed, (evidence, why), others=owners[1:])
 
 
-def _is_owed_by_own_loop(thread: ThreadSnapshot, future: int) -> bool:
-    python = thread.process.python
-    in_a_loop = any("/asyncio/" in frame.file for frame in thread.python)
-    return in_a_loop and python is not None and python.owed_by_own_loop(thread.tid, future)
+def _from_loop(thread: ThreadSnapshot, loop: int, resource: Resource, futex: FutexWait, evidence: str) -> Wait:
+    """The event loop of thread ``loop`` has to complete the future."""
+    own = loop == thread.tid
+    owed = f"a callback or a task of the event loop of {'this very thread' if own else f'thread {loop}'} completes it"
+    self_wait = SelfWait.EVENT_LOOP if own else None
+    return Wait(resource, Owner(loop), Certainty.EXACT, futex.timed, (evidence, owed), self_wait=self_wait)
 
 
 def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:

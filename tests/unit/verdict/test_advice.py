@@ -8,6 +8,7 @@ from analysis_facts import step, thread, wait
 from gdbext.model.judgement.finding import Finding
 from gdbext.model.judgement.finding_kind import FindingKind
 from gdbext.model.threads.child_process import ChildProcess, PipeWait, ProcessState
+from gdbext.model.threads.peer import Peer, PeerKind
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.verdict.advice import advice
 from gdbext.verdict.judge import judge
@@ -36,8 +37,37 @@ def test_a_deadlock_with_the_gil():
 
 
 def test_a_deadlock_of_locks_and_what_is_owed():
-    text = told(thread(1, wait("mutex", 2)), thread(2, wait("barrier", 1)))
+    text = told(thread(1, wait("mutex", 2)), thread(2, wait("rwlock", 3)), thread(3, wait("barrier", 1)))
+    assert "std::scoped_lock" in text
     assert text.index("in one order") < text.index("release it before the wait")
+
+
+def test_one_lock_has_no_order_and_locks_of_python_are_not_taken_together():
+    assert "in one order" not in told(thread(1, wait("python-lock", 2)), thread(2, wait("join", 1)))
+    text = told(thread(1, wait("python-lock", 2)), thread(2, wait("python-lock", 1)))
+    assert "in one order everywhere." in text
+
+
+def outside(**more):
+    found = Finding(FindingKind.WAITING_EXTERNAL, "", wait=wait(more.pop("kind"), **more))
+    return "\n".join(advice(found, (), 1, is_core=False))
+
+
+def test_what_other_processes_share_has_no_peer_that_sends():
+    text = outside(kind="semaphore", external=True)
+    assert "killed" in text
+    assert "peer" not in text
+
+
+def test_a_socket_that_listens_has_no_peer_yet():
+    text = outside(kind="io", peer=Peer(PeerKind.SOCKET, address="0.0.0.0:0", state="LISTEN"))
+    assert "0.0.0.0" not in text
+    assert "--tasks" in text
+
+
+def test_the_other_end_of_a_pipe_that_writes_to_us_wants_to_be_read():
+    child = ChildProcess(7, "python", waits_for_us=PipeWait("pipe:[7]", writes=True))
+    assert "communicate()" in outside(kind="io", peer=Peer(PeerKind.PIPE, processes=(child,)))
 
 
 def test_a_static_initialiser_comes_before_the_order_of_locks():

@@ -9,6 +9,7 @@ from wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wai
 
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.model.certainty import Certainty
+from gdbext.model.threads.self_wait import SelfWait
 from gdbext.model.threads.wait import Owner
 from gdbext.waits.python import python_waits
 
@@ -52,3 +53,14 @@ def test_a_plain_lock_is_held_by_who_is_inside_its_with():
 
 def test_a_lock_that_is_free_again():
     assert wait_of(waits_for_lock(value=1), python=Python(wait=python_wait("lock"))).handover
+
+
+def test_a_future_that_an_event_loop_has_to_complete():
+    process = waits_for_lock().thread(2, [])
+    other = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 2}))
+    assert (other.owner, other.certainty, other.self_wait) == (Owner(2), Certainty.EXACT, None)
+    own = wait_of(process, python=Python(wait=python_wait("future"), owing={0x9000: 1}))
+    assert (own.owner, own.self_wait) == (Owner(1), SelfWait.EVENT_LOOP)
+    assert wait_of(process, python=Python(wait=python_wait("event"), owing={0x9000: 2})).owner is None
+    nobody = wait_of(process, python=Python(wait=python_wait("future")))
+    assert (nobody.owner, nobody.handover) == (None, False)
