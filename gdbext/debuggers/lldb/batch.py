@@ -17,6 +17,7 @@ from gdbext.debuggers.lldb.target import current_target, is_there
 from gdbext.debuggers.lldb.version import check_version
 from gdbext.errors import NotPermitted, TargetError, TargetGone
 from gdbext.targets.live import proc_checks
+from gdbext.targets.live.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.debuggers.job import Job
@@ -30,24 +31,41 @@ def open_target(debugger: lldb.SBDebugger, job: Job, live: bool) -> Target:
     """The job's target. Raises TargetError, NotPermitted, TargetGone, BadCore."""
     check_version(debugger)
     debugger.SetAsync(False)
-    if not live:
-        _look_up_less(debugger)
+    is_quick = not live and _look_up_less(debugger)
     if job.core is not None:
         return _load(debugger, job.core, job.sysroot)
     if job.pid is not None:
-        states = proc_checks.thread_states(job.pid)
-        return current_target(_attach(debugger, job.pid), None, states)
+        is_brief = is_quick and job.record is None
+        return brief_stop(debugger, job.pid) if is_brief else _attached(debugger, job.pid)
     return current_target(start_program(debugger.GetSelectedTarget(), live))
 
 
-def _look_up_less(debugger: lldb.SBDebugger) -> None:
+def brief_stop(debugger: lldb.SBDebugger, pid: int) -> BriefStop:
+    """A process that LLDB is attached to for as long as registers and stacks are copied. Only where attaching is quick:
+    elsewhere it takes longer than the whole analysis, and threads that move make it happen again. Raises as BriefStop.
+    """
+    target = debugger.CreateTarget("")
+
+    def stop() -> Target:
+        return _attached(debugger, pid, target)
+
+    return BriefStop(pid, "lldb", stop, lambda _: _detach(target))
+
+
+def _detach(target: lldb.SBTarget) -> None:
+    target.GetProcess().Detach()
+
+
+def _look_up_less(debugger: lldb.SBDebugger) -> bool:
+    """Whether attaching is quick then."""
     if _command(debugger, "plugin disable instrumentation-runtime"):
-        return
+        return True
     folder = f"{cache_folder()}/lldb"
     if may_fill(folder):
         _command(debugger, f"settings set symbols.lldb-index-cache-path {shlex.quote(folder)}")
         _command(debugger, f"settings set symbols.lldb-index-cache-max-byte-size {_INDEX_BYTES}")
         _command(debugger, "settings set symbols.enable-lldb-index-cache true")
+    return False
 
 
 def _command(debugger: lldb.SBDebugger, line: str) -> bool:
@@ -70,9 +88,18 @@ def _load(debugger: lldb.SBDebugger, core: str, sysroot: str) -> Target:
     return LldbCoreTarget(process, None, core, sysroot)
 
 
-def _attach(debugger: lldb.SBDebugger, pid: int) -> lldb.SBProcess:
+def _attached(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None = None) -> Target:
+    """The stopped process. ``target``: the one of LLDB that knows its libraries from an earlier attach."""
+    try:
+        states = proc_checks.thread_states(pid)
+    except OSError as error:
+        raise TargetGone(f"process {pid} ended before it could be stopped") from error
+    return current_target(_attach(debugger, pid, target or debugger.CreateTarget("")), None, states)
+
+
+def _attach(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget) -> lldb.SBProcess:
     error = lldb.SBError()
-    process = debugger.CreateTarget("").AttachToProcessWithID(debugger.GetListener(), pid, error)
+    process = target.AttachToProcessWithID(debugger.GetListener(), pid, error)
     if error.Fail() or not process.IsValid():
         proc_checks.check_process(pid)
         raise NotPermitted(f"lldb could not attach to process {pid}: {error.GetCString()}")
@@ -103,7 +130,8 @@ def let_go(process: lldb.SBProcess, job: Job, runs_on: bool) -> None:
     if job.core is not None or not process.IsValid():
         return
     if job.pid is not None:
-        process.Detach()
+        if is_there(process):
+            process.Detach()
         return
     if runs_on and is_there(process):
         process.Continue()

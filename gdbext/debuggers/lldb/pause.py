@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import lldb
@@ -9,6 +10,7 @@ import lldb
 from gdbext.debuggers.lldb.target import LldbTarget, is_attached_to
 from gdbext.errors import TargetGone, UsageError
 from gdbext.live.host import run_for
+from gdbext.targets.live.brief_stop import BriefStop
 
 if TYPE_CHECKING:
     from gdbext.debuggers.lldb.selection import Selection
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 def pause_of(selection: Selection, target: Target) -> Pause:
     """What lets the process run for some seconds. Raises UsageError for one that LLDB started itself: detaching from it
     could not be undone."""
+    if isinstance(target, BriefStop):
+        return partial(_look_again, selection, target.pid)
     if not is_attached_to(target.pid):
         raise UsageError(
             "--samples lets the process run by detaching from it, and this one was started by LLDB or is remote",
@@ -41,3 +45,11 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         return LldbTarget(process)
 
     return pause
+
+
+def _look_again(selection: Selection, pid: int, seconds: float, watch: Watch) -> Target:
+    """The process runs already."""
+    from gdbext.debuggers.lldb.batch import brief_stop
+
+    run_for(seconds, watch)
+    return brief_stop(selection.debugger, pid)
