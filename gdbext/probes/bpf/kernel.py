@@ -17,6 +17,7 @@ from gdbext.arch.base import Architecture
 from gdbext.errors import ProbesRefused
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program
+from gdbext.probes.bpf.refusal import refused
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 4, 5, 28
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
@@ -174,11 +175,3 @@ def possible_processors() -> int:
     """How many values a per-CPU map has for each key: "0-3,6" counts to the highest one."""
     with open(_POSSIBLE) as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1
-
-
-def refused(what: str, error: OSError) -> ProbesRefused:
-    """The error that says what is missing."""
-    if error.errno == errno.EINVAL:
-        why = "this kernel does not know probes on many places (uprobe_multi): Linux 6.6 is the first that does"
-        return ProbesRefused(f"{what}: {error.strerror}", why=why, help="trace by breakpoints: dispatch-trace OP")
-    return ProbesRefused(f"{what}: {error.strerror}")

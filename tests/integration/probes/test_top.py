@@ -17,7 +17,7 @@ import contract_schema
 import procfs
 import pytest
 from harness import DISPATCH, INFERIORS, Inferior, run, started, wait_until
-from probing import PROBES, probes_placed
+from probing import PROBES, links_on, probes_placed
 
 pytestmark = [pytest.mark.torch, PROBES]
 
@@ -186,11 +186,13 @@ def test_when_the_tool_is_ended_the_process_runs_on(counted: Inferior, number: s
         try:
             wait_until(lambda: probes_placed(tool.pid), "the probes are placed")
             assert code(counted.pid) != before
+            assert links_on(counted.pid) >= 2
             tool.send_signal(number)
             tool.communicate(timeout=60)
         finally:
             tool.kill()
     wait_until(lambda: code(counted.pid) == before, "the probes are gone")
+    assert links_on(counted.pid) == 0
     one_turn(counted)
 
 
@@ -198,8 +200,8 @@ def test_without_the_right_it_says_what_is_missing(counted: Inferior) -> None:
     dropped = ["setpriv", "--bounding-set", "-sys_admin,-bpf,-perfmon", "--inh-caps", "-sys_admin,-bpf,-perfmon"]
     outcome = run([*dropped, DISPATCH, "-p", str(counted.pid), "dispatch-top"])
     assert outcome.status == 1, outcome
-    for word in ("CAP_BPF", "dispatch-trace"):
-        assert word in outcome.stderr, outcome
+    for words in ("kernel probes need CAP_BPF and CAP_PERFMON", "--cap-add=BPF --cap-add=PERFMON", "dispatch-trace OP"):
+        assert words in outcome.stderr, outcome
     one_turn(counted)
 
 
