@@ -73,6 +73,5 @@ class Wants:
 
     def unheard_of(self, headers: bytes) -> set[int]:
         """The wants with a name that occurs nowhere in the preprocessed ``headers``: they cannot compile."""
-        names = {name for want in self.all for name in want.identifiers}
-        missing = {name for name in names if not re.search(rb"\b%s\b" % name.encode(), headers)}
-        return {index for index, want in enumerate(self.all) if want.identifiers & missing}
+        heard = {word.decode() for word in set(re.findall(rb"[A-Za-z_]\w*", headers))}
+        return {index for index, want in enumerate(self.all) if want.identifiers - heard}
