@@ -13,7 +13,12 @@ def tree(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-@cache
 def nodes(source: str) -> Sequence[ast.AST]:
     """Everything in it, as ast.walk gives it."""
-    return tuple(ast.walk(tree(source)))
+    return walk(tree(source))
+
+
+@cache
+def walk(node: ast.AST) -> Sequence[ast.AST]:
+    """A node and everything in it, as ast.walk gives it."""
+    return tuple(ast.walk(node))

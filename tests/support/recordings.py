@@ -77,6 +77,11 @@ class Replay:
         truth: dict[str, Any] = self.kept["truth"]
         return truth
 
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        """The document of COMMAND."""
+        return self.document(*COMMAND)
+
     def tid(self, role: str) -> int:
         """The thread that the program gave this name."""
         return int(self.truth["threads"][role]["tid"])

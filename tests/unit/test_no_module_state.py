@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import tree
+from parsed import tree, walk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ def _breaches_of(tree: ast.Module, changing: set[str]) -> Iterator[tuple[int, st
     others, standard, own = _imported(tree), _standard_modules(tree), _bound_at_top(tree)
     for function in _functions(tree):
         shared = (own | others | {"cls"}) - _local_names(function)
-        for node in ast.walk(function):
+        for node in walk(function):
             yield from _changes(node, shared, standard)
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
@@ -79,7 +79,7 @@ def _mutated(node: ast.AST) -> ast.expr | None:
 
 def _changes_of_others(node: ast.AST, imported: set[str]) -> Iterator[tuple[int, str]]:
     """Changes, while a module is imported, of what it has imported."""
-    for each in ast.walk(node):
+    for each in walk(node):
         for target in _targets(each):
             if isinstance(target, (ast.Subscript, ast.Attribute)) and _root(target) in imported:
                 yield target.lineno, f"changes {_root(target)} of another module"
@@ -91,7 +91,7 @@ def _changes_of_class(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
     assigned = [each for each in node.body if isinstance(getattr(each, "value", None), kinds)]
     shared = {_root(target) for each in assigned for target in _targets(each)}
     for method in (each for each in node.body if isinstance(each, ast.FunctionDef)):
-        for each in ast.walk(method):
+        for each in walk(method):
             changed = [target.value for target in _targets(each) if isinstance(target, ast.Subscript)]
             for one in (*changed, _mutated(each)):
                 if isinstance(one, ast.Attribute) and _root(one) in ("self", "cls", node.name) and one.attr in shared:
@@ -116,7 +116,7 @@ def _root(node: ast.expr) -> str:
 def _imported(tree: ast.Module) -> set[str]:
     """Names of everything that the file imports from gdbext, anywhere in it."""
     found = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname or "gdbext" for alias in node.names if alias.name.startswith("gdbext.")}
         elif isinstance(node, ast.ImportFrom) and (node.level or str(node.module).startswith("gdbext")):
@@ -126,7 +126,7 @@ def _imported(tree: ast.Module) -> set[str]:
 
 def _standard_modules(tree: ast.Module) -> set[str]:
     """Names of all other modules that the file imports."""
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    imports = [node for node in walk(tree) if isinstance(node, ast.Import)]
     return {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names} - {"gdbext"}
 
 
@@ -148,8 +148,8 @@ def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
 def _local_names(function: ast.FunctionDef) -> set[str]:
     """Parameters and names that the function binds itself, in whatever depth."""
     found: set[str] = set()
-    declared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
-    for node in ast.walk(function):
+    declared = {name for node in walk(function) if isinstance(node, ast.Global) for name in node.names}
+    for node in walk(function):
         if isinstance(node, ast.arg) and node.arg != "cls":
             found.add(node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -159,7 +159,7 @@ def _local_names(function: ast.FunctionDef) -> set[str]:
 
 def _changing_classes(tree: ast.Module) -> Iterator[str]:
     """Classes that assign their own attributes, or change what they hold, after they were made."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name != "__init__"]
             if any(_changes_itself(method) for method in methods):
@@ -167,7 +167,7 @@ def _changing_classes(tree: ast.Module) -> Iterator[str]:
 
 
 def _changes_itself(method: ast.FunctionDef) -> bool:
-    for node in ast.walk(method):
+    for node in walk(method):
         if any(not isinstance(target, ast.Name) and _root(target) == "self" for target in _targets(node)):
             return True
         changed = _mutated(node)

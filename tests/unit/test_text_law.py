@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import nodes
+from parsed import nodes, walk
 
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
 ROOMS = ("waits", "verdict", "inspection", "live", "render", "commands", "debuggers", "cli")
@@ -37,7 +37,7 @@ def readings(source: str) -> list[int]:
 
 def _readings_in(scope: ast.FunctionDef | ast.Module) -> Iterator[int]:
     texts = _variables(scope)
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Compare) and any(map(_compares, node.ops)):
             sides = (node.left, *node.comparators)
             if any(_is_text(side, texts) for side in sides) and not any(map(_is_empty, sides)):
@@ -54,13 +54,13 @@ def _readings_in(scope: ast.FunctionDef | ast.Module) -> Iterator[int]:
 def _variables(scope: ast.FunctionDef | ast.Module) -> frozenset[str]:
     """Local names that are given such a text."""
     names = set()
-    for node in ast.walk(scope):
+    for node in walk(scope):
         if isinstance(node, ast.Assign) and _is_text(node.value, frozenset()):
             names.update(target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, ast.NamedExpr) and _is_text(node.value, frozenset()):
             names.add(node.target.id)
         elif isinstance(node, (ast.For, ast.comprehension)) and _is_list(node.iter):
-            names.update(target.id for target in ast.walk(node.target) if isinstance(target, ast.Name))
+            names.update(target.id for target in walk(node.target) if isinstance(target, ast.Name))
     return frozenset(names)
 
 

@@ -6,6 +6,7 @@ import random
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -95,6 +96,7 @@ def symbols(**known: int) -> Symbolizer:
     return cast(Symbolizer, NoSymbols(known))
 
 
+@cache
 def garbage(seed: int) -> bytes:
     """Words that are mostly pointers into the block itself, small numbers, and text."""
     chance = random.Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from damage import scatter
 from machine import own_libc
 
 from gdbext.arch.registry import by_name
@@ -82,8 +83,7 @@ def test_damage_is_refused(seed: int) -> None:
     start = image.eh_frame_hdr.vaddr
     section = image.sections[".eh_frame"]
     blob = bytearray(image.read(start, section.address + section.size - start) or b"")
-    for _ in range(len(blob) // generator.choice((3, 30, 300))):
-        blob[generator.randrange(len(blob))] = generator.randrange(256)
+    scatter(blob, 0, len(blob), len(blob) // generator.choice((3, 30, 300)), generator)
     if seed % 2:
         blob[:12] = image.read(start, 12) or b""  # a sound header, damage behind it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def test_every_scenario_is_recorded() -> None:
 
 
 def test_the_truth(recorded: Replay) -> None:
-    report = recorded.document("dispatch-diagnose")
+    report = recorded.diagnosis
     if recorded.name in VERDICTS:
         check_verdict(recorded.kept["verdict"], report, recorded.truth)
         check_nobody_is_accused_without_need(report, recorded.truth)
@@ -52,7 +53,7 @@ def test_the_truth(recorded: Replay) -> None:
 def test_the_report_is_that_of_the_recorded_run(recorded: Replay, update_golden: bool) -> None:
     """Members may have come since; none may have gone or changed. The code may read more now than it did then, as long
     as nothing that was reported depends on it."""
-    document = recorded.document(*recordings.COMMAND)
+    document = copy.deepcopy(recorded.diagnosis)
     run = document["target"].pop("recording")
     document["errors"] = [error for error in document["errors"] if error["where"] != "recording"]
     assert run["command"] == " ".join(recordings.COMMAND)

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from parsed import nodes
 
 from gdbext.model.absent import Absent
 from gdbext.model.certainty import Certainty
@@ -106,7 +107,7 @@ UNMISTAKABLE = {
 
 def kinds_typed_again(source: str) -> list[str]:
     """String constants of a source that are words for kinds of waits or findings."""
-    constants = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    constants = (node.value for node in nodes(source) if isinstance(node, ast.Constant))
     return [value for value in constants if isinstance(value, str) and value in UNMISTAKABLE]
 
 

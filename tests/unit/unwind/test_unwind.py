@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from damage import scatter
 from machine import own_libc
 from unwind_fakes import STACK, STACK_SIZE, FakeStack, FakeTarget, unwinder, walk
 
@@ -281,8 +282,7 @@ def test_damaged_cfi_never_raises(seed: int, tmp_path: Path) -> None:
     names = (".eh_frame_hdr", ".eh_frame")
     for name in names:
         section = image.sections[name]
-        for _ in range(section.size // generator.choice((4, 40, 400))):
-            data[section.offset + generator.randrange(section.size)] = generator.randrange(256)
+        scatter(data, section.offset, section.size, section.size // generator.choice((4, 40, 400)), generator)
     copy = tmp_path / "libc.so.6"
     copy.write_bytes(data)
     target = FakeTarget()

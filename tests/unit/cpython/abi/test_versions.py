@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import nodes
+from parsed import nodes, walk
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
@@ -47,7 +47,7 @@ def _is_python_version(node: ast.Tuple) -> bool:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Name):
             yield each.id
         elif isinstance(each, ast.Attribute):

@@ -36,6 +36,7 @@ def outcome(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request:
         monkeypatch.setenv("CI", "true")
     else:
         monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     pytester.makepyprojecttoml((ROOT / "pyproject.toml").read_text())
     folder = pytester.mkdir("tests")
