@@ -294,12 +294,15 @@ def contents(pid: int, places: list[tuple[int, int]]) -> list[bytes]:
 
 
 def test_nothing_is_left_in_memory(tmp_path: Path) -> None:
-    code = "import torch,time\na=torch.ones(2,2)\nwhile 1: torch.mm(a,a); time.sleep(0.01)"
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    code = (
+        "import torch,time\na=torch.ones(2,2)\ntorch.mm(a,a)\nprint('ready',flush=True)\n"
+        "while 1: torch.mm(a,a); time.sleep(0.01)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
     try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"  # while torch is imported its tables are in motion
         outcome = run([DISPATCH, "-p", str(process.pid), "dispatch-trace", "aten::mm", "--limit", "3"])
-        while "no PyTorch" in outcome.stderr or "not exist yet" in outcome.stderr:
-            outcome = run([DISPATCH, "-p", str(process.pid), "dispatch-trace", "aten::mm", "--limit", "3"])
         assert len(trace_lines(outcome.stdout)) == 3, outcome
         places = places_of(process.pid, "_ZN2at4_ops2mm")
         before = contents(process.pid, places)

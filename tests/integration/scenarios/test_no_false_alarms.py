@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
 KINDS = ("gil", "operators", "backward", "openmp", "mutex", "queues", "dataloader", "gloo", "functorch", "sleepers")
-LOOKS = int(os.environ.get("GDBEXT_TEST_LOOKS", "5"))
+LOOKS = int(os.environ.get("GDBEXT_TEST_LOOKS", "4"))
 """Looks at each kind; ten of them make a hundred."""
 HEALTHY = {"busy", "idle", "waiting-external"}
 ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-lock", "missing-workers", "blocked"}
@@ -20,7 +20,7 @@ ALARMS = {"crash", "runaway-recursion", "deadlock", "self-deadlock", "orphaned-l
 def test_healthy_processes(kind, inferior):
     target = inferior("healthy", kind)
     for number in range(LOOKS):
-        debugger = "gdb" if number % 5 == 4 else "none"
+        debugger = "gdb" if number % 4 == 3 else "none"
         report = target.dispatch("dispatch-diagnose", debugger=debugger).document
         verdict = report["verdict"]
         assert verdict["kind"] in HEALTHY, verdict["summary"]
