@@ -84,6 +84,10 @@ TABLE = (
         "dispatch-autograd", "dispatcher.autograd",
         "Show forward or backward: the running node, its forward operator and line, hooks.",
     ),
+    Entry(
+        "dispatch-compile", "dispatcher.compile",
+        "Show what torch.compile did, broke and compiled again, and what compiles now.",
+    ),
     Entry("dispatch-info", "info", "Show what was found of torch, Python and layouts, and what could not be read."),
     Entry("dispatch-collectives", "collectives", "Show process groups, sequence numbers and pending collectives."),
     Entry(

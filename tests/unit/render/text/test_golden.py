@@ -11,6 +11,7 @@ from typing import Any
 
 import contract_schema
 import made_autograd
+import made_compile
 import made_tensors
 import pytest
 from recordings import Replay
@@ -111,6 +112,10 @@ MADE = {
     ),
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
+    "compile-used": Report("dispatch-compile", None, "compile", sections=(made_compile.USED,)),
+    "compile-imported": Report("dispatch-compile", None, "compile", sections=(made_compile.IMPORTED,)),
+    "compile-unused": Report("dispatch-compile", None, "compile", sections=(made_compile.UNUSED,)),
+    "compile-disabled": Report("dispatch-compile", None, "compile", sections=(made_compile.DISABLED,)),
     "bt-backward": Report("dispatch-bt", None, "bt", threads=(made_autograd.BACKWARD,)),
     "autograd-busy": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.BUSY,)),
     "autograd-quiet": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.QUIET,)),

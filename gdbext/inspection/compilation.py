@@ -1,0 +1,138 @@
+"""What torch.compile did in a process, and what it does now, as ``dispatch-compile`` reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.threads.slots import locals_of
+from gdbext.errors import GdbextError, NotTorch
+from gdbext.model.sections.compile_section import (
+    CompileFrame,
+    CompileSection,
+    CompilingProcess,
+    CompilingThread,
+    ConfigValue,
+    FrameState,
+)
+from gdbext.torch.compile import dynamo_names as names
+from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, resumptions
+from gdbext.torch.compile.frame_states import is_compiler, stage, states
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.python_frame import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.inspection.session import Session
+
+_FRAME_LIMIT = 2000
+"""Frames of all threads that have to do with torch.compile."""
+
+
+def read_compilation(session: Session) -> CompileSection:
+    """All of it; what cannot be read is one of the problems. Raises NotTorch without torch or Python."""
+    runtime = session.python
+    if runtime is None or not session.has_torch:
+        raise NotTorch("no PyTorch of a Python is loaded in this process")
+    reader = DynamoReader(runtime)
+    imported = reader.imported
+    counters = reader.counters() if imported else {}
+    compilations = reader.compilations() if imported else ()
+    originals = reader.original_codes() if imported else {}
+    codes = reader.codes(originals)
+    settings = reader.settings() if imported else {}
+    threads = _Threads(session, runtime, originals.keys())
+    enabled, disabled_by = _enabled(session.target.environ(), settings, bool(counters))
+    return CompileSection(
+        imported=imported,
+        enabled=enabled,
+        disabled_by=disabled_by,
+        counters=counters,
+        graph_breaks=graph_breaks(counters),
+        resumptions=resumptions(counters, compilations),
+        compilations=compilations,
+        recompiles=tuple(each for each in compilations if each.recompile_reason),
+        failures=tuple(each for each in compilations if each.fail_type),
+        codes=codes,
+        frames=tuple(threads.frames),
+        now=tuple(threads.compiling),
+        processes=tuple(_processes(session)),
+        settings=settings,
+        truncated=(*reader.truncated, *threads.truncated),
+        problems=tuple(reader.problems),
+    )
+
+
+def _enabled(
+    environment: Mapping[str, str], settings: Mapping[str, ConfigValue], compiled: bool
+) -> tuple[bool | None, str]:
+    """Whether torch.compile compiles, and what keeps it from that."""
+    if settings.get(names.DISABLE) is True:
+        return False, f"{names.CONFIG}.{names.DISABLE}"
+    for variable in names.DISABLING_VARIABLES:
+        if environment.get(variable) == "1" and settings.get(names.DISABLE) is not False:
+            return False, f"{variable}=1"
+    return True if compiled else None, ""
+
+
+class _Threads:
+    """The Python frames of all threads that have to do with torch.compile."""
+
+    def __init__(self, session: Session, runtime: PythonRuntime, compiled: Collection[int]) -> None:
+        self._session = session
+        self._runtime = runtime
+        self._compiled = compiled
+        self.frames: list[CompileFrame] = []
+        self.compiling: list[CompilingThread] = []
+        self.truncated: list[str] = []
+        for thread in session.target.threads():
+            try:
+                self._add(thread.tid)
+            except GdbextError as error:
+                session.errors.note(error, f"thread {thread.tid}")
+
+    def _add(self, tid: int) -> None:
+        table = self._session.python_threads
+        own = table.states.get(tid, ()) if table is not None else ()
+        frames = [frame for state in own for frame in self._runtime.frames.stack(state).frames]
+        found = states(frames, self._compiled)
+        if all(state is FrameState.EAGER for state in found):
+            return
+        for level, (frame, state) in enumerate(zip(frames, found)):
+            if len(self.frames) >= _FRAME_LIMIT:
+                self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
+                return
+            self.frames.append(CompileFrame(tid, level, state, frame.function, frame.file, frame.line))
+        if FrameState.COMPILING in found:
+            self.compiling.append(self._at_work(tid, frames))
+
+    def _at_work(self, tid: int, frames: list[PythonFrame]) -> CompilingThread:
+        """What the innermost call of the compiler compiles."""
+        inner = next(index for index, frame in enumerate(frames) if is_compiler(frame))
+        part = stage(frames[: inner + 1])
+        for frame in frames[inner:]:
+            if is_compiler(frame) and frame.file.endswith(names.COMPILER[0]):
+                return self._named(tid, part, frame)
+        return CompilingThread(tid, part, "", None, None)
+
+    def _named(self, tid: int, part: str, frame: PythonFrame) -> CompilingThread:
+        try:
+            code = locals_of(self._runtime, frame).get(names.COMPILED_LOCAL)
+            found = self._runtime.codes.get(code) if code else None
+        except GdbextError:
+            found = None
+        if found is None:
+            return CompilingThread(tid, part, "", None, None)
+        return CompilingThread(tid, part, found.name, found.file, found.first_line)
+
+
+def _processes(session: Session) -> Iterator[CompilingProcess]:
+    """Children, and their children, that compile; none of a core."""
+    if session.procfs is None:
+        return
+    for pid, child in session.procfs.children().items():
+        if child.name in names.COMPILERS or names.WORKER in child.command:
+            yield CompilingProcess(pid, child.name, child.command[:_COMMAND], child.doing)
+
+
+_COMMAND = 300
+"""Characters of a command line that are shown: compilers get long ones."""

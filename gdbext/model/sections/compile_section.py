@@ -1,0 +1,128 @@
+"""What ``dispatch-compile`` reports: what torch.compile has compiled, what broke or failed, and what compiles now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Union
+
+from gdbext.model.record import Record
+from gdbext.model.sections.section import Section
+
+ConfigValue = Union[bool, int, float, str, None]
+
+
+class FrameState(Enum):
+    """What torch.compile has to do with a Python frame."""
+
+    EAGER = "eager"
+    """It runs as it was written."""
+    COMPILED = "compiled"
+    """It runs code that was generated: TorchDynamo's bytecode, a graph's function, Inductor's module."""
+    COMPILING = "compiling"
+    """It is part of the compiler, at work."""
+
+
+class CompileFrame(Record):
+    """A Python frame of a thread that has to do with torch.compile; ``level`` counts Python frames from the innermost
+    one, 0."""
+
+    tid: int
+    level: int
+    state: FrameState
+    function: str
+    file: str
+    line: int | None
+
+
+class Compilation(Record):
+    """One of the last compilations (torch._dynamo.utils.CompilationMetrics). None is what is not recorded."""
+
+    compile_id: str | None
+    function: str | None
+    file: str | None
+    line: int | None
+    """Of the code's first line."""
+    recompile_reason: str | None
+    """Which guard failed, of an earlier compilation of the same code."""
+    fail_type: str | None
+    fail_reason: str | None
+    suppressed: bool | None
+    """suppress_errors was on: where it failed, the code ran eagerly, and nobody was told by an exception."""
+    has_code: bool | None
+    """Guarded code came of it."""
+
+
+class CompiledCode(Record):
+    """A code object that has compiled code; ``entries`` of them are alive."""
+
+    function: str
+    file: str
+    line: int | None
+    entries: int
+
+
+class GraphBreak(Record):
+    """Why a graph ended, and how often that was counted."""
+
+    reason: str
+    times: int
+
+
+class Resumption(Record):
+    """Where code goes on after a graph break: in ``function`` at ``line``; ``file`` None where it is not recorded."""
+
+    function: str
+    line: int
+    file: str | None
+    times: int
+
+
+class CompilingThread(Record):
+    """A thread that is in the compiler. ``stage`` is "TorchDynamo", "AOTAutograd" or "Inductor"; ``function``, ``file``
+    and ``line`` are the code that it compiles, "" and None where that cannot be read."""
+
+    tid: int
+    stage: str
+    function: str
+    file: str | None
+    line: int | None
+
+
+class CompilingProcess(Record):
+    """A child process that compiles: a C++ compiler, ptxas, a worker of Inductor."""
+
+    pid: int
+    name: str
+    command: str
+    doing: str
+
+
+@dataclass(frozen=True)
+class CompileSection(Section):
+    """Everything that is known. ``enabled``: None where that cannot be told."""
+
+    name: ClassVar[str] = "compile"
+    imported: bool
+    """torch._dynamo is."""
+    enabled: bool | None
+    disabled_by: str
+    """What disables it: an environment variable, or "torch._dynamo.config.disable"."""
+    counters: Mapping[str, Mapping[str, int]]
+    """torch._dynamo.utils.counters."""
+    graph_breaks: tuple[GraphBreak, ...]
+    resumptions: tuple[Resumption, ...]
+    compilations: tuple[Compilation, ...]
+    """The last ones, oldest first; torch keeps 64."""
+    recompiles: tuple[Compilation, ...]
+    """Those of them that had a reason to compile again."""
+    failures: tuple[Compilation, ...]
+    codes: tuple[CompiledCode, ...]
+    frames: tuple[CompileFrame, ...]
+    now: tuple[CompilingThread, ...]
+    processes: tuple[CompilingProcess, ...]
+    settings: Mapping[str, ConfigValue]
+    """Options of torch._dynamo.config that were set, as a thread last set or read them."""
+    truncated: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()

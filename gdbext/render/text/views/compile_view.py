@@ -1,0 +1,114 @@
+"""``dispatch-compile`` as text: what compiles now, then what happened, most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.model.report import Report
+from gdbext.model.sections.compile_section import (
+    Compilation,
+    CompileFrame,
+    CompileSection,
+    FrameState,
+)
+from gdbext.render.text.style import Style, escape
+
+_SHOWN = 10
+"""Entries of each block; --json has them all."""
+_WIDTH = 160
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """A headline, then blocks with a heading each; empty ones are left out."""
+    section = report.section(CompileSection)
+    yield style(_headline(section), "bold")
+    for heading, lines in _blocks(section):
+        if lines:
+            yield ""
+            yield style(heading, "bold")
+            yield from (f"  {line}" for line in lines[:_SHOWN])
+            if len(lines) > _SHOWN:
+                yield f"  … {len(lines) - _SHOWN} more (--json has all)"
+    if section.truncated or section.problems:
+        yield ""
+    for text in section.truncated:
+        yield style(escape(text), "yellow")
+    for text in section.problems:
+        yield style(f"unknown: {escape(text)}", "yellow")
+
+
+def _headline(section: CompileSection) -> str:
+    if not section.imported:
+        return "torch.compile was not used: torch._dynamo is not imported."
+    if section.enabled is False:
+        return f"torch.compile is disabled by {escape(section.disabled_by)}."
+    frames = section.counters.get("frames", {})
+    if not frames.get("total"):
+        return "torch._dynamo is imported, and nothing was compiled since it was last reset."
+    breaks = sum(each.times for each in section.graph_breaks)
+    stats = section.counters.get("stats", {})
+    return (
+        f"torch.compile: {frames.get('ok', 0)} of {frames['total']} frames compiled, "
+        f"{_counted(stats.get('unique_graphs', 0), 'graph')}, {_counted(breaks, 'graph break')}, "
+        f"{_counted(len(section.recompiles), 'recompilation')}, {_counted(len(section.failures), 'failure')}."
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
+    yield "Compiling now", [*_now(section), *_processes(section)]
+    yield "In compiled code", list(_compiled_threads(section.frames))
+    yield "Failed", [_failure(each) for each in section.failures]
+    yield "Graph breaks", [f"{each.times} × {_first_line(each.reason)}" for each in section.graph_breaks]
+    yield "Resumed after graph breaks", [
+        f"{each.times} × {escape(each.file) + ':' if each.file else 'line '}{each.line} ({escape(each.function)})"
+        for each in section.resumptions
+    ]
+    yield "Compiled again", [
+        f"{_place(each)}: {_first_line(each.recompile_reason or '')}" for each in section.recompiles
+    ]
+    yield "Code with compiled code", [
+        f"{escape(each.file)}:{each.line or '?'} ({escape(each.function)}): {each.entries}" for each in section.codes
+    ]
+    yield "Options of torch._dynamo.config that were set", [
+        f"{escape(name)} = {escape(repr(value))}" for name, value in section.settings.items()
+    ]
+
+
+def _now(section: CompileSection) -> Iterator[str]:
+    for each in section.now:
+        what = f" compiles {escape(each.file)}:{each.line or '?'} ({escape(each.function)})" if each.file else ""
+        yield f"thread {each.tid} is in {each.stage or 'the compiler'}{' and' if what else ''}{what}"
+
+
+def _processes(section: CompileSection) -> Iterator[str]:
+    for each in section.processes:
+        yield f"process {each.pid} ({escape(each.name)}), {escape(each.doing)}: {_first_line(each.command)}"
+
+
+def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:
+    """The innermost compiled frame of each thread."""
+    seen: set[int] = set()
+    for frame in frames:
+        if frame.state is FrameState.COMPILED and frame.tid not in seen:
+            seen.add(frame.tid)
+            yield f"thread {frame.tid}: {escape(frame.file)}:{frame.line or '?'} ({escape(frame.function)})"
+
+
+def _failure(each: Compilation) -> str:
+    effect = "; suppressed, it runs eagerly" if each.suppressed else ""
+    return f"{_place(each)}: {escape(each.fail_type or '')}: {_first_line(each.fail_reason or '')}{effect}"
+
+
+def _place(each: Compilation) -> str:
+    number = f"[{escape(each.compile_id)}] " if each.compile_id else ""
+    return f"{number}{escape(each.file or '?')}:{each.line or '?'} ({escape(each.function or '?')})"
+
+
+def _first_line(text: str) -> str:
+    """With the second one where the first only announces it."""
+    lines = text.split("\n")
+    return escape(" ".join(lines[: 1 + lines[0].endswith(":")]))[:_WIDTH]

@@ -1,0 +1,65 @@
+"""dispatch-compile against what torch._dynamo says of itself: breaks, recompilations, failures, threads at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import Inferior
+from ways import Look
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+GetInferior = Callable[..., Inferior]
+look_once = Look("live", "none")
+
+
+def report_of(look: Look, process: Inferior) -> dict[str, Any]:
+    found: dict[str, Any] = look(process, "dispatch-compile")["compile"]
+    return found
+
+
+def test_a_program_with_all_kinds(inferior: GetInferior, look: Look) -> None:
+    process = inferior("compiled", "kinds")
+    report, said = report_of(look, process), process.truth["said"]
+    assert (report["imported"], report["enabled"], report["problems"]) == (True, True, [])
+    assert report["counters"] == said["counters"]
+    assert sum(each["times"] for each in report["graph_breaks"]) == said["breaks"] > 0
+    assert [each["recompile_reason"] for each in report["recompiles"]] == said["recompiles"]
+    assert len(said["recompiles"]) == 3
+    failures = [[each["function"], each["fail_type"], each["fail_reason"]] for each in report["failures"]]
+    assert failures == said["failures"]
+    assert [each["suppressed"] for each in report["failures"]] == [True]
+    compilations = [[each["compile_id"], each["function"], each["line"]] for each in report["compilations"]]
+    assert compilations == said["compilations"]
+    assert sorted([each["function"], each["line"]] for each in report["codes"]) == said["codes"]
+    assert report["settings"] == {"suppress_errors": True}
+    _check_threads(process, report)
+
+
+def _check_threads(process: Inferior, report: dict[str, Any]) -> None:
+    """One is inside of a compiled function, one inside of the compiler, the main thread in neither."""
+    states: dict[int, dict[str, str]] = {}
+    for frame in report["frames"]:
+        states.setdefault(frame["tid"], {}).setdefault(frame["function"].rpartition(".")[2], frame["state"])
+    assert set(states) == {process.tid("runner"), process.tid("compiler")}
+    runner, compiler = states[process.tid("runner")], states[process.tid("compiler")]
+    assert (runner["runs"], runner["target"]) == ("compiled", "eager")
+    assert (compiler["slow_backend"], compiler["_compile"], compiler["target"]) == ("compiling", "compiling", "eager")
+    assert [(each["tid"], each["function"], each["stage"]) for each in report["now"]] == [
+        (process.tid("compiler"), "is_compiled", "TorchDynamo")
+    ]
+
+
+def test_one_that_is_disabled(inferior: GetInferior) -> None:
+    report = report_of(look_once, inferior("compiled", "disabled"))
+    assert (report["imported"], report["enabled"]) == (True, False)
+    assert (report["disabled_by"], report["settings"]) == ("torch._dynamo.config.disable", {"disable": True})
+    assert report["compilations"] == []
+
+
+def test_one_that_never_compiled(inferior: GetInferior) -> None:
+    process = inferior("settings")
+    report = report_of(look_once, process)
+    assert (report["imported"], report["enabled"], report["counters"]) == (False, None, {})

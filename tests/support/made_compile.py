@@ -1,0 +1,45 @@
+"""What dispatch-compile reports, made by hand: for golden texts and documents."""
+
+from __future__ import annotations
+
+from gdbext.model.sections.compile_section import (
+    Compilation,
+    CompiledCode,
+    CompileFrame,
+    CompileSection,
+    CompilingProcess,
+    CompilingThread,
+    FrameState,
+    GraphBreak,
+    Resumption,
+)
+
+AGAIN = Compilation("1/1", "step", "train.py", 8, "1/0: n == 1\nUser stack trace:", None, None, False, True)
+REASON = "backend='x' raised:\nRuntimeError: no\nmore"
+FAILED = Compilation("2/0", "lo\x1bss", "train.py", 20, None, "BackendCompilerFailed", REASON, True, False)
+USED = CompileSection(
+    imported=True,
+    enabled=True,
+    disabled_by="",
+    counters={"frames": {"total": 4, "ok": 3}, "stats": {"unique_graphs": 3}},
+    graph_breaks=(GraphBreak("Failed to trace builtin operator\n  Explanation: print", 2),),
+    resumptions=(Resumption("step", 9, "train.py", 2), Resumption("loss", 21, None, 1)),
+    compilations=(Compilation("0/0", "step", "train.py", 8, None, None, None, None, True), AGAIN, FAILED),
+    recompiles=(AGAIN,),
+    failures=(FAILED,),
+    codes=(CompiledCode("step", "train.py", 8, 2), *[CompiledCode("f", "f.py", None, 1)] * 11),
+    frames=(
+        CompileFrame(7, 0, FrameState.COMPILED, "step", "train.py", 9),
+        CompileFrame(7, 1, FrameState.EAGER, "<module>", "train.py", 30),
+        CompileFrame(8, 0, FrameState.COMPILING, "_compile", "torch/_dynamo/convert_frame.py", None),
+    ),
+    now=(CompilingThread(8, "Inductor", "loss", "train.py", 20), CompilingThread(9, "", "", None, None)),
+    processes=(CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs"),),
+    settings={"suppress_errors": True, "recompile_limit": 16},
+    truncated=("300 compilations, truncated at 256",),
+    problems=("torch._dynamo.utils has no counters in this release",),
+)
+_NOTHING = (True, None, "", {}, (), (), (), (), (), (), (), (), (), {})
+IMPORTED = CompileSection(*_NOTHING)
+UNUSED = CompileSection(False, *_NOTHING[1:])
+DISABLED = CompileSection(True, False, "TORCHDYNAMO_DISABLE=1", *_NOTHING[3:])
