@@ -6,6 +6,7 @@ hangs the look costs its own time limit. Killing the child lets its target go: t
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -103,6 +104,7 @@ def _look(look: Look, pipe: int) -> None:
     """In the child: never returns."""
     status = 1
     try:
+        gc.disable()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         data = look.run().encode("utf-8", "backslashreplace")
         while data:
@@ -117,13 +119,15 @@ def _import_once() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.commands.diagnose", "gdbext.commands.reporting", "gdbext.inspection.inspection",
-        "gdbext.inspection.job.collectives", "gdbext.render.json.json_report", "gdbext.render.json.sections",
-        "gdbext.targets.live.brief_stop", "gdbext.targets.live.proc_target", "gdbext.targets.core_target",
-        "gdbext.cpython.threads.runtime", "gdbext.cpython.threads.thread_table", "gdbext.cpython.wait_view",
-        "gdbext.inspection.session",
-        "gdbext.inspection.stacks", "gdbext.inspection.threads.thread_snapshots", "gdbext.layouts.select",
-        "gdbext.torch.registry.operators", "gdbext.torch.registry.dispatch_table", "gdbext.torch.stack.dispatch_stack",
-        "gdbext.verdict.advice",
+        "gdbext.arch.x86_64.architecture", "gdbext.arch.x86_64.decode", "gdbext.arch.x86_64.effects",
+        "gdbext.commands.diagnose", "gdbext.commands.reporting", "gdbext.cpython.threads.runtime",
+        "gdbext.cpython.threads.thread_table", "gdbext.cpython.wait_view", "gdbext.inspection.inspection",
+        "gdbext.inspection.job.collective_waits", "gdbext.inspection.job.collectives", "gdbext.inspection.session",
+        "gdbext.inspection.stacks", "gdbext.inspection.threads.children", "gdbext.inspection.threads.source_lines",
+        "gdbext.inspection.threads.thread_snapshots", "gdbext.layouts.select", "gdbext.live.host",
+        "gdbext.render.json.json_report", "gdbext.render.json.sections", "gdbext.targets.core_target",
+        "gdbext.targets.live.brief_stop", "gdbext.targets.live.proc_target", "gdbext.torch.registry.dispatch_table",
+        "gdbext.torch.registry.operators", "gdbext.torch.stack.dispatch_stack", "gdbext.verdict.advice", "locale",
     ):  # fmt: skip
         import_module(name)
+    gc.freeze()  # a collection in a child would touch, and so copy, every page of these modules
