@@ -102,7 +102,10 @@ class _Judge:
 
     def verdict(self) -> JobVerdict:
         """The strongest."""
-        rules = (self._mismatch, self._ring, self._dead, self._late, self._store, self._single, self._all_alike)
+        rules = (
+            self._mismatch, self._ring, self._dead, self._unknown_peer, self._late, self._store, self._single,
+            self._all_alike,
+        )  # fmt: skip
         return next(found for rule in rules for found in rule())
 
     def _mismatch(self) -> Iterator[JobVerdict]:
@@ -129,6 +132,14 @@ class _Judge:
             text = sentences.dead(wanted or tuple(self._missing), self._unreached, self._collectives)
             yield JobVerdict(JobVerdictKind.DEAD_RANK.value, text, wanted or tuple(self._missing))
 
+    def _unknown_peer(self) -> Iterator[JobVerdict]:
+        """All that others wait for wait themselves, for a rank that nobody knows: no rank is just late."""
+        found = [report for report in self._reports if report.rank in self._roots]
+        if found and all(report.waits_for_ranks for report in found):
+            ranks = tuple(report.rank for report in found if report.rank is not None)
+            text = sentences.unknown_peer(found, self._waits)
+            yield JobVerdict(JobVerdictKind.MISMATCHED_COLLECTIVE.value, text, ranks)
+
     def _late(self) -> Iterator[JobVerdict]:
         late = [report for report in self._reports if report.rank in self._roots]
         at_store = {report.rank for report in self._at_store}
@@ -136,12 +147,18 @@ class _Judge:
             late = [report for report in late if report.rank not in at_store]
             ranks = tuple(report.rank for report in late if report.rank is not None)
             pending = self._waited_in(ranks)
-            text = sentences.late(late, pending, self._waits, len(self._reports))
+            text = sentences.late(late, pending, self._waits, len(self._reports), self._doing(ranks))
             yield JobVerdict(JobVerdictKind.LATE_RANK.value, text, ranks)
 
     def _waited_in(self, late: Sequence[int]) -> CollectiveMatch | None:
         """The operation in which others wait for these ranks."""
         return next((each for each in self._collectives if set(late) & set(each.never) and each.waiting), None)
+
+    def _doing(self, late: Sequence[int]) -> str:
+        """What the others wait for these ranks in, where they all wait in the same."""
+        waiting = [each.wait for each in self._reports if self._waits.get(each.rank or 0, frozenset()) & set(late)]
+        ops = {wait.op for wait in waiting if wait is not None and wait.peer is None}
+        return f" in {ops.pop()}" if len(ops) == 1 else ""
 
     def _store(self) -> Iterator[JobVerdict]:
         if self._at_store:
@@ -163,6 +180,9 @@ class _Judge:
         busy = [report for report in self._reports if report.kind == FindingKind.BUSY.value or report.running]
         if busy:
             yield JobVerdict(JobVerdictKind.ALL_BUSY.value, sentences.busy(busy, len(self._reports)))
+        for match in self._collectives:
+            if match.waiting and not match.never and not match.missing:
+                yield JobVerdict(JobVerdictKind.ALL_IDLE.value, sentences.unfinished(match))
         yield JobVerdict(JobVerdictKind.ALL_IDLE.value, sentences.idle(self._reports, self._unreached))
 
 

@@ -7,6 +7,7 @@ there, a rank whose operation has completed while others wait is no mismatch by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 
 from gdbext.errors import BadData
 from gdbext.model.job.job_report import CollectiveMatch, MatchState, Variant
@@ -37,12 +38,23 @@ def groups_of(reports: Sequence[RankReport]) -> list[Group]:
         if report.rank is not None:
             for state in report.groups:
                 found.setdefault((state.name, state.ranks), {})[report.rank] = state
+    _join_destroyed(found)
     groups = [Group(name, _label(states), _members(ranks, states), states) for (name, ranks), states in found.items()]
     return sorted(groups, key=lambda group: (-len(group.members), group.name))
 
 
+def _join_destroyed(found: dict[tuple[str, str], dict[int, GroupState]]) -> None:
+    """A rank that has destroyed its group still has the recorded operations, but no members: those of the others."""
+    whole = {name: (name, ranks) for name, ranks in reversed(list(found)) if ranks}
+    for name, _ in [key for key in found if not key[1] and key[0] in whole]:
+        states = found.pop((name, ""))
+        for rank, state in states.items():
+            found[whole[name]].setdefault(rank, state)
+
+
 def _label(states: Mapping[int, GroupState]) -> str:
-    return next(iter(states.values())).label
+    """What the ranks call it that still have it."""
+    return next((state.label for state in states.values() if state.ranks), next(iter(states.values())).label)
 
 
 def _members(ranks: str, states: Mapping[int, GroupState]) -> tuple[int, ...]:
@@ -71,7 +83,7 @@ def _match(group: Group, seq: int, issued: Mapping[int, Issued]) -> CollectiveMa
         name=group.name,
         members=group.members,
         seq=seq,
-        state=_state(list(issued.values()), bool(never)),
+        state=_state(list(issued.values()), len(issued) == len(group.members), bool(never)),
         variants=tuple(_variants(issued)),
         waiting=tuple(rank for rank in sorted(issued) if issued[rank].is_pending),
         completed=tuple(rank for rank in sorted(issued) if not issued[rank].is_pending),
@@ -87,12 +99,14 @@ def _before(state: GroupState, seq: int) -> bool:
     return (state.enqueued or 0) < seq
 
 
-def _state(issued: Sequence[Issued], some_never: bool) -> MatchState:
+def _state(issued: Sequence[Issued], is_whole: bool, some_never: bool) -> MatchState:
     first, *others = issued
     for other in others:
         found = match(first, other)
         if found is not MatchState.FULLY_MATCHED:
             return found
+    if is_whole and first.op in _UNEQUAL and _loses(issued):
+        return MatchState.SIZE_OR_SYNTAX_MISMATCH
     if some_never:
         return MatchState.UNDECIDED
     if len({each.is_pending for each in issued}) > 1:
@@ -113,6 +127,15 @@ def match(one: Issued, other: Issued) -> MatchState:
     if one.op != "gather" and _differ(one.output_dtypes, other.output_dtypes):
         return MatchState.COLLECTIVE_DTYPE_MISMATCH
     return MatchState.FULLY_MATCHED
+
+
+def _loses(issued: Sequence[Issued]) -> bool:
+    """All ranks together send more or fewer elements than they receive; unlike the analyser, which leaves it open."""
+    if not all(each.sizes and each.output_sizes for each in issued):
+        return False
+    sent = sum(prod(size) for each in issued for size in each.sizes)
+    received = sum(prod(size) for each in issued for size in each.output_sizes)
+    return sent != received
 
 
 def _differ(one: Iterable[object], other: Iterable[object]) -> bool:

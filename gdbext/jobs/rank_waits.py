@@ -19,10 +19,11 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
             by_name.setdefault(name, []).append(group)
     sets: dict[tuple[str, int], frozenset[int]] = {}
     found: dict[int, frozenset[int]] = {}
+    there = _at_unnumbered(reports)
     for report in reports:
         if report.rank is None or not report.waits_for_ranks:
             continue
-        targets = _targets(report, by_name, sets) - {report.rank}
+        targets = (_targets(report, by_name, sets) or _absent(report, by_name, there)) - {report.rank}
         if targets:
             found[report.rank] = targets
     return found
@@ -45,6 +46,26 @@ def _targets(
                 sets[key] = frozenset(rank for rank in group.members if not _has_come(group, rank, wait.seq))
             return sets[key]
     return frozenset()
+
+
+def _at_unnumbered(reports: Sequence[RankReport]) -> Mapping[tuple[str, str], frozenset[int]]:
+    """The ranks that wait in each operation without a number, by group and operation."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for report in reports:
+        if report.rank is not None and report.wait is not None and report.wait.seq is None:
+            found.setdefault((report.wait.group, report.wait.op), set()).add(report.rank)
+    return {key: frozenset(ranks) for key, ranks in found.items()}
+
+
+def _absent(
+    report: RankReport, groups: Mapping[str, Sequence[Group]], there: Mapping[tuple[str, str], frozenset[int]]
+) -> frozenset[int]:
+    """The members of the group that do not wait in the same operation without a number."""
+    wait = report.wait
+    if wait is None or wait.seq is not None or not wait.group:
+        return frozenset()
+    members = next((group.members for group in groups.get(wait.group, ()) if report.rank in group.states), ())
+    return frozenset(members) - there[wait.group, wait.op]
 
 
 def _has_come(group: Group, rank: int, seq: int) -> bool:

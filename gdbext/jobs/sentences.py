@@ -48,9 +48,12 @@ def dead(ranks: Sequence[int], unreached: Sequence[Unreached], collectives: Sequ
 
 
 def late(
-    reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int
+    reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int, doing: str = ""
 ) -> str:
-    """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``"""
+    """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``
+
+    ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``).
+    """
     ranks = [report.rank for report in reports if report.rank is not None]
     size = next((report.size for report in reports if report.size is not None), known)
     if match is not None:
@@ -58,7 +61,7 @@ def late(
         text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')}"
     else:
         waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
-        text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}"
+        text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
     own = [f"{report.label}: {report.summary.rstrip('.')}" for report in reports[:_NAMED]]
     return f"{text}; {'; '.join(own)}."
 
@@ -72,6 +75,25 @@ def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing:
     if missing:
         text += f"; of {ranks_text(missing)} there is no report"
     return f"{text}."
+
+
+def unfinished(match: CollectiveMatch) -> str:
+    """``Every rank of group default_pg issued #4 all_to_all; rank 1 has completed it, ranks 0,2 wait in it.``"""
+    have = "has" if len(match.completed) == 1 else "have"
+    done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
+    text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].text}; {done}"
+    text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in it ({match.state.value})"
+    return f"{text}: either it goes on, or the network between them does not."
+
+
+def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
+    """``ranks 0-1 wait for rank 2, which waits in recv itself: for whom is not recorded.``"""
+    parts = []
+    for report in reports:
+        waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
+        what = report.wait.phrase if report.wait is not None else "waits"
+        parts.append(f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {report.label}, which {what} itself")
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
 
 
 def busy(reports: Sequence[RankReport], known: int) -> str:

@@ -27,6 +27,8 @@ DISTRIBUTED_FILE = "torch/distributed/distributed_c10d.py"
 POINT_TO_POINT = {"recv": ("src", "group_src"), "send": ("dst", "group_dst")}
 """Its functions that wait for one other rank: the arguments that name it in the job and in the group (2.6 and later);
 without them, such a wait has no peer."""
+UNNUMBERED = ("monitored_barrier",)
+"""Its functions that wait for all ranks of a group and that no flight recorder numbers."""
 
 ANOMALY_TRACEBACK = "traceback_"
 """The key of anomaly mode's list of lines (torch/csrc/autograd/python_anomaly_mode.h); without it, nodes have no

@@ -214,13 +214,105 @@ def pipeline(rank):
         dist.recv(torch.ones(4), src=1)
 
 
+def crossed_stages(rank):
+    """Two stages of a pipeline wait for each other's tensors; the third waits for the second."""
+    three_steps()
+    dist.recv(torch.ones(4), src={0: 1, 1: 0, 2: 1}[rank])
+
+
+def forgotten_send(rank):
+    """A ring of isend and irecv, in which rank 1 sends nothing on and goes to the barrier."""
+    three_steps()
+    transfers = [dist.P2POp(dist.irecv, torch.ones(4), (rank - 1) % 3)]
+    if rank != 1:
+        transfers.insert(0, dist.P2POp(dist.isend, torch.ones(4), (rank + 1) % 3))
+    for work in dist.batch_isend_irecv(transfers):
+        work.wait()
+    dist.barrier()
+
+
+def monitored(rank):
+    three_steps()
+    if rank == 1:
+        hang()
+    dist.monitored_barrier(timeout=datetime.timedelta(days=1))
+
+
+def save_on_one(rank):
+    """Rank 0 saves a checkpoint, for which it gathers; the others have passed on to the barrier."""
+    three_steps()
+    if rank == 0:
+        dist.all_gather([torch.ones(2) for _ in range(3)], torch.ones(2))
+    dist.barrier()
+
+
+def no_pickle(rank):
+    """What rank 0 should broadcast cannot be pickled; it handles that for ever."""
+    three_steps()
+    try:
+        dist.broadcast_object_list([threading.Lock() if rank == 0 else None], src=0)
+    except TypeError:
+        hang()
+
+
+def objects(rank):
+    """Rank 1 reduces a metric that the others do not have, before all gather their objects."""
+    three_steps()
+    if rank == 1:
+        dist.all_reduce(torch.ones(1))
+    dist.all_gather_object([None] * 3, {"rank": rank, "text": "x" * rank * 100})
+
+
+def splits(rank):
+    """The ranks send more elements than they expect: gloo refuses that on rank 1, and the others wait for it."""
+    three_steps()
+    given, taken = {0: ([1, 2, 3], [1, 1, 1]), 1: ([1, 1, 1], [2, 2, 2]), 2: ([1, 2, 3], [3, 3, 3])}[rank]
+    try:
+        dist.all_to_all_single(torch.ones(sum(taken)), torch.ones(sum(given)), taken, given)
+    except RuntimeError:
+        hang()
+
+
+def destroyed(rank):
+    """Ranks 0 and 2 take their groups down while an operation is under way that rank 1 never comes to."""
+    three_steps()
+    if rank == 1:
+        hang()
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    dist.destroy_process_group()
+    work.wait()
+
+
+def in_a_thread(rank):
+    """Evaluation in a thread of its own: its collective is the first on rank 1, the second elsewhere."""
+    three_steps()
+    evaluation = threading.Thread(target=lambda: dist.broadcast(torch.ones(7), src=0), name="evaluation")
+    if rank == 1:
+        evaluation.start()
+        time.sleep(0.5)
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.all_reduce(torch.ones(4))
+        evaluation.start()
+    evaluation.join()
+
+
+def uneven(rank):
+    """Rank 2 has one batch less, and comes to the barrier while the others still reduce gradients."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for _ in range(3 if rank == 2 else 4):
+        model(torch.ones(2, 4)).sum().backward()
+    dist.barrier()
+
+
 def store_wait(_rank):
     """Rank 2 does not come to the rendezvous: see ``_rank``."""
 
 
 SIZES = {late_sleep: 4, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3, other_order: 2,
          other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2, pipeline: 3,
-         store_wait: 3}  # fmt: skip
+         store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3, objects: 3,
+         splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 

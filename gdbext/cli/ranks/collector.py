@@ -12,7 +12,10 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
+from gdbext.arch import registry
+from gdbext.errors import ForeignArchitecture
 from gdbext.model.record import Record
 
 COMMAND = "dispatch-diagnose"
@@ -119,7 +122,6 @@ def _import_once() -> None:
     from importlib import import_module
 
     for name in (
-        "gdbext.arch.x86_64.architecture", "gdbext.arch.x86_64.decode", "gdbext.arch.x86_64.effects",
         "gdbext.commands.diagnose", "gdbext.commands.reporting", "gdbext.cpython.threads.runtime",
         "gdbext.cpython.threads.thread_table", "gdbext.cpython.wait_view", "gdbext.inspection.inspection",
         "gdbext.inspection.job.collective_waits", "gdbext.inspection.job.collectives", "gdbext.inspection.session",
@@ -130,4 +132,6 @@ def _import_once() -> None:
         "gdbext.torch.registry.operators", "gdbext.torch.stack.dispatch_stack", "gdbext.verdict.advice", "locale",
     ):  # fmt: skip
         import_module(name)
+    with suppress(ForeignArchitecture):
+        registry.by_name(os.uname().machine)
     gc.freeze()  # a collection in a child would touch, and so copy, every page of these modules

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError
 from gdbext.model.threads.collective_wait import CollectiveWait
 from gdbext.model.threads.wait_kind import WaitKind
-from gdbext.torch.python_names import DISTRIBUTED_FILE, POINT_TO_POINT
+from gdbext.torch.python_names import DISTRIBUTED_FILE, POINT_TO_POINT, UNNUMBERED
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -36,7 +36,8 @@ def name_collectives(
         if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
             continue
         if state.wait.collective is None:
-            found = _point_to_point(session, thread, section) or _oldest(thread, section)
+            found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
+            found = found or _oldest(thread, section) or _one_end(thread, state.wait.resource.name)
             states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
     return section
 
@@ -79,6 +80,22 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
             peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
             return CollectiveWait(frame.function, peer=peer)
     return None
+
+
+def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """An operation of all ranks that has no number. Its group is known where there is but one."""
+    for frame in thread.python[:_DEPTH]:
+        if frame.function in UNNUMBERED and frame.file is not None and frame.file.endswith(DISTRIBUTED_FILE):
+            group = section.groups[0].label if len(section.groups) == 1 else ""
+            return CollectiveWait(frame.function, group=group)
+    return None
+
+
+def _one_end(thread: ThreadSnapshot, function: str | None) -> CollectiveWait | None:
+    """The wait for an isend or irecv of a program: gloo records neither it nor its other end."""
+    ends = {"waitRecv": "recv", "waitSend": "send"}
+    op = ends.get((function or "").rpartition("::")[2])
+    return CollectiveWait(op) if op is not None and thread.python else None
 
 
 def _integer(session: Session, address: int) -> int | None:

@@ -48,6 +48,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
     target = document["target"]
     thread = _main(document["threads"], int(target["pid"]), verdict)
     wait = (thread or {}).get("wait")
+    groups = tuple(_group(each) for each in (collectives.get("groups") or ())[:_GROUPS])
     path = tuple(_path(thread))[:_PATH] if thread is not None else ()
     return RankReport(
         rank=_number(identity.get("rank")),
@@ -59,9 +60,9 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         kind=_text(verdict["kind"]),
         summary=_text(verdict["summary"]),
         path=path,
-        wait=_collective_wait((wait or {}).get("collective")),
+        wait=_collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups),
         running=thread is not None and _runs(thread, document),
-        groups=tuple(_group(each) for each in (collectives.get("groups") or ())[:_GROUPS]),
+        groups=groups,
         problem="" if path else _problem(document["errors"]),
     )
 
@@ -129,6 +130,19 @@ def _collective_wait(value: Any) -> CollectiveWait | None:
         _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
         _text(value.get("server", "")),
     )  # fmt: skip
+
+
+def _through_worker(wait: Any, threads: Sequence[Any], groups: Sequence[GroupState]) -> CollectiveWait | None:
+    """The pending operation of the backend's thread whose end is waited for, as destroy_process_group does."""
+    owner = wait["owner"] if wait is not None and wait["kind"] == "join" else None
+    worker = next((each for each in threads if owner is not None and each["tid"] == owner["tid"]), None)
+    if worker is None or (worker["wait"] or {}).get("kind") != "collective":
+        return None
+    pending = [(group, issued) for group in groups for issued in group.issued if issued.is_pending]
+    if not pending:
+        return None
+    group, first = pending[0]
+    return CollectiveWait(first.op, first.seq, group.label, group.enqueued, group.completed)
 
 
 def _group(value: Mapping[str, Any]) -> GroupState:

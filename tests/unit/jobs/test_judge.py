@@ -28,6 +28,16 @@ VERDICTS = {
     "pipeline": ("mismatched-collective", (0, 1)),
     "dead": ("dead-rank", (1,)),
     "store-wait": ("store-wait", ()),
+    "crossed-stages": ("mismatched-collective", (0, 1)),
+    "forgotten-send": ("mismatched-collective", (2,)),
+    "monitored": ("late-rank", (1,)),
+    "save-on-one": ("mismatched-collective", (0,)),
+    "no-pickle": ("late-rank", (0,)),
+    "objects": ("mismatched-collective", (1,)),
+    "splits": ("mismatched-collective", (1,)),
+    "destroyed": ("late-rank", (1,)),
+    "in-a-thread": ("mismatched-collective", (1,)),
+    "uneven": ("mismatched-collective", (2,)),
 }
 """What tests/inferiors/job.py does in each, and who is at fault; nobody has a rank yet in store-wait."""
 REASONS = {
@@ -43,6 +53,15 @@ REASONS = {
     "swallowed": "rank 2 issued broadcast",
     "dead": "zombie",
     "pipeline": "waits in recv from rank 0",
+    "forgotten-send": "ranks 0-1 wait for rank 2, which waits in recv itself; for whom is not recorded",
+    "monitored": "ranks 0,2 wait for rank 1 of 3 in monitored_barrier; rank 1: No thread is in the dispatcher;",
+    "save-on-one": "ranks 1-2 issued barrier; rank 0 issued all_gather",
+    "no-pickle": "never enqueued #4 broadcast int64[1]",
+    "objects": "rank 1 issued all_reduce",
+    "splits": "SIZE_OR_SYNTAX_MISMATCH",
+    "destroyed": "never enqueued #4 all_reduce float32[4] of group default_pg, on which ranks 0,2 wait",
+    "in-a-thread": "rank 1 issued broadcast",
+    "uneven": "rank 2 issued barrier",
 }
 
 
@@ -119,6 +138,28 @@ def test_no_report_at_all() -> None:
     found = verdict(unreached=(Unreached("node3", "it did not answer within 60 s"),))
     assert found.verdict.kind == "all-idle"
     assert "node3: it did not answer" in found.verdict.summary
+
+
+def test_a_collective_that_all_have_come_to() -> None:
+    found = verdict(rank(0, IN_FIRST, PENDING), rank(1, IN_FIRST, PENDING), rank(2, None, (Issued(1, "all_reduce"),)))
+    assert found.verdict.kind == "all-idle"
+    assert "Every rank of group default_pg issued #1 all_reduce; rank 2 has completed it, ranks 0-1 wait in it" in (
+        found.verdict.summary
+    )
+
+
+def test_elements_that_get_lost() -> None:
+    def exchange(number: int, sent: int, received: int) -> RankReport:
+        issued = Issued(1, "all_to_all", ((sent,),), ("float32",), ((received,),), ("float32",), is_pending=True)
+        return rank(number, CollectiveWait("all_to_all", 1, "0"), (issued,))
+
+    uneven = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 3, 3))
+    assert uneven.collectives[0].state is MatchState.UNDECIDED
+    lost = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 4, 3))
+    assert lost.collectives[0].state is MatchState.SIZE_OR_SYNTAX_MISMATCH
+    assert lost.verdict.kind == "mismatched-collective"
+    too_few = verdict(exchange(0, 3, 6), exchange(1, 6, 3))
+    assert too_few.collectives[0].state is MatchState.UNDECIDED
 
 
 def test_what_cannot_be_read_is_not_idle() -> None:
