@@ -138,6 +138,9 @@ class ProcInfo(Protocol):
     def file_exists(self, path: str) -> bool | None:
         """Whether the process sees such a file, None where that is unknown."""
 
+    def file_lock(self, path: str) -> Peer | None:
+        """Who has locked such a file, None where nobody has or that is unknown."""
+
     @property
     def peers(self) -> Peers:
         """The other ends of the descriptors."""

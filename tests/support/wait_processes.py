@@ -152,6 +152,9 @@ class Outside:
     def file_exists(self, path):
         return path == "/lock"
 
+    def file_lock(self, path):
+        return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
+
     def forked_from(self):
         return self._parent
 

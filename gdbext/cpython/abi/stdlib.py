@@ -19,6 +19,8 @@ THREAD_NAME = "_name"
 THREAD_IDENT = "_ident"
 """The attribute of a Thread with its get_ident()."""
 
+THREAD_DAEMON = "_daemonic"
+"""The attribute of a Thread that tells whether the interpreter leaves it behind at its end."""
 THREAD_NATIVE_ID = "_native_id"
 """The attribute of a Thread with the kernel's id that it had when it was made (3.8 and later)."""
 

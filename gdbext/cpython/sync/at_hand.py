@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 _PATH_LIMIT = 4096
+_LOCK_FILES = (".lock", "/lock")
+"""How the names of lock files end: those of filelock, of the caches of Hugging Face, Triton and torch's extensions."""
 _PATH_WORDS = 16
 """Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
 
@@ -57,13 +59,14 @@ class AtHand(Record):
 
 
 def looked_at(runtime: PythonRuntime, frame: PythonFrame) -> list[AtHand]:
-    """What the frame's code looks at, by the names that it uses; flags only where there is nothing else."""
+    """What the frame's code looks at, by the names that it uses, and lock files, which it may look at by any function;
+    flags only where there is nothing else."""
     names = used_names(runtime, frame)
     found: dict[tuple[Look, object], AtHand] = {}
     for each in _at_hand(runtime, frame, names):
         if each is not None:
             found.setdefault((each.look, each.path or each.pid or each.address), each)
-    wanted = [each for each in found.values() if each.look.value & names]
+    wanted = [each for each in found.values() if each.look.value & names or each.path.endswith(_LOCK_FILES)]
     flags = [each for each in found.values() if each.look is Look.FLAG]
     return wanted or (flags if "/lib/python" not in frame.file else [])
 

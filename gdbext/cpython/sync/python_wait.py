@@ -14,6 +14,7 @@ from gdbext.cpython.sync.thread_pools import exhausted_workers
 from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.thread_names import awaited_at_exit
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
@@ -45,6 +46,8 @@ class PythonWait(Record):
     """The worker processes that owe the result."""
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
+    awaited: tuple[int, ...] = ()
+    """Thread ids of those whose end the interpreter waits for."""
 
 
 def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
@@ -81,6 +84,8 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     if found is None:
         return None
     kind, address, frame = found
+    if kind is Waitable.SHUTDOWN:
+        return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
     if lock is None and futex is not None:
         lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
     owner = _owner(runtime, kind, address, lock)
@@ -88,6 +93,11 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     pids = _workers(runtime, kind, address, owner)
     exhausted = _exhausted(runtime, address) if kind is Waitable.FUTURE and owner is None and not pids else ()
     return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, exhausted)
+
+
+def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
+    tids = (runtime.tid_of_ident(ident) for ident in awaited_at_exit(runtime))
+    return tuple(tid for tid in tids if tid is not None)
 
 
 def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:

@@ -37,6 +37,20 @@ def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
     return found
 
 
+def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
+    """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
+    Lib/threading.py). The main thread is among them. Raises nothing."""
+    found = []
+    for ident, thread in _active_threads(runtime):
+        daemon = runtime.dicts.attribute(thread, stdlib.THREAD_DAEMON)
+        try:
+            if daemon is not None and not runtime.objects.integer(daemon):
+                found.append(runtime.objects.integer(ident))
+        except (BadData, MemoryFault):
+            continue
+    return found
+
+
 def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
     """(ident, Thread) objects of threading._active, the main interpreter's first."""
     try:

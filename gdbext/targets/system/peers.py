@@ -6,7 +6,7 @@ What is found comes through HostFiles as small facts, so that a recording keeps 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gdbext.targets.system.descriptor_holders import DescriptorHolders
 
 _SHOWN = 4
+_KINDS = ("FLOCK", "POSIX", "OFDLCK")
+"""flock(2), fcntl(2) by process and by open file, as proc_locks(5) calls them."""
 _WATCHED = 64
 """Descriptors of an epoll set that are read."""
 
@@ -40,7 +42,14 @@ class Peers:
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
         """Who has locked the file that a descriptor refers to; ``whole_file``: by flock(2), else by fcntl(2)."""
         kind = "FLOCK" if whole_file else "POSIX"
-        found = self._list(f"{kind} of {self._pid}/{fd}", lambda: _lock_holders(self._pid, fd, kind))
+        place = f"/proc/{self._pid}/fd/{fd}"
+        return self._lock(self._list(f"{kind} of {self._pid}/{fd}", lambda: _lock_holders(place, (kind,))))
+
+    def lock_of(self, path: str, place: str) -> Peer | None:
+        """Who has locked the file that the process calls ``path`` and we ``place``."""
+        return self._lock(self._list(f"locks of {path}", lambda: _lock_holders(place, _KINDS)))
+
+    def _lock(self, found: Sequence[str]) -> Peer | None:
         holders = tuple(self._process(int(pid)) for pid in found if pid.isdecimal() and int(pid) != self._pid)
         if not holders:
             return None
@@ -102,16 +111,16 @@ def _socket(pid: int, link: str) -> list[str]:
     return [found.family, found.local, found.remote, found.state, str(found.peer)] if found is not None else []
 
 
-def _lock_holders(pid: int, fd: int, kind: str) -> list[str]:
+def _lock_holders(place: str, kinds: Collection[str]) -> list[str]:
     """Pids of those that have the file locked (proc_locks(5)). Who waits is not told while a debugger has stopped him,
     so the file decides."""
     try:
-        status = os.stat(f"/proc/{pid}/fd/{fd}")  # noqa: PTH116 - pathlib takes 10 ms to import
+        status = os.stat(place)  # noqa: PTH116 - pathlib takes 10 ms to import
         with open("/proc/locks") as text:
             rows = [line.split() for line in text]
     except OSError:
         return []
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-    locked = [row for row in rows if len(row) > 5 and row[1] == kind and row[5].endswith(f":{status.st_ino}")]
+    locked = [row for row in rows if len(row) > 5 and row[1] in kinds and row[5].endswith(f":{status.st_ino}")]
     exact = [row[4] for row in locked if row[5].startswith(f"{device}:")]
     return exact or [row[4] for row in locked]  # some file systems show another device to stat(2)

@@ -15,6 +15,7 @@ from gdbext.targets.host_files import HostFiles
 from gdbext.targets.system.linux import signal_name
 
 if TYPE_CHECKING:
+    from gdbext.model.threads.peer import Peer
     from gdbext.targets.base import MemoryMapping
     from gdbext.targets.system.peers import Peers
 
@@ -159,8 +160,14 @@ class ProcFs:
 
     def file_exists(self, path: str) -> bool | None:
         """Whether the process sees that file; a relative name is taken from its current folder."""
-        place = f"/proc/{self._pid}/root{path}" if path.startswith("/") else f"/proc/{self._pid}/cwd/{path}"
-        return self._files.exists(path, place)
+        return self._files.exists(path, self._place(path))
+
+    def file_lock(self, path: str) -> Peer | None:
+        """Who has locked that file, None where nobody has or that is not known."""
+        return self.peers.lock_of(path, self._place(path))
+
+    def _place(self, path: str) -> str:
+        return f"/proc/{self._pid}/root{path}" if path.startswith("/") else f"/proc/{self._pid}/cwd/{path}"
 
     def _waits_for_us(self, pid: int) -> PipeWait | None:
         """The pipe of this process that the child is blocked on: who waits for that child may have to act itself.

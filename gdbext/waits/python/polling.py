@@ -10,6 +10,7 @@ from gdbext.model.threads.child_process import ChildProcess, listed
 from gdbext.model.threads.wait import Wait
 
 if TYPE_CHECKING:
+    from gdbext.model.threads.peer import Peer
     from gdbext.waits.snapshot import PythonView, ThreadSnapshot
 
 _SHOWN = 4
@@ -36,7 +37,7 @@ def explained(thread: ThreadSnapshot, wait: Wait) -> Wait:
         return _objects(thread, python, wait, seen)
     if look is Look.FLAG:
         return wait._replace(looks_for=_joined([f"{each.name} (which is {each.value})" for each in seen]))
-    return wait._replace(looks_for=_joined([_file(thread, each.path) for each in seen]), looks_outside=True)
+    return _files(thread, wait, [each.path for each in seen])
 
 
 def _processes(thread: ThreadSnapshot, wait: Wait, seen: Sequence[AtHand]) -> Wait:
@@ -53,7 +54,17 @@ def _objects(thread: ThreadSnapshot, python: PythonView, wait: Wait, seen: Seque
     return wait._replace(looks_for=_joined(names), expects=tuple(users))
 
 
-def _file(thread: ThreadSnapshot, path: str) -> str:
+def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
+    outside = thread.process.outside
+    locks = {path: outside.file_lock(path) for path in paths} if outside is not None else {}
+    texts = (_file(thread, path, locks.get(path)) for path in paths)
+    peer = next((peer for peer in locks.values() if peer is not None), None)
+    return wait._replace(looks_for=_joined(list(texts)), looks_outside=True, peer=peer)
+
+
+def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
+    if lock is not None:
+        return f"the file {path}, {lock.text}"
     exists = thread.process.outside.file_exists(path) if thread.process.outside is not None else None
     return f"the file {path}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
 

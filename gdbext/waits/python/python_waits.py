@@ -67,7 +67,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _lock(thread, futex, found, free)
     evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
     if meaning.kind is WaitKind.JOIN:
-        return _join(futex, found, meaning.name, evidence)
+        return _join(thread.tid, futex, found, meaning.name, evidence)
     if found.pids and not free:
         return worker_processes.for_result(thread, found, meaning.name, futex.timed, evidence)
     resource = Resource(meaning.kind, found.address, meaning.name)
@@ -144,9 +144,12 @@ def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: st
     return lock_owners.with_owner(thread, futex, resource, evidence)
 
 
-def _join(futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
+def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
     if found.owner_tid is None:
         resource = Resource(WaitKind.JOIN, found.address, name or "a Python thread")
-        return Wait(resource, timed=futex.timed, evidence=(evidence,))
+        owners = tuple(Owner(each) for each in found.awaited if each != tid)
+        if not owners:
+            return Wait(resource, timed=futex.timed, evidence=(evidence,))
+        return Wait(resource, owners[0], Certainty.EXACT, futex.timed, (evidence,), others=owners[1:])
     resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
     return Wait(resource, Owner(found.owner_tid), Certainty.EXACT, futex.timed, (evidence,))

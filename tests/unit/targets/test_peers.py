@@ -121,6 +121,8 @@ def test_who_has_locked_a_file(call, tmp_path, peers, child):
         found = peers.lock_holder(mine.fileno(), whole_file=call == "flock")
         assert [each.pid for each in found.processes] == [pid]
         assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
+        by_path = peers.lock_of("model.lock", mine.name)
+        assert by_path == found
 
 
 def open_and_lock(path, call):

@@ -64,3 +64,11 @@ def test_a_future_that_an_event_loop_has_to_complete():
     assert wait_of(process, python=Python(wait=python_wait("event"), owing={0x9000: 2})).owner is None
     nobody = wait_of(process, python=Python(wait=python_wait("future")))
     assert (nobody.owner, nobody.handover) == (None, False)
+
+
+def test_the_end_of_the_interpreter_waits_for_threads_that_are_no_daemons():
+    process = waits_for_lock().thread(2, []).thread(3, [])
+    wait = wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1, 2, 3))))
+    assert [owner.tid for owner in wait.owners] == [2, 3]
+    assert wait.resource.name.startswith("all threads that are not daemons")
+    assert wait_of(process, python=Python(wait=python_wait("shutdown", awaited=(1,)))).owner is None
