@@ -10,7 +10,7 @@ from gdbext.targets.system.linux import PAGE_SIZE
 class PageCopy:
     """Copies of whole pages: each piece is an address, a multiple of the page size, and its bytes."""
 
-    def __init__(self, pieces: Iterable[tuple[int, bytes]] = ()) -> None:
+    def __init__(self, pieces: Iterable[tuple[int, bytes | memoryview]] = ()) -> None:
         self._pages: dict[int, memoryview] = {}
         for start, data in pieces:
             view = memoryview(data)

@@ -22,6 +22,7 @@ from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.live import proc_checks
 from gdbext.targets.live.local_process import LocalProcess
+from gdbext.targets.live.prepared_memory import Piece, PreparedMemory
 from gdbext.targets.live.proc_reads import read_memory
 from gdbext.targets.live.stop_copy import CopiedThread, StopCopy
 from gdbext.targets.page_copy import PageCopy, pages_of, parts, ranges
@@ -32,6 +33,8 @@ _RED_ZONE = 256
 _STACKS_SIZE = 32 << 20
 """Bytes of stack that are copied in all; what lies further out is read afterwards."""
 _STACK_LEAST = 64 << 10
+_STACK_USUAL = 16 << 10
+"""What most threads that wait have used of their stacks."""
 _LOGGED_READ = 1 << 17
 """Larger reads are whole tables, which a second look reads again by itself."""
 _WANTED_PAGES = 4096
@@ -225,9 +228,10 @@ class BriefStop(LocalProcess):
             self._maps = None
         self.maps()
         self._stops += 1
+        prepared = PreparedMemory(self._stacks_estimate() + sum(end - start for start, end in runs))
         with hurry():
             try:
-                copy = self._copy_stopped(runs)
+                copy = self._copy_stopped(runs, prepared)
             except BaseException:
                 self._release()
                 raise
@@ -235,7 +239,15 @@ class BriefStop(LocalProcess):
         copy.note_places()
         return copy
 
-    def _copy_stopped(self, runs: list[tuple[int, int]]) -> StopCopy:
+    def _stacks_estimate(self) -> int:
+        """How many bytes of stack will probably be copied."""
+        try:
+            threads = len(os.listdir(f"/proc/{self.pid}/task"))  # noqa: PTH208 - strings are all that is needed
+        except OSError:
+            return 0
+        return min(threads * _STACK_USUAL, _STACKS_SIZE)
+
+    def _copy_stopped(self, runs: list[tuple[int, int]], prepared: PreparedMemory) -> StopCopy:
         """All that happens while the process stands still."""
         started = time.perf_counter()
         stopped = self._held = self._stop()
@@ -245,7 +257,7 @@ class BriefStop(LocalProcess):
             with suppress(TargetGone):
                 threads.append(CopiedThread(self.pid, each))
         copied = [*self._stacks(threads, self.maps()), *runs]
-        pieces = [(start, piece) for start, end in copied if (piece := self._piece(start, end - start))]
+        pieces = [(start, piece) for start, end in copied if (piece := self._piece(prepared, start, end - start))]
         selected = stopped.selected_thread()
         if not any(thread.signal for thread in threads):
             self._release()
@@ -257,9 +269,9 @@ class BriefStop(LocalProcess):
             held, self._held = self._held, None
             self._let_go(held)
 
-    def _piece(self, start: int, size: int) -> bytes:
+    def _piece(self, prepared: PreparedMemory, start: int, size: int) -> Piece:
         try:
-            return read_memory(self._memory, self.pid, start, size)
+            return prepared.read(self._memory, self.pid, start, size)
         except MemoryFault:
             return b""
 
