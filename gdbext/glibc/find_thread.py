@@ -16,28 +16,26 @@ _MAX_BLOCK = 1 << 18
 
 
 class ThreadFinder:
-    """Callable: (target, thread id, stack pointer) → thread pointer, 0 where it is not found.
+    """Callable: (target, thread id, its id in its own PID namespace, stack pointer) → thread pointer, 0 where it is not
+    found.
 
-    A candidate holds its own address where the control block does, and the thread's id where ``struct pthread`` does;
-    ids are those of the process's own PID namespace, so there none is found where it has one.
+    A candidate holds its own address where the control block does, and the thread's own id where ``struct pthread``
+    does.
     """
 
     def __init__(self) -> None:
         self._distances: list[int] = []
         """From a thread pointer to the end of its stack, as found so far: most threads have the same."""
 
-    def __call__(self, target: Target, tid: int, stack_pointer: int) -> int:
+    def __call__(self, target: Target, tid: int, own_tid: int, stack_pointer: int) -> int:
         try:
-            return next(self._found(target, tid, stack_pointer), 0)
+            if tid == target.pid:
+                return next(_of_main(target, own_tid), 0)
+            return next(self._on_stack(target, own_tid, stack_pointer), 0)
         except GdbextError:
             return 0
 
-    def _found(self, target: Target, tid: int, stack_pointer: int) -> Iterator[int]:
-        if tid == target.pid:
-            for mapping in target.maps():
-                if _may_hold_main(mapping):
-                    yield from _candidates(target, tid, mapping.start, mapping.end)
-            return
+    def _on_stack(self, target: Target, tid: int, stack_pointer: int) -> Iterator[int]:
         stack = next((each for each in target.maps() if each.start <= stack_pointer < each.end), None)
         if stack is None:
             return
@@ -47,6 +45,12 @@ class ThreadFinder:
         for address in _candidates(target, tid, max(stack.start, stack.end - _SEARCHED), stack.end):
             self._distances.append(stack.end - address)
             yield address
+
+
+def _of_main(target: Target, tid: int) -> Iterator[int]:
+    for mapping in target.maps():
+        if _may_hold_main(mapping):
+            yield from _candidates(target, tid, mapping.start, mapping.end)
 
 
 def _may_hold_main(mapping: MemoryMapping) -> bool:

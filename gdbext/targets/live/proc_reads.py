@@ -33,6 +33,17 @@ def thread_name(pid: int, tid: int) -> str | None:
         return None
 
 
+def own_tid(pid: int, tid: int) -> int:
+    """The thread's id in its own PID namespace (NSpid, proc_pid_status(5)); ``tid`` where that is unknown."""
+    try:
+        if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
+            return tid
+        with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
+            return next((int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")), tid)
+    except (OSError, ValueError):
+        return tid
+
+
 def read_file(pid: int, name: str) -> bytes:
     """A file of /proc/PID. Raises TargetGone."""
     try:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from gdbext.errors import TargetError, TargetGone
 from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.live import proc_checks
-from gdbext.targets.live.proc_reads import thread_name
+from gdbext.targets.live.proc_reads import own_tid, thread_name
 from gdbext.targets.live.running_process import RunningProcess
 from gdbext.targets.live.thread_motion import Place, place_of
 
-FindThreadPointer = Callable[[Target, int, int], int]
-"""(target, thread id, stack pointer) to the address of the thread's control block, 0 where it is not found."""
+FindThreadPointer = Callable[[Target, int, int, int], int]
+"""(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block, 0
+where it is not found."""
 
 
 class SleepingThread(Thread):
@@ -88,7 +89,7 @@ class UnstoppedProcess(RunningProcess):
 
     def thread_pointer(self, tid: int, stack_pointer: int) -> int:
         """The thread's control block, 0 where it is not found."""
-        return self._find_thread_pointer(self, tid, stack_pointer)
+        return self._find_thread_pointer(self, tid, own_tid(self.pid, tid), stack_pointer)
 
     def moved(self) -> Sequence[int]:
         """Threads that no longer sleep where they did when they were listed."""

@@ -51,20 +51,26 @@ def test_the_offsets_are_those_of_glibc() -> None:
 @pytest.mark.parametrize("tid", [TID, 1])
 def test_at_the_end_of_the_stack_or_in_a_mapping_of_the_loader(tid: int) -> None:
     target = Target({STACK: stack(tid)})
-    assert ThreadFinder()(target, tid, STACK + 0x1000) == BLOCK
+    assert ThreadFinder()(target, tid, tid, STACK + 0x1000) == BLOCK
 
 
 def test_another_thread_s_is_not_taken() -> None:
-    assert ThreadFinder()(Target({STACK: stack(TID + 1)}), TID, STACK + 0x1000) == 0
+    assert ThreadFinder()(Target({STACK: stack(TID + 1)}), TID, TID, STACK + 0x1000) == 0
+
+
+def test_in_a_pid_namespace_of_its_own() -> None:
+    """glibc knows only the id that the thread has in there."""
+    assert ThreadFinder()(Target({STACK: stack(7)}), TID, 7, STACK + 0x1000) == BLOCK
+    assert ThreadFinder()(Target({STACK: stack(1)}, pid=TID), TID, 1, 0) == BLOCK, "its main thread"
 
 
 def test_the_next_one_is_where_the_last_one_was() -> None:
     other = STACK + 0x10000000
     target = Target({STACK: stack(), other: stack(TID + 1, other)})
     find = ThreadFinder()
-    assert find(target, TID, STACK + 0x1000) == BLOCK
-    assert find(target, TID + 1, other + 0x1000) == other + SIZE - 0x900
+    assert find(target, TID, TID, STACK + 0x1000) == BLOCK
+    assert find(target, TID + 1, TID + 1, other + 0x1000) == other + SIZE - 0x900
 
 
 def test_no_stack_is_there() -> None:
-    assert ThreadFinder()(Target({STACK: stack()}), TID, 0x1000) == 0
+    assert ThreadFinder()(Target({STACK: stack()}), TID, TID, 0x1000) == 0
