@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Optional
 
-from gdbext.errors import LayoutError, NotTorch
+from gdbext.errors import GdbextError, LayoutError, NotTorch
 from gdbext.layouts import identity, store
 from gdbext.layouts.layout import Layout
 from gdbext.log import logger
@@ -35,12 +35,13 @@ def torch_layout(
 ) -> Layout:
     """The layout for the PyTorch in the target, from the layout files in ``folder``.
 
-    In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated"
-    where that was done on this machine); a shipped one of the same release whose probe passes ("probed"), or, where
-    the target's release is newer than all, of the newest one, whose probe must then prove more; one that ``measure``
-    makes now of the headers beside the library; a shipped one of the same minor version whose probe passes. A probe
-    asks ``find_dispatcher`` for the address of the c10::Dispatcher. Raises NotTorch, and LayoutError with every
-    candidate and why it was refused.
+    In this order: ``file`` if the user named one; the file measured on this very build ("exact", or "generated" where
+    that was done on this machine and the live structures do not contradict it); a shipped one of the same release whose
+    probe passes ("probed"), or, where the target's release is newer than all, of the newest one, whose probe must then
+    prove more; one that ``measure`` makes now of the headers beside the library; a shipped one of the same minor
+    version whose probe passes. A probe asks ``find_dispatcher`` for the address of the c10::Dispatcher.
+
+    Raises NotTorch, and LayoutError with every candidate and why it was refused.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if module is None:
@@ -48,7 +49,7 @@ def torch_layout(
     candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
     if file is not None:
         return candidates.named(Path(file), module)
-    exact = store.by_build_id(module.build_id, folder) or _kept(module, modules.files)
+    exact = candidates.made_here(store.by_build_id(module.build_id, folder)) or _kept(module, modules.files)
     found = exact or candidates.fitting(module, folder, measure)
     _log.info("layout %s (%s) for build-id %s", found.id, found.match, module.build_id)
     if found.match == "generated":
@@ -67,6 +68,26 @@ class _Candidates:
         self._symbolizer = symbolizer
         self._find_dispatcher = find_dispatcher
         self._refused: list[str] = []
+        self._headers_are_others = False
+
+    def made_here(self, layout: Layout | None) -> Layout | None:
+        """A layout by its build-id; None for one that was measured on this machine, but on headers that are not those
+        of the library: it was built by somebody who changed them, or they were changed since."""
+        if layout is None or layout.match != "generated":
+            return layout
+        try:
+            self._find_dispatcher()
+        except GdbextError:
+            return layout  # there is nothing to hold it against
+        reason = self._why_not(layout)
+        if not reason:
+            return layout
+        self._headers_are_others = True
+        self._refused.append(
+            f"{layout.id}, measured here, does not fit ({reason}): the headers beside libtorch_cpu.so are not its own "
+            f"(put them right, then remove it from {store.layout_cache()})"
+        )
+        return None
 
     def fitting(self, module: Module, folder: Path, measure: Measure | None) -> Layout:
         """The first that fits. Raises LayoutError."""
@@ -115,14 +136,14 @@ class _Candidates:
         return reason
 
     def _measured(self, module: Module, measure: Measure | None) -> Layout | None:
-        if measure is None:
+        if measure is None or self._headers_are_others:
             return None
         package = _package(module)
         if package is None or not self._modules.files.are_here or not package.is_dir():
             self._refused.append(f"none can be measured: the file {module.path} is not the one in memory or not here")
             return None
         try:
-            return measure(package, module.build_id)
+            return self.made_here(measure(package, module.build_id))
         except LayoutError as error:
             self._refused.append(f"none can be measured: {error.what}")
             return None

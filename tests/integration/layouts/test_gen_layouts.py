@@ -411,6 +411,22 @@ def test_a_newer_release_whose_keys_nothing_proves(
         choose(*process, folder=other_build(tmp_path, version("2.12.1+cpu")))
 
 
+def test_headers_that_are_not_those_of_the_library(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured here, kept under this very build-id, and wrong: neither used nor measured once more."""
+    document = store.read_layout(SHIPPED, whole=True)
+    moved("c10::impl::OperatorEntry::dispatchTable_")(document)
+    kept = tmp_path / "cache"
+    monkeypatch.setattr(store, "layout_cache", lambda: kept)
+    kept.mkdir()
+    (kept / f"{document['build_ids'][store.TORCH_LIBRARY]}.json").write_text(json.dumps(document))
+    (tmp_path / "index.json").write_text('{"build_ids": {}, "torch": {}}')
+    with pytest.raises(LayoutError, match=r"measured here, does not fit .* headers") as raised:
+        choose(*process, folder=tmp_path)
+    assert str(kept) in str(raised.value)
+
+
 def test_another_minor_version_is_not_even_probed(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
