@@ -91,7 +91,7 @@ class NotTorch(TargetError):
 class ProbesRefused(TargetError):
     """The kernel does not let us count a process's dispatches by probes."""
 
-    why = "uprobes with BPF need Linux 6.6 or later and CAP_BPF with CAP_PERFMON, or root; containers drop these"
+    why = "uprobes with BPF need Linux 6.6 (5.15 for a few operators) and CAP_BPF with CAP_PERFMON, or root"
     help = (
         "run it as root on the host, or docker run --cap-add=BPF --cap-add=PERFMON; "
         "or trace by breakpoints: dispatch-trace OP"

@@ -45,9 +45,10 @@ class TlsRelocations(Record):
 
 
 class Probing(Record):
-    """What kernel probes need: the number of bpf(2), and where in ``struct pt_regs`` each register is."""
+    """What kernel probes need: the numbers of bpf(2) and perf_event_open(2); where ``struct pt_regs`` has registers."""
 
     bpf_call: int
+    perf_call: int
     saved: Mapping[str, int]
 
 

@@ -6,7 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.arch.base import Architecture
 from gdbext.probes.bpf import bpf_program as bpf
+from gdbext.probes.bpf.attaching import attach
 from gdbext.probes.bpf.kernel import PER_CPU_ARRAY, Bpf, Place
 from gdbext.probes.places.places import ProbePlaces
 from gdbext.torch.symbols import STEP_CALLBACKS
@@ -31,7 +33,7 @@ class DispatchPulse:
 
     def counting(self) -> CallCount:
         """Counts from now on. Raises ProbesRefused."""
-        return CallCount(Bpf.of(self._architecture), self._path, Place(self._offset, 0), self._pid)
+        return CallCount(self._architecture, self._path, Place(self._offset, 0), self._pid)
 
     def beats(self, seconds: float) -> bool:
         """Something was dispatched within that time. Raises ProbesRefused, OSError."""
@@ -46,13 +48,14 @@ class DispatchPulse:
 class CallCount:
     """How many calls of operators there were since it was made; a context manager."""
 
-    def __init__(self, kernel: Bpf, path: str, place: Place, pid: int) -> None:
+    def __init__(self, architecture: Architecture, path: str, place: Place, pid: int) -> None:
         """Raises ProbesRefused."""
+        kernel = Bpf.of(architecture)
         self._counter = kernel.map(PER_CPU_ARRAY, 4, 1)
         self._descriptors = [self._counter.descriptor]
         try:
             self._descriptors.append(kernel.program(_program(self._counter.descriptor)))
-            self._descriptors.append(kernel.attach(self._descriptors[-1], path, [place], pid))
+            self._descriptors += attach(kernel, architecture, self._descriptors[-1], path, [place], pid)
         except BaseException:
             self.close()
             raise

@@ -15,6 +15,7 @@ from gdbext.arch.x86_64.registers import ARGUMENTS
 
 PROBING = Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl
+    perf_call=298,
     saved={
         "r15": 0, "r14": 8, "r13": 16, "r12": 24, "rbp": 32, "rbx": 40, "r11": 48, "r10": 56, "r9": 64, "r8": 72,
         "rax": 80, "rcx": 88, "rdx": 96, "rsi": 104, "rdi": 112, "rsp": 152,

@@ -35,7 +35,7 @@ Shows each dispatch of the named operators as it happens:
 as TORCH_SHOW_DISPATCH_TRACE prints it in a debug build, one space of indent a level.
 
 --engine probes (scripts/dispatch -p PID; the default where the kernel permits it, as root or with CAP_BPF and
-CAP_PERFMON, Linux 6.6 or later): nobody is stopped, a dispatch costs one or two microseconds,
+CAP_PERFMON, Linux 6.6 or later, without --all 5.15): nobody is stopped, a dispatch costs one or two microseconds,
 redispatches of all operators and boxed ones are seen with --all, too. Which dispatches are inside of which is proven
 by unwinding copies of stacks. A dispatch ends when its thread makes the next one that is not inside of it. What found
 no room is counted. --last S keeps the last seconds, and writes them down when it is interrupted, when the process ends
@@ -107,7 +107,7 @@ def watches(argv: Sequence[str]) -> bool:
     from gdbext.arch import registry
     from gdbext.probes.bpf.kernel import permitted
 
-    return permitted(registry.by_name(os.uname().machine))
+    return permitted(registry.by_name(os.uname().machine), bool(args.all))
 
 
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:

@@ -17,7 +17,7 @@ from gdbext.arch.base import Architecture
 from gdbext.errors import ProbesRefused
 from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program
-from gdbext.probes.bpf.refusal import refused
+from gdbext.probes.bpf.refusal import circumstances, refused
 
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 4, 5, 28
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
@@ -41,8 +41,10 @@ class Place(Record):
 class Bpf:
     """The system call."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, has_many: bool = True) -> None:
+        """``has_many``: the kernel places many probes at once."""
         self._number = number
+        self.has_many = has_many
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     @classmethod
@@ -54,12 +56,16 @@ class Bpf:
                 why="where they are cheap is known for each architecture by itself",
                 help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
-        return cls(architecture.probing.bpf_call)
+        return cls(architecture.probing.bpf_call, not circumstances().lacks_many)
 
     def __call__(self, command: int, attributes: bytes) -> int:
         """Raises OSError."""
         size = len(attributes)
-        found: int = self._libc.syscall(self._number, command, ctypes.create_string_buffer(attributes, size), size)
+        return self.system_call(self._number, command, ctypes.create_string_buffer(attributes, size), size)
+
+    def system_call(self, number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
+        """Raises OSError."""
+        found: int = self._libc.syscall(number, *arguments)
         if found < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -110,15 +116,13 @@ class Bpf:
         size, level, where = (0, 0, 0) if log is None else (_LOG_SIZE, 1, ctypes.addressof(log))
         attributes = struct.pack(
             "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
-            level, size, where, 0, 0, b"", 0, _UPROBE_MULTI, 0,
+            level, size, where, 0, 0, b"", 0, _UPROBE_MULTI if self.has_many else 0, 0,
         )  # fmt: skip
         return self(_PROG_LOAD, attributes)
 
     def attach(self, program: int, path: str, places: Sequence[Place], pid: int) -> int:
-        """The descriptor of a link: the program runs at each place of the file, in that process alone.
-
-        Raises ProbesRefused.
-        """
+        """The descriptor of a link: the program runs at each place of the file, in that process alone. Raises OSError,
+        also where not ``has_many``."""
         count = len(places)
         offsets = (ctypes.c_uint64 * count)(*(place.offset for place in places))
         cookies = (ctypes.c_uint64 * count)(*(place.cookie for place in places))
@@ -127,10 +131,7 @@ class Bpf:
             "<4I4Q3I4x", program, 0, _UPROBE_MULTI, 0, ctypes.addressof(name), ctypes.addressof(offsets), 0,
             ctypes.addressof(cookies), count, 0, pid,
         )  # fmt: skip
-        try:
-            return self(_LINK_CREATE, attributes)
-        except OSError as error:
-            raise refused(f"no probe can be placed in {path}", error) from error
+        return self(_LINK_CREATE, attributes)
 
 
 class CounterMap:
@@ -161,10 +162,12 @@ class CounterMap:
             yield key.raw, sum(unpack(values.raw))
 
 
-def permitted(architecture: Architecture) -> bool:
-    """We may load a BPF program here, so that probes can be expected to work."""
+def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
+    """We may load a BPF program here, so that probes can be expected to work; ``everywhere``: thousands of them."""
     try:
         kernel = Bpf.of(architecture)
+        if everywhere and not kernel.has_many:
+            return False
         os.close(kernel.program(bpf_program.end()))
     except ProbesRefused:
         return False

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gdbext.arch.base import Architecture
+from gdbext.probes.bpf import single_probes
+from gdbext.probes.bpf.attaching import attach
 from gdbext.probes.bpf.kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, Place
 from gdbext.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
 
@@ -49,8 +51,10 @@ class ProbeSet:
     def attach(self, pid: int, places: Mapping[str, Sequence[Place]], code: bytes) -> None:
         """The same for places of any kind, by file. Raises ProbesRefused."""
         program = self.own(self.kernel.program(code))
+        if not self.kernel.has_many:
+            single_probes.check(sum(map(len, places.values())))
         for path, chosen in places.items():
-            self.own(self.kernel.attach(program, path, chosen, pid))
+            self._descriptors += attach(self.kernel, self._architecture, program, path, chosen, pid)
 
     def total_lost(self) -> int:
         """How much was seen and found no room. Raises OSError."""

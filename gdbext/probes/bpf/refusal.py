@@ -13,8 +13,8 @@ from gdbext.model.record import Record
 _CAPABILITIES = {39: "CAP_BPF", 38: "CAP_PERFMON"}
 """include/uapi/linux/capability.h; CAP_SYS_ADMIN stands for both."""
 _SYS_ADMIN = 21
-_FIRST = (6, 6)
-"""The first Linux with uprobe_multi (include/uapi/linux/bpf.h, BPF_TRACE_UPROBE_MULTI)."""
+_FIRST, _FIRST_WITH_MANY = (5, 15), (6, 6)
+"""Linux with cookies of perf events (bpf_get_attach_cookie), and with uprobe_multi (BPF_TRACE_UPROBE_MULTI)."""
 _BREAKPOINTS = "trace by breakpoints: dispatch-trace OP"
 _FILTERED = "2"
 """SECCOMP_MODE_FILTER (proc_pid_status(5))."""
@@ -38,9 +38,17 @@ class Circumstances(Record):
 
     @property
     def is_too_old(self) -> bool:
-        """The kernel has no probes on many places."""
+        """The kernel has not what our probes need."""
+        return self._version() < _FIRST
+
+    @property
+    def lacks_many(self) -> bool:
+        """The kernel has no probes on many places at once."""
+        return self._version() < _FIRST_WITH_MANY
+
+    def _version(self) -> tuple[int, int]:
         found = re.match(r"(\d+)\.(\d+)", self.release)
-        return found is not None and (int(found[1]), int(found[2])) < _FIRST
+        return (int(found[1]), int(found[2])) if found is not None else _FIRST_WITH_MANY
 
 
 def circumstances() -> Circumstances:
@@ -71,7 +79,7 @@ def _reason(code: int, here: Circumstances) -> tuple[str, str]:
     if code == errno.ENOSYS:
         return "this kernel was built without BPF (CONFIG_BPF_SYSCALL)", _BREAKPOINTS
     if here.is_too_old:
-        return f"Linux {here.release} has no probes on many places (uprobe_multi): 6.6 is the first", _BREAKPOINTS
+        return f"Linux {here.release} has no probes that know their place: 5.15 is the first", _BREAKPOINTS
     if code in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
         return "the file was deleted or replaced, or is on a file system that the kernel does not probe", _BREAKPOINTS
     return f"Linux {here.release} does not take it: it may have been built without uprobes", _BREAKPOINTS

@@ -220,6 +220,36 @@ def test_an_unknown_operator_is_refused_before_anything_is_counted(counted: Infe
     assert time.monotonic() - begun < 60
 
 
+def test_single_probes_count_the_same(counted: Inferior, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on kernels before 6.6: this one is asked not to place many at once."""
+    from gdbext.errors import ProbesRefused
+    from gdbext.inspection.session import Session
+    from gdbext.probes.bpf.refusal import Circumstances
+    from gdbext.probes.dispatch_counter import DispatchCounter
+    from gdbext.probes.places.trace_places import TracePlaces
+    from gdbext.targets.live.running_process import RunningProcess
+
+    monkeypatch.setattr(Circumstances, "lacks_many", property(lambda _: True))
+    target = RunningProcess(counted.pid)
+    try:
+        session = Session(target)
+        operator = session.dispatcher.find_one("aten::mm")
+        architecture, places = session.memory.architecture, TracePlaces(session)
+        with pytest.raises(ProbesRefused, match="one by one"):
+            DispatchCounter(architecture, counted.pid, places.everything())
+        own = [place for place in places.of([operator]) if place.operator]
+        with DispatchCounter(architecture, counted.pid, own, [operator.address]) as counter:
+            one_turn(counted)
+            counts = {count.event.value: 0 for count in counter.counts()}
+            for count in counter.counts():
+                counts[count.event.value] += count.times
+    finally:
+        target.close()
+    expected = 2 * counted.truth["calls"]
+    assert counts == {"call": expected, "redispatch": expected}
+    assert links_on(counted.pid) == 0
+
+
 def test_samples_say_whether_dispatches_go_on(counted: Inferior) -> None:
     looked = ("-p", str(counted.pid), "--debugger", "none", "dispatch-diagnose", "--samples", "2", "--interval", "0.3")
     quiet = run([DISPATCH, "--json", *looked]).document
