@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import gdb
 
-from gdbext.debuggers.gdb.target import GdbCoreTarget, connection_type, current_target
+from gdbext.debuggers.gdb.core_target import GdbCoreTarget
+from gdbext.debuggers.gdb.current import current_target
+from gdbext.debuggers.gdb.target import connection_type
 from gdbext.errors import GdbextError, NotPermitted, TargetError, TargetGone
 from gdbext.targets.live import proc_checks
 from gdbext.targets.live.brief_stop import BriefStop

@@ -33,13 +33,13 @@ class GdbDebugger(Debugger):
 
     def target(self) -> Target:
         """gdb's selected inferior, or its core."""
-        from gdbext.debuggers.gdb.target import current_target
+        from gdbext.debuggers.gdb.current import current_target
 
         return current_target()
 
     def stopped_target(self) -> Target:
         """The selected inferior, also inside a breakpoint's stop()."""
-        from gdbext.debuggers.gdb.target import stopped_target
+        from gdbext.debuggers.gdb.current import stopped_target
 
         return stopped_target()
 

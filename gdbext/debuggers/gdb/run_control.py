@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gdb
 
-from gdbext.debuggers.gdb.target import stopped_target
+from gdbext.debuggers.gdb.current import stopped_target
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.live.run_control import HookSpec
 from gdbext.log import logger

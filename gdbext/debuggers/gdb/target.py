@@ -14,9 +14,7 @@ from gdbext.arch import registry
 from gdbext.arch.base import Architecture
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
-from gdbext.formats.elf.elf_core import is_core
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
-from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.system import linux
 from gdbext.targets.system.procfs import started_at
 
@@ -25,7 +23,6 @@ _MAPPING_LINE = re.compile(
     r"^\s*(0x[0-9a-f]+)\s+(0x[0-9a-f]+)\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)(?:[ \t]+([r-][w-][x-][ps]))?[ \t]*(.*)$", re.M
 )
 _AUXV_LINE = re.compile(r'^(\d+)\s.*?(0x[0-9a-f]+|\d+)(?: ".*")?$', re.M)
-_FILE_LINE = re.compile(r"^\s*`(/.*)', ", re.M)
 _NATIVE_LINE = re.compile(r"^\s*- (native|core|remote|extended-remote)\b", re.M)
 
 
@@ -132,7 +129,7 @@ class GdbTarget(Target):
 
     def selected_thread(self) -> Thread | None:
         """gdb's selected thread, asked anew each time."""
-        return _selected(self._all_threads())
+        return selected_of(self._all_threads())
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps of a local process, else what "info proc mappings" prints. Raises TargetError."""
@@ -140,14 +137,14 @@ class GdbTarget(Target):
             if self.is_native:
                 self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
             else:
-                self._maps = parse_mappings(_execute("info proc mappings"))
+                self._maps = parse_mappings(execute("info proc mappings"))
         return self._maps
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv of a local process, else what "info auxv" prints."""
         if self.is_native:
             return parse_auxv(self._proc_file("auxv"))
-        return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(_execute("info auxv")) if key != "0"}
+        return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(execute("info auxv")) if key != "0"}
 
     def environ(self) -> Mapping[str, str]:
         """/proc/PID/environ of a local process, else empty."""
@@ -200,75 +197,12 @@ class GdbTarget(Target):
             raise TargetGone(f"process {self.pid} has ended: {error}") from error
 
 
-class GdbCoreTarget(CoreTarget):
-    """A core that gdb has loaded: read by CoreTarget, with gdb's thread numbers and selection.
-
-    ``sysroot`` None means the one that is set in gdb.
-    """
-
-    debugger = "gdb"
-
-    def __init__(self, path: str, inferior: gdb.Inferior, sysroot: str | None = None) -> None:
-        super().__init__(path, gdb_sysroot() if sysroot is None else sysroot)
-        self._program = getattr(inferior.progspace, "filename", None)
-        numbers = {thread.ptid[1] or thread.ptid[0]: thread.num for thread in inferior.threads()}
-        for thread in super().threads():
-            thread.number = numbers.get(thread.tid)
-
-    def threads(self) -> Sequence[Thread]:
-        """All threads, by gdb's number; those that gdb does not show come last."""
-        return sorted(super().threads(), key=lambda thread: (thread.number is None, thread.number or thread.tid))
-
-    def selected_thread(self) -> Thread | None:
-        """gdb's selected thread, asked anew each time."""
-        return _selected(self.threads())
-
-    def local_path(self, path: str) -> str:
-        """Below gdb's sysroot; the program is the one that gdb was given, where it is not found there."""
-        local = super().local_path(path)
-        if self._program and path == self.executable() and not os.path.exists(local):  # noqa: PTH110
-            return str(self._program)
-        return local
-
-
-def current_target(states: Mapping[int, str] | None = None) -> Target:
-    """The target of gdb's selected inferior. Raises TargetError naming the next step, BadCore, ForeignArchitecture."""
-    inferior = gdb.selected_inferior()
-    if connection_type(inferior) == "core":
-        return GdbCoreTarget(_core_path(inferior), inferior)
-    if inferior.pid == 0:
-        raise TargetError(
-            "gdb has no process and no core",
-            why="none was started or loaded yet, or it has ended",
-            help="attach PID   or   core-file CORE   or   run",
-        )
-    thread = gdb.selected_thread()
-    if thread is not None and thread.is_running():
-        raise TargetError(
-            f"process {inferior.pid} is running",
-            why="it was continued in the background",
-            help="stop it first: interrupt   (then the command again)",
-        )
-    return GdbTarget(inferior, states)
-
-
-def stopped_target() -> GdbTarget:
-    """The selected process at this stop. Raises TargetGone.
-
-    Not current_target(): inside a breakpoint's stop() gdb says that the thread runs.
-    """
-    inferior = gdb.selected_inferior()
-    if inferior.pid == 0:
-        raise TargetGone("the process has ended")
-    return GdbTarget(inferior)
-
-
 def connection_type(inferior: gdb.Inferior) -> str:
     """What gdb is connected to: "native", "core", "remote", "extended-remote", … or "" for nothing."""
     if hasattr(inferior, "connection"):
         connection = inferior.connection
         return str(connection.type) if connection is not None and connection.is_valid() else ""
-    found = _NATIVE_LINE.search(_execute("maint print target-stack"))  # gdb 11 and older
+    found = _NATIVE_LINE.search(execute("maint print target-stack"))  # gdb 11 and older
     return found.group(1) if found else ""
 
 
@@ -339,21 +273,10 @@ def _stop_signal() -> Signal | None:
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))
 
 
-def _selected(threads: Sequence[Thread]) -> Thread | None:
+def selected_of(threads: Sequence[Thread]) -> Thread | None:
     selected = gdb.selected_thread()
     number = selected.num if selected is not None else None
     return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
-
-
-def _core_path(inferior: gdb.Inferior) -> str:
-    corefile = getattr(inferior, "corefile", None)  # gdb 17
-    if corefile is not None:
-        return str(corefile.filename)
-    # gdb translates its messages, so only the files themselves show which one is the core and which the program.
-    for path in _FILE_LINE.findall(_execute("info files")):
-        if is_core(path):
-            return str(path)
-    raise TargetError("gdb does not say the path of its core file", help="use: scripts/dispatch -c CORE")
 
 
 def _architecture(inferior: gdb.Inferior) -> Architecture:
@@ -364,7 +287,7 @@ def _architecture(inferior: gdb.Inferior) -> Architecture:
     return found
 
 
-def _execute(command: str) -> str:
+def execute(command: str) -> str:
     try:
         return str(gdb.execute(command, False, True))
     except gdb.error as error:

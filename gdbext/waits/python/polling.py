@@ -11,7 +11,8 @@ from gdbext.model.threads.wait import Wait
 
 if TYPE_CHECKING:
     from gdbext.model.threads.peer import Peer
-    from gdbext.waits.snapshot import PythonView, ThreadSnapshot
+    from gdbext.waits.readers import PythonView
+    from gdbext.waits.snapshot import ThreadSnapshot
 
 _SHOWN = 4
 """Things looked at that a sentence names."""

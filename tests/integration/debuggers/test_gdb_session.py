@@ -126,7 +126,7 @@ def test_the_selected_thread_is_the_one_that_is_shown(plain: Plain) -> None:
 
 def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
     code = (
-        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.debuggers.gdb.target import current_target; "
+        f"python import sys; sys.path.append({str(ROOT)!r}); from gdbext.debuggers.gdb.current import current_target; "
         "threads = current_target().threads(); "
         "print('REGS', sorted((t.tid, t.registers()['rbx'], t.registers()['fs_base']) for t in threads))"
     )

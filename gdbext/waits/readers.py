@@ -1,0 +1,126 @@
+"""What a snapshot asks of the rooms around it. Types for checking: nothing imports this file at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gdbext.cpython.sync.at_hand import AtHand
+from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.cpython.tasks.loops import RunningLoop
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.peer import Peer
+from gdbext.process.modules import Module
+from gdbext.targets.base import MemoryMapping
+
+
+class Names(Protocol):
+    """The part of process.symbols.Symbolizer that is needed here."""
+
+    def names_at(self, address: int) -> tuple[str, ...]:
+        """All mangled names of exactly that address."""
+
+
+class Modules(Protocol):
+    """The part of process.modules.ModuleTable that is needed here."""
+
+    def find(self, address: int) -> Module | None:
+        """The module that contains the address."""
+
+    def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that contains the address."""
+
+
+class Peers(Protocol):
+    """Other ends of descriptors."""
+
+    def of(self, link: str, call_writes: bool) -> Peer | None:
+        """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
+
+    def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
+        """Who has locked a descriptor's file; ``whole_file``: by flock(2), else by fcntl(2)."""
+
+    def watched(self, fd: int) -> Sequence[int]:
+        """The descriptors in an epoll set."""
+
+
+class PythonView(Protocol):
+    """What is asked of the CPython in the process; every method gives nothing rather than raise."""
+
+    def gils(self) -> Sequence[GilState]:
+        """All GILs; empty where they cannot be read."""
+
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+
+    def wait(self, tid: int, futex: int) -> PythonWait | None:
+        """What a thread that sleeps on ``futex`` waits for in Python's own words."""
+
+    def inside_with(self, futex: int) -> Sequence[int]:
+        """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
+
+    def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
+        """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
+
+    def inside_object(self, address: int) -> Sequence[int]:
+        """Tids of the threads inside the ``with`` block of that object."""
+
+    def native_ids(self) -> Mapping[int, int]:
+        """Thread id → what threading.Thread.native_id of that thread says."""
+
+    def looked_at(self, tid: int) -> Sequence[AtHand]:
+        """What the code of the thread's innermost Python frames looks at, between two sleeps for example."""
+
+    def users_of(self, address: int) -> Sequence[int]:
+        """Tids of the threads that have an object among the variables of their frames."""
+
+    def loops(self) -> Sequence[RunningLoop]:
+        """The event loops of asyncio that have tasks."""
+
+    def loop_owing(self, future: int) -> int | None:
+        """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
+
+    def instruction(self, tid: int) -> tuple[int, int] | None:
+        """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""
+
+    def tid_of_ident(self, ident: int) -> int | None:
+        """The tid of the thread with this threading.get_ident()."""
+
+    @property
+    def runtime(self) -> PythonRuntime:
+        """The interpreter itself, for what only one recogniser asks of it."""
+
+    def states(self, tid: int) -> Sequence[ThreadState]:
+        """The thread states of a thread."""
+
+
+class ProcInfo(Protocol):
+    """What the system says about a live process; a core knows nothing of it."""
+
+    def descriptor(self, fd: int) -> str:
+        """What the file descriptor refers to (``pipe:[77]``, a path), "" where that is unknown."""
+
+    def children(self) -> Mapping[int, ChildProcess]:
+        """The child processes by pid; empty where that is unknown."""
+
+    def sharers(self, mapping: MemoryMapping) -> Sequence[ChildProcess] | None:
+        """Parent, siblings and children that have the same shared memory; None where that is unknown."""
+
+    def file_exists(self, path: str) -> bool | None:
+        """Whether the process sees such a file, None where that is unknown."""
+
+    def file_lock(self, path: str) -> Peer | None:
+        """Who has locked such a file, None where nobody has or that is unknown."""
+
+    @property
+    def peers(self) -> Peers:
+        """The other ends of the descriptors."""
+
+    def forked_from(self) -> int | None:
+        """The parent process, where this one is a copy of it that has not called exec."""
+
+    def clock(self, number: int) -> float | None:
+        """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""
