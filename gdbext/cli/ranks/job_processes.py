@@ -12,6 +12,8 @@ from gdbext.targets.live.proc_checks import check_exists
 from gdbext.targets.system.linux import parse_environ
 
 _TORCH = "libtorch_cpu.so"
+_PYTHONS = (b"python", b"pt_main_thread")
+"""How the kernel's name of a Python process begins; some releases of torch set the second one."""
 
 
 class LocalProcess(Record):
@@ -24,6 +26,8 @@ class LocalProcess(Record):
     """All names of its job."""
     rank: tuple[str, int] | None
     """The variable that gives it, and the rank."""
+    is_closed: bool = False
+    """A Python whose environment may not be read."""
 
 
 def local_processes() -> dict[int, LocalProcess]:
@@ -40,16 +44,21 @@ def local_processes() -> dict[int, LocalProcess]:
 def _read(pid: int) -> LocalProcess | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
-            fields = stream.read().rpartition(b") ")[2].split()
+            begin, _, end = stream.read().rpartition(b") ")
     except OSError:
         return None
+    fields = end.split()
     environ: Mapping[str, str] = {}
+    is_closed = False
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             environ = parse_environ(stream.read())
+    except PermissionError:
+        is_closed = begin.partition(b"(")[2].startswith(_PYTHONS)
     except OSError:
         pass
-    return LocalProcess(pid, int(fields[1]), fields[0] in (b"Z", b"X"), tuple(job_names(environ)), rank_of(environ))
+    is_zombie = fields[0] in (b"Z", b"X")
+    return LocalProcess(pid, int(fields[1]), is_zombie, tuple(job_names(environ)), rank_of(environ), is_closed)
 
 
 def job_of_process(pid: int) -> list[int]:
@@ -69,8 +78,26 @@ def job_of_process(pid: int) -> list[int]:
 
 
 def ranks_of_node(job: str | None) -> list[int]:
-    """Every rank on this machine that a launcher started; of one ``job`` only, where one is given."""
-    return _ranks(local_processes(), job)
+    """Every rank on this machine that a launcher started; of one ``job`` only, where one is given. Raises TargetError:
+    there is none."""
+    known = local_processes()
+    found = _ranks(known, job)
+    if found:
+        return found
+    closed = sum(process.is_closed for process in known.values())
+    what = "there is no rank on this machine" + (f" of job {job}" if job else "")
+    if closed:
+        raise TargetError(
+            f"{what} that may be looked at",
+            why=f"the environment of {closed} Python process{'es' if closed > 1 else ''}, by which a rank is known, "
+            "may not be read: another user's",
+            help="run it as the user of the job, or as root",
+        )
+    raise TargetError(
+        what,
+        why="a rank is a process with torch in it whose launcher set RANK in its environment",
+        help="name one of the processes: dispatch ranks -p PID",
+    )
 
 
 def _ranks(known: Mapping[int, LocalProcess], job: str | None) -> list[int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gdbext.cli.ranks.collector import COMMAND, Look, collect
 from gdbext.cli.ranks.job_processes import job_of_process, ranks_of_node
 from gdbext.commands import registry
-from gdbext.errors import BadData, GdbextError, TargetError, UsageError
+from gdbext.errors import BadData, GdbextError, UsageError
 from gdbext.jobs.merge import Rows, merge, rows
 from gdbext.model.job.job_report import SCHEMA
 from gdbext.model.job.rank_report import RankReport, Unreached
@@ -40,12 +40,6 @@ def _looks(options: argparse.Namespace) -> list[Look]:
     if options.recordings:
         return [_recording(path) for path in _files(options.recordings, lambda path: path.suffix == ".rec")]
     pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
-    if not pids:
-        raise TargetError(
-            "there is no rank on this machine" + (f" of job {options.job}" if options.job else ""),
-            why="a rank is a process with torch in it whose launcher set RANK in its environment",
-            help="name one of the processes: dispatch ranks -p PID",
-        )
     from gdbext.layouts.measure.ahead import measure_for_process
 
     measure_for_process(pids[0], 2)

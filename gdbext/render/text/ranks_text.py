@@ -29,6 +29,8 @@ def _lines(report: JobReport, style: Style) -> Iterator[str]:
     yield ""
     yield escape(_headline(report))
     yield from _short("Not reached", [_unreached(each.where, each.reason) for each in report.unreached], style)
+    for advice in list(dict.fromkeys(each.help for each in report.unreached[:_NOTES] if each.help))[:1]:
+        yield _cut(f"  try: {advice}")
     yield from _short("Note", list(report.notes), style)
     yield from _odd(report.odd, style)
     if report.collectives:

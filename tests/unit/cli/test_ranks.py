@@ -13,9 +13,10 @@ import pytest
 import recordings
 from recordings import Replay
 
-from gdbext.cli.ranks import launcher, other_machines
+from gdbext.cli.ranks import job_processes, launcher, other_machines
+from gdbext.cli.ranks.job_processes import LocalProcess
 from gdbext.commands.registry import Outcome
-from gdbext.errors import UsageError
+from gdbext.errors import TargetError, UsageError
 
 SCREEN = 45
 """Lines of one screen."""
@@ -168,6 +169,19 @@ def test_the_answer_of_a_machine(tmp_path: Path) -> None:
     assert [each.where for each in cut.unreached] == ["n1"]
     silent = other_machines.answer("n2", b"sh: python3: not found\n", 127)
     assert [each.reason for each in silent.unreached] == ["no report (status 127): sh: python3: not found"]
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "said"),
+    [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")],
+)
+def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: bool, said: str) -> None:
+    known = {77: LocalProcess(77, 1, False, (), None, is_closed), 78: LocalProcess(78, 1, False, ("j",), None)}
+    monkeypatch.setattr(job_processes, "local_processes", lambda: known)
+    with pytest.raises(TargetError) as caught:
+        run("--node")
+    assert caught.value.what.endswith(said)
+    assert ("1 Python process," in caught.value.why) is is_closed
 
 
 @pytest.mark.parametrize(
