@@ -29,7 +29,7 @@ class SessionCache:
         if self._disconnect is None:
             self._disconnect = self._debugger.on_change(self.forget)
         identity = self._debugger.identity()
-        if self._session is None or identity != self._identity:
+        if self._session is None or identity != self._identity or not self._session.target.is_current():
             self.forget()
             self._session = Session(self._debugger.target())
             _log.debug("a new session of %s", identity)

@@ -136,6 +136,10 @@ class Target(ABC):
         """
         return None
 
+    def is_current(self) -> bool:
+        """What was read is still so. Only a target of which nobody says when it was written to has to look."""
+        return True
+
     def on_change(self, action: Callable[[], None]) -> None:
         """Have ``action`` called at a stop that comes later: what was read so far may be older than the threads."""
 

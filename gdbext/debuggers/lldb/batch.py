@@ -85,7 +85,7 @@ def _load(debugger: lldb.SBDebugger, core: str, sysroot: str) -> Target:
         raise TargetError(
             f"lldb cannot load the core {core}: {error.GetCString()}", help="--debugger none reads cores by itself"
         )
-    return LldbCoreTarget(process, None, core, sysroot)
+    return LldbCoreTarget(process, path=core, sysroot=sysroot)
 
 
 def _attached(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None = None) -> Target:
@@ -94,7 +94,7 @@ def _attached(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget | None 
         states = proc_checks.thread_states(pid)
     except OSError as error:
         raise TargetGone(f"process {pid} ended before it could be stopped") from error
-    return current_target(_attach(debugger, pid, target or debugger.CreateTarget("")), None, states)
+    return current_target(_attach(debugger, pid, target or debugger.CreateTarget("")), states=states)
 
 
 def _attach(debugger: lldb.SBDebugger, pid: int, target: lldb.SBTarget) -> lldb.SBProcess:

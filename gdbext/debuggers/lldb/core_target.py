@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import lldb
 
+from gdbext.debuggers.lldb.selection import SelectedThread, no_thread
 from gdbext.errors import TargetError
 from gdbext.formats.elf.elf_core import is_core
 from gdbext.targets.base import Thread
@@ -25,12 +26,12 @@ class LldbCoreTarget(CoreTarget):
     def __init__(
         self,
         process: lldb.SBProcess,
-        selected: lldb.SBThread | None = None,
+        selected: SelectedThread = no_thread,
         path: str | None = None,
         sysroot: str | None = None,
     ) -> None:
         path = _core_path(process) if path is None else path
-        super().__init__(path, _sysroot(process) if sysroot is None else sysroot)
+        super().__init__(path, sysroot_of(process) if sysroot is None else sysroot)
         self._process = process
         self._selected = selected
         self._program = process.GetTarget().GetExecutable().fullpath
@@ -45,7 +46,7 @@ class LldbCoreTarget(CoreTarget):
 
     def selected_thread(self) -> Thread | None:
         """The thread that the command is about, else LLDB's selected one."""
-        selected = self._selected
+        selected = self._selected()
         if selected is None or not selected.IsValid():
             selected = self._process.GetSelectedThread()
         threads = self.threads()
@@ -80,7 +81,7 @@ def _core_path(process: lldb.SBProcess) -> str:
     return cores[0]
 
 
-def _sysroot(process: lldb.SBProcess) -> str:
+def sysroot_of(process: lldb.SBProcess) -> str:
     """The sysroot of LLDB's platform as a folder of this machine, "" for none."""
     result = lldb.SBCommandReturnObject()
     process.GetTarget().GetDebugger().GetCommandInterpreter().HandleCommand("platform status", result)

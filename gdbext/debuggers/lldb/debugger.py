@@ -35,7 +35,7 @@ class LldbDebugger(Debugger):
         """The process or core that the command is about."""
         from gdbext.debuggers.lldb.target import current_target
 
-        return current_target(self.selection.process(), self.selection.thread())
+        return current_target(self.selection.process(), self.selection.thread)
 
     def stopped_target(self) -> Target:
         """The process at this stop, also inside a breakpoint's callback."""
@@ -48,8 +48,16 @@ class LldbDebugger(Debugger):
         return is_there(self.selection.process())
 
     def identity(self) -> Hashable:
-        """Never the same twice: LLDB tells nobody that the user wrote to memory or to a register."""
-        return object()
+        """Which process, at which stop; of a core also where its files are looked for."""
+        from gdbext.debuggers.lldb.target import is_core, is_there
+
+        process = self.selection.process()
+        if not is_there(process):
+            return None
+        from gdbext.debuggers.lldb.core_target import sysroot_of
+
+        sysroot = sysroot_of(process) if is_core(process) else ""
+        return process.GetUniqueID(), process.GetStopID(True), sysroot
 
     def thread_numbers(self) -> Sequence[int]:
         """Those of ``thread list``."""
@@ -57,7 +65,7 @@ class LldbDebugger(Debugger):
         return [process.GetThreadAtIndex(index).GetIndexID() for index in range(process.GetNumThreads())]
 
     def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Nothing to connect to; ``identity`` makes up for it."""
+        """Nothing to connect to: ``identity`` knows the stop, and the target what was written to at this one."""
         del action
         return lambda: None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import lldb
@@ -10,6 +10,12 @@ import lldb
 from gdbext.debuggers.lldb.interruption import Interruption
 from gdbext.errors import TargetError
 
+SelectedThread = Callable[[], "lldb.SBThread | None"]
+"""Gives the thread that the command is about, None where LLDB's selected one is meant."""
+
+
+def no_thread() -> None:
+    """Nobody says which one: LLDB's selected one is meant."""
 
 class Selection:
     """Of one debugger: an editor may have several in one process."""

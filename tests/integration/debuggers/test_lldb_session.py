@@ -69,6 +69,46 @@ def test_reports_and_selection(name: str, plain: Plain) -> None:
     assert before == after == "AT 3 1"
 
 
+WRITES = """
+import lldb, sys
+process = lldb.debugger.GetSelectedTarget().process
+session = sys.modules["gdbext"].commands_in_lldb._shell._current
+first = session()
+thread = first.target.selected_thread()
+before = dict(thread.registers())
+word = first.memory.u64(before["rsp"])
+print("SAME", session() is first)
+error = lldb.SBError()
+process.WriteMemory(before["rsp"], (word ^ 1).to_bytes(8, "little"), error)
+second = session()
+print("MEMORY", second is not first, second.memory.u64(before["rsp"]) == word ^ 1, error.Success())
+process.WriteMemory(before["rsp"], word.to_bytes(8, "little"), error)
+frame = process.GetSelectedThread().GetFrameAtIndex(0)
+third = session()
+third.target.selected_thread().registers()
+frame.FindRegister("rbx").SetValueFromCString(str(before["rbx"] ^ 1), error)
+fourth = session()
+print("REGISTER", fourth is not third, fourth.target.selected_thread().registers()["rbx"] == before["rbx"] ^ 1)
+process.GetSelectedThread().GetFrameAtIndex(0).FindRegister("rbx").SetValueFromCString(str(before["rbx"]), error)
+last = session()
+process.SetSelectedThreadByIndexID(2)
+print("SELECTED", session() is last, last.target.selected_thread().number)
+"""
+
+
+def test_a_session_lasts_until_something_is_written(name: str, plain: Plain, tmp_path: Path) -> None:
+    """LLDB tells nobody; and what is selected is asked anew."""
+    script = tmp_path / "writes.py"
+    script.write_text(WRITES)
+    run_it = f"script exec(open({str(script)!r}).read(), {{}})"
+    outcome = lldb(name, IMPORT, "dispatch-bt --json", run_it, "thread select 1", "detach", pid=plain.pid)
+    assert shown(outcome, "SAME") == ["SAME True"], outcome
+    if "16" not in name:  # it goes on giving what it had read of a range that overlaps the written one
+        assert shown(outcome, "MEMORY") == ["MEMORY True True True"]
+    assert shown(outcome, "REGISTER") == ["REGISTER True True"]
+    assert shown(outcome, "SELECTED") == ["SELECTED True 2"]
+
+
 def test_it_is_imported_twice_and_leaves_nothing_behind(name: str) -> None:
     names = "script import sys; print('NAMES', sorted(globals()), [p for p in sys.path if 'gdbext' in p])"
     outcome = lldb(name, names, IMPORT, names, IMPORT, names)
