@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import truth
 
@@ -105,6 +105,29 @@ def thread_executor():
         truth.ready()
         while True:
             list(workers.map(time.sleep, [0.05] * 8))
+
+
+def batches_of_requests():
+    """A pool's only worker waits for futures that are made by hand, and set by a thread outside of the pool."""
+    requests = queue.Queue()
+
+    def answer():
+        while True:
+            future = requests.get()
+            time.sleep(0.05)
+            future.set_result(1)
+
+    def ask(_):
+        future = Future()
+        requests.put(future)
+        return future.result()
+
+    threading.Thread(target=answer, daemon=True).start()
+    truth.note(verdict="idle", names=["still to come from"])
+    with ThreadPoolExecutor(1) as workers:
+        truth.ready()
+        while True:
+            list(workers.map(ask, range(8)))
 
 
 def locks():
