@@ -36,11 +36,13 @@ def main() -> int:
         jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler)))
     for prefix in options.cpython:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
+    for folder in options.saved_members:
+        jobs.append((str(folder), partial(_of_saved_members, folder.resolve(), options.compiler)))
     if options.releases is not None:
         versions = options.releases or torch_wheels.released()
         jobs += [(version, partial(_of_release, version, options.compiler)) for version in versions]
     if not jobs and not options.index:
-        _parser().error("nothing to do: give --torch, --cpython, --releases or --index")
+        _parser().error("nothing to do: give --torch, --cpython, --saved-members, --releases or --index")
     if options.cache:
         return 1 if [name for name, make in jobs if not _do(name, make, _keep_in_cache)] else 0
     failed = [name for name, make in jobs if not _do(name, make, partial(_keep, options.output))]
@@ -56,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="released wheels, one after the other from the package index: these versions, or all from "
                         "2.0.0 on. One takes 2 GB for a while, and some minutes; both ABIs of the standard library are "
                         "measured where the wheel has the old one")  # fmt: skip
+    parser.add_argument("--saved-members", type=Path, action="append", default=[], metavar="DIR",
+                        help="folder of an installed torch package: where its nodes keep saved tensors")  # fmt: skip
     parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
                         help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
     parser.add_argument("--output", type=Path, default=store.DATA, metavar="DIR",
@@ -98,6 +102,10 @@ def _of_release(version: str, compiler: str | None) -> Iterator[Document]:
 
 def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
     yield generate.cpython_document(prefix, compiler)
+
+
+def _of_saved_members(torch: Path, compiler: str | None) -> Iterator[Document]:
+    yield generate.saved_members_document(torch, compiler)
 
 
 def _keep(folder: Path, document: Document) -> None:

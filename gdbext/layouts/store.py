@@ -68,6 +68,18 @@ def read_document(path: Path) -> Any:
         raise LayoutError(f"{path} is not JSON: {error}", why="the file is damaged or was cut short") from error
 
 
+def saved_members(version: str, folder: Path = DATA) -> dict[str, dict[str, int]]:
+    """Node class → member → offset of the tensors that autograd's nodes save, of the very release that ``version`` is a
+    build of; empty where that was not measured. Raises LayoutError for a damaged file."""
+    path = folder / f"saved-members-{'.'.join(map(str, release(version)))}.json"
+    if not path.exists():
+        return {}
+    structs = read_document(path).get("structs")
+    if not isinstance(structs, dict) or not all(isinstance(each, dict) for each in structs.values()):
+        raise LayoutError(f"{path} has no structs", why="the file is damaged or was cut short")
+    return structs
+
+
 def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
     """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier.
 

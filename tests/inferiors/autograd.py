@@ -46,6 +46,7 @@ def stay(*_ignored):
     threading.Event().wait(truth.FOREVER)
 
 
+selected: list = []
 weight = torch.nn.Parameter(torch.rand(6, 6))
 bias = torch.nn.Parameter(torch.rand(6))
 image = torch.nn.Parameter(torch.rand(1, 2, 6, 6))
@@ -58,6 +59,7 @@ def model():
     x = functional.layer_norm(torch.relu(x), (6,))
     x = Twice.apply(x).softmax(-1).exp()
     x = torch.cat([x, x.sin()], 1).view(6, 6).index_select(0, ROWS)
+    selected.append(x)
     picture = functional.max_pool2d(functional.conv2d(image, image, padding=1).tanh(), 2)
     return functional.gelu(x @ weight).pow(2).mean() + picture.clamp(min=0).log_softmax(-1).sum()
 
@@ -83,9 +85,25 @@ def describe(node):
     return {"node": node.name(), "sequence_nr": node._sequence_nr()}
 
 
+def saved_by(node):
+    """Name → shape and version, None for what is not there."""
+    found = {}
+    for name in dir(node):
+        value = getattr(node, name) if name.startswith("_saved_") else ()
+        if value is None:
+            found[name[7:]] = None
+        elif isinstance(value, torch.Tensor):
+            found[name[7:]] = [str(list(value.shape)), value._version]
+    return found
+
+
 def backward(loss, node, position):
     facts = {"forward_op": operators[node._sequence_nr()], "retained": position == RETAINED}
+    facts["saved"] = saved_by(node)
     truth.thread(f"backward-{position}", waits="futex", **describe(node), **facts)
+    if position == MODIFIED:
+        with torch.no_grad():
+            selected[position].add_(1)  # what MmBackward0 has saved of itself
     if position % 2 or node.name() in CALLS_NOTHING:
         node.register_prehook(stay)
     else:
@@ -93,7 +111,7 @@ def backward(loss, node, position):
     loss.backward(retain_graph=position == RETAINED)
 
 
-ANOMALOUS, RETAINED = 19, 4
+ANOMALOUS, RETAINED, MODIFIED = 19, 4, 7
 losses = []
 with torch.autograd.profiler.profile() as profile:
     for position in range(THREADS):

@@ -14,6 +14,7 @@ from gdbext.model.sections.autograd_section import (
     NextFunction,
     NodeReference,
     Phase,
+    SavedTensor,
 )
 from gdbext.model.threads.backward_node import BackwardNode
 from gdbext.model.threads.frame import Frame, FrameKind
@@ -34,8 +35,10 @@ NODE = AutogradNode(
     source="x = self.fc(x)\x1b",
     line_known_by="anomaly mode",
     hooks=(Hook(HookKind.TENSOR, "clip", "train.py", 40), Hook(HookKind.NODE_AFTER, "c10d::Reducer::Hook")),
+    saved=(SavedTensor("mat1", "f32[2, 6] CPU", 0, 2), SavedTensor("mat2", "f32[6, 6] CPU", 1, 1),
+           SavedTensor("bias", "none", None, None)),
     next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
-)
+)  # fmt: skip
 THREADS = (
     AutogradThread(7, "main", Phase.BACKWARD, NODE, 57, Hexadecimal(0x6000), False, "aten::mm", "train.py:41 (clip)"),
     AutogradThread(8, None, Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),

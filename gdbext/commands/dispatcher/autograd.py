@@ -23,7 +23,8 @@ engine runs in it, or while it waits for the engine. The node is named as grad_f
 is that of grad_fn._sequence_nr(). The forward operator follows from the node's name: AddmmBackward0 is the derivative
 of aten::addmm, and of its in-place form. The forward line is known where anomaly mode was on when the node was made
 (torch.autograd.set_detect_anomaly(True)); of a torch.autograd.Function it is the line where its forward is defined.
-Hooks are in the order in which the engine calls them. Everything is read from memory, of a core as well.
+Hooks are in the order in which the engine calls them. A saved tensor that was modified in place since is named:
+backward will raise an error for it, or has. Everything is read from memory, of a core as well.
 
 --graph FILE writes the graph from the running node on, or from the grad_fn of the tensor that --py names: as DOT, with
 a picture beside it where graphviz is installed; as text if FILE ends in .txt. At most 10,000 nodes.

@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.errors import GdbextError
+from gdbext.layouts import store
 from gdbext.model.hexadecimal import Hexadecimal
-from gdbext.model.sections.autograd_section import AutogradNode, Hook, NextFunction, NodeReference
+from gdbext.model.sections.autograd_section import AutogradNode, Hook, NextFunction, NodeReference, SavedTensor
 from gdbext.torch.autograd.forward_lines import FUNCTION, ForwardLine, ForwardLineReader
 from gdbext.torch.autograd.forward_operators import ForwardOperators
 from gdbext.torch.autograd.hooks import HookReader
 from gdbext.torch.autograd.nodes import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
+from gdbext.torch.autograd.saved_tensors import SavedTensorReader
 from gdbext.torch.tensors.tensor_fields import TensorFields
 from gdbext.torch.tensors.vtables import ClassNames
 
@@ -72,7 +74,20 @@ class NodeReporter:
             line_known_by=line.known_by if line is not None else "",
             hooks=self._field("hooks", lambda: self._hooks(address)) or (),
             next_functions=self._next_functions(address),
+            saved=self._field("saved tensors", lambda: self._saved(address)),
         )
+
+    @cached_property
+    def _saved_reader(self) -> SavedTensorReader | None:
+        """None where nobody measured what the nodes of this release save."""
+        members = store.saved_members(self._session.layout.version)
+        if not members:
+            return None
+        return SavedTensorReader(self.nodes, members, self._session.tensors, self._fields)
+
+    def _saved(self, address: int) -> tuple[SavedTensor, ...] | None:
+        is_python = self.nodes.class_of(address) == PYTHON_NODE
+        return self._saved_reader.of(address) if self._saved_reader is not None and not is_python else None
 
     def _forward_operator(self, node: str, line: ForwardLine | None) -> str | None:
         """Of a torch.autograd.Function its name, by that of its ``forward``."""

@@ -18,7 +18,13 @@ from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
 from gdbext.layouts.measure import compiler
 from gdbext.layouts.measure.measured import Measured, measure
-from gdbext.layouts.measure.types import cpython_types, dispatch_key_dump, distributed_types, torch_types
+from gdbext.layouts.measure.types import (
+    cpython_types,
+    dispatch_key_dump,
+    distributed_types,
+    saved_members,
+    torch_types,
+)
 from gdbext.layouts.measure.types.parts import Parts
 from gdbext.layouts.measure.types.wants import Wants
 from gdbext.targets.host_files import HostFiles
@@ -125,6 +131,26 @@ def _distributed(wants: Wants, command: str, flags: list[str], folder: Path) -> 
         return measure(wants, command, [*flags, "-idirafter", str(folder)], folder)
     except LayoutError:
         return Measured(command, absent=[want.name for want in wants.all])
+
+
+def saved_members_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
+    """Class → member → offset in bytes, for the PyTorch installed in ``torch``. Raises LayoutError."""
+    header = torch / "include" / saved_members.HEADER
+    if not header.exists():
+        raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
+    version, git = torch_version(torch, HostFiles())
+    command = cxx or compiler.find_compiler(_CXX)
+    wants = saved_members.wants(header.read_text())
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        folder, cxx11 = Path(name), uses_cxx11_abi(torch / "lib" / "libc10.so")
+        measured = measure(wants, command, _torch_flags(torch, folder, cxx11, version, command), folder)
+    found: dict[str, dict[str, int]] = {}
+    for want, offset in measured.constants.items():
+        kind, _, member = want.partition(".")
+        found.setdefault(kind, {})[member] = offset
+    provenance = {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)}
+    return {"kind": "saved-members", "id": f"saved-members-{version.partition('+')[0]}", "provenance": provenance,
+            "absent": measured.absent, "structs": found}  # fmt: skip
 
 
 def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:

@@ -57,6 +57,24 @@ class NextFunction(Record):
     input_nr: int
 
 
+class SavedTensor(Record):
+    """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] CPU``, or why there is none:
+    "none", "released", "packed by saved-tensor hooks"; versions are None then."""
+
+    name: str
+    """As in grad_fn._saved_NAME; with an index in a list."""
+    tensor: str
+    saved_version: int | None
+    version: int | None
+    """The tensor's own, now."""
+
+    @property
+    def is_stale(self) -> bool:
+        """It was modified in place since: backward will raise an error, or has raised it."""
+        _name, _tensor, kept, now = self
+        return kept is not None and now is not None and kept != now
+
+
 class AutogradNode(Record):
     """A node with all that is known of it. None is what could not be read."""
 
@@ -79,6 +97,8 @@ class AutogradNode(Record):
     hooks: tuple[Hook, ...] = ()
     next_functions: tuple[NextFunction, ...] = ()
     """The first of them."""
+    saved: tuple[SavedTensor, ...] | None = None
+    """None where it is not known of this release, or of a node that Python defines."""
 
 
 class GraphTask(Record):

@@ -44,6 +44,7 @@ def test_twenty_positions(process: Inferior, look: Look) -> None:
     assert {threads[tid]["node"]["made_by"] for tid in expected} == {process.tid("main")}
     _check_lines(process, {threads[tid]["node"]["name"]: threads[tid]["node"] for tid in expected})
     _check_hooks(threads, expected)
+    _check_saved(threads, expected)
     _check_tasks(report["graph_tasks"], expected)
     assert report["anomaly_mode"] is False
 
@@ -61,6 +62,24 @@ def _check_lines(process: Inferior, nodes: dict[str, dict[str, Any]]) -> None:
         "TwiceBackward": (process.truth["function_line"], "torch.autograd.Function"),
     }
     assert nodes["ReluBackward0"]["source"] == "x = functional.layer_norm(torch.relu(x), (6,))"
+
+
+def _check_saved(threads: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    """Shapes and versions; of one of them, the tensor was modified in place after it had been saved."""
+    stale = []
+    for tid, facts in expected.items():
+        node, names = threads[tid]["node"], set(facts["saved"])
+        if facts["node"] == "TwiceBackward":
+            assert node["saved"] is None
+            continue
+        found = {each["name"]: each for each in node["saved"]}
+        tensors = {name for name, value in facts["saved"].items() if value is not None}
+        assert tensors <= set(found) <= names, facts["node"]
+        for name in tensors:
+            shape, version = facts["saved"][name]
+            assert (shape in found[name]["tensor"], found[name]["saved_version"]) == (True, version), name
+        stale += [(facts["node"], name) for name, each in found.items() if each["saved_version"] != each["version"]]
+    assert stale == [("MmBackward0", "self")]
 
 
 def _check_hooks(threads: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from gdbext.model.sections.autograd_section import (
     NextFunction,
     NodeReference,
     Phase,
+    SavedTensor,
 )
 from gdbext.render.text.style import Style, escape
 
@@ -72,6 +73,8 @@ def _node_lines(thread: AutogradThread) -> Iterator[str]:
         if node.source:
             yield f"    {escape(node.source)}"
     yield from map(_hook_text, node.hooks)
+    for saved in node.saved or ():
+        yield _saved_text(saved)
     if node.next_functions:
         shown = ", ".join(map(_edge_text, node.next_functions[:_EDGES]))
         more = f", … {len(node.next_functions) - _EDGES} more" if len(node.next_functions) > _EDGES else ""
@@ -81,6 +84,12 @@ def _node_lines(thread: AutogradThread) -> Iterator[str]:
 def _hook_text(hook: Hook) -> str:
     place = f"  {escape(hook.file)}:{hook.line or '?'}" if hook.file else ""
     return f"hook {escape(hook.function)}{place}  [{hook.kind.value}]"
+
+
+def _saved_text(saved: SavedTensor) -> str:
+    version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
+    stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
+    return f"saved {escape(saved.name)}: {escape(saved.tensor)}{version}{stale}"
 
 
 def _edge_text(edge: NextFunction) -> str:
