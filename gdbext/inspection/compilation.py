@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _FRAME_LIMIT = 2000
 """Frames of all threads that have to do with torch.compile."""
+_COMMAND = 300
+"""Characters of a command line that are shown: compilers get long ones."""
 
 
 def read_compilation(session: Session) -> CompileSection:
@@ -133,6 +135,3 @@ def _processes(session: Session) -> Iterator[CompilingProcess]:
         if child.name in names.COMPILERS or names.WORKER in child.command:
             yield CompilingProcess(pid, child.name, child.command[:_COMMAND], child.doing)
 
-
-_COMMAND = 300
-"""Characters of a command line that are shown: compilers get long ones."""

@@ -28,8 +28,6 @@ _VECTORS = {
 }
 _PYTHON_HOOKS = "torch::autograd::PyFunction"
 """What the names of those classes begin with."""
-_NODE_LINK = 0
-"""A node of std::unordered_map is a link, then key and value (bits/hashtable_policy.h); integers keep no hash."""
 
 
 class HookReader:
@@ -62,13 +60,14 @@ class HookReader:
         yield from self._memory.words(first, count) if count else ()
 
     def _retaining(self, address: int) -> Iterator[int]:
-        """Values of ``retains_grad_hooks_``, an unordered_map from output number to hook."""
+        """Values of ``retains_grad_hooks_``, an unordered_map from output number to hook: its nodes are a link, key and
+        value (bits/hashtable_policy.h), without a hash where keys are integers."""
         table = self._nodes.member(address, "retains_grad_hooks_")
         shape = self._nodes.layout.struct("std::unordered_map")
         count = min(self._memory.u64(table + shape.offset("_M_h._M_element_count")), _HOOK_LIMIT)
         node = self._memory.u64(table + shape.offset("_M_h._M_before_begin"))
         while node and count:
-            link, _output, hook = self._memory.words(node + _NODE_LINK, 3)
+            link, _output, hook = self._memory.words(node, 3)
             yield hook
             node, count = link, count - 1
 
