@@ -2,8 +2,13 @@
 // Preloaded, these definitions take the place of libtorch's own at::_ops functions (calls go through the PLT), with the
 // dispatcher's inline functions compiled as a debug build has them.
 #define HAS_TORCH_SHOW_DISPATCH_TRACE
-#include <ATen/Operators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/matmul_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/transpose_ops.h>
 
 namespace at::_ops {
 

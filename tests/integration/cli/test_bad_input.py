@@ -78,7 +78,6 @@ def test_a_core_of_another_user() -> None:
 # --- the process ends --------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 def test_killed_at_any_moment(inferior: Start) -> None:
     """Twenty processes, each killed at another moment: always a document, never a hang or a traceback."""
     parent = inferior("flock")
