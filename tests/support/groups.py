@@ -29,12 +29,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             group = group_of(item)
-            if group:
+            if group and item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(group))
 
 
 def group_of(item: pytest.Item) -> str:
-    """The name of the group, "" for a test that any worker may run at any time."""
+    """The name of the group, "" for a test that any worker may run at any time.
+
+    Unit tests are so many and so short that handing them out one by one takes longer than running them: a file of them
+    is a group.
+    """
+    if item.nodeid.startswith("tests/unit/") and not _scenario(item):
+        return item.nodeid.split("::")[0].partition("tests/unit/")[2]
     shared = _shared_fixtures(item)
     if not shared and "inferior" not in getattr(item, "fixturenames", ()):
         return ""

@@ -17,6 +17,9 @@ from parsed import nodes
 from gdbext.arch import registry
 from gdbext.glibc import abi
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
 
 OWN_ROOM = re.compile(r"arch/.*")

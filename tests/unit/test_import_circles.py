@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from package_imports import existing, imported, module_name
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

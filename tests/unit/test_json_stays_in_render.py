@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from parsed import nodes
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = ("render/json/", "layouts/", "targets/recording/")
 MAPPINGS = {"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict"}

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from parsed import tree, walk
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 MUTATORS = {

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from parsed import nodes, walk
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
 ROOMS = ("waits", "verdict", "inspection", "live", "render", "commands", "debuggers", "cli")
 

@@ -16,6 +16,9 @@ from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.wait import Resource, Wait
 from gdbext.model.threads.wait_kind import Relation, WaitKind
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 GDBEXT = Path(__file__).resolve().parents[3] / "gdbext"
 
 WAIT_KINDS = (

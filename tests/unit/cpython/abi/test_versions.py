@@ -14,6 +14,9 @@ from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
 from gdbext.errors import PythonUnsupported
 
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
 PACKAGE = Path(__file__).resolve().parents[4] / "gdbext"
 ALLOWED = ("cpython/abi/", "formats/", "layouts/")
 """Where versions may be compared: the rows themselves; formats and layouts have version numbers of their own."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from damage import scatter
 from recordings import recording
 
 from gdbext.commands import registry
@@ -30,12 +31,11 @@ Damage = Callable[[Recording, random.Random], Recording]
 
 
 def flipped(block: SparseBytes, source: random.Random, each: int) -> SparseBytes:
-    """One bit in about ``each`` bytes is another."""
+    """About one byte in ``each`` is another."""
     pieces = []
     for piece in block.pieces:
         changed = bytearray(piece)
-        for _ in range(source.randrange(2 * len(piece) // each + 1)):
-            changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        scatter(changed, 0, len(changed), source.randrange(2 * len(piece) // each + 1), source)
         pieces.append(bytes(changed))
     return SparseBytes(block.starts, pieces)
 
@@ -141,8 +141,7 @@ def test_damaged_contents_of_the_file(name: str) -> None:
     for seed in range(30):
         source = random.Random(seed)
         damaged = bytearray(contents)
-        for _ in range(source.choice((1, 10, 1000))):
-            damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
+        scatter(damaged, 0, len(damaged), source.choice((1, 10, 1000)), source)
         try:
             found = reader.from_parts(*container.parse(bytes(damaged)))
         except BadRecording:
