@@ -5,12 +5,12 @@ Imports little, for it must start at once.
 
 from __future__ import annotations
 
-import gc
 import os
 
 from gdbext.cli.options import DEBUGGERS, Options, before_program, parse, timeout_error
 from gdbext.commands import registry
 from gdbext.errors import GdbextError, UsageError
+from gdbext.garbage import collect_seldom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from gdbext.commands.recorded import RecordedCommand
     from gdbext.inspection.session import Session
     from gdbext.targets.base import Target
-
-_GARBAGE = 100_000
-"""Objects between collections: a report makes many and leaves hardly any in circles; collecting was 4 % of its time."""
 
 USAGE = """\
 usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; it goes on afterwards
@@ -59,7 +56,7 @@ The report alone goes to standard output. Exit status: 0 a report was produced, 
 def main(argv: Sequence[str]) -> int:
     """Run ``scripts/dispatch`` with these arguments; its exit status."""
     _occupy_standard_descriptors()
-    gc.set_threshold(_GARBAGE)
+    collect_seldom()
     json_wanted = "--json" in before_program(argv)
     options = Options()
     try:

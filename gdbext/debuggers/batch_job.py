@@ -6,13 +6,13 @@ it.
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 from gdbext.commands import registry
 from gdbext.debuggers import table
 from gdbext.debuggers.debugger_host import DebuggerHost
 from gdbext.debuggers.job import Job
+from gdbext.garbage import collect_seldom
 
 if TYPE_CHECKING:
     from gdbext.commands.recorded import RecordedCommand
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "code", "run"]
 
-_GARBAGE = 100_000
-"""Objects between collections: a report makes many and leaves hardly any in circles. The debugger is ours alone."""
 
 
 def code(debugger: str, job: Job, root: str) -> str:
@@ -33,7 +31,7 @@ def code(debugger: str, job: Job, root: str) -> str:
 
 def run(name: str, job: Job) -> None:
     """Do the job in the debugger of that name, inside which this runs, and write its outcome to ``job.result``."""
-    gc.set_threshold(_GARBAGE)
+    collect_seldom()
     debugger = table.debugger(name)
     host = DebuggerHost(debugger, output=job.output)
     live = registry.find(job.command).live

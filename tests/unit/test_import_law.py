@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
     ("log",),
+    ("garbage",),
     ("errors",),
     ("cache",),
     ("model",),

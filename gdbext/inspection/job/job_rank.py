@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from gdbext.waits.recognise import State
     from gdbext.waits.snapshot import ProcessSnapshot
 
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
+_RANK = (*_LAUNCHED, "SLURM_PROCID")
 _SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """What torchrun, Open MPI, PMIx, MPICH and Slurm set, the first that is there."""
 _BACKENDS = (FunctionTag.GLOO_LOOP, FunctionTag.GLOO_QUEUE, FunctionTag.NCCL_WATCHDOG)
-_LAUNCHED = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Variables that a launcher sets for a rank alone. Slurm sets its own for every program of a job."""
 
 
 def is_rank(target: Target, process: ProcessSnapshot, states: Mapping[int, State | None]) -> bool:

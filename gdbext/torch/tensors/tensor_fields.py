@@ -50,10 +50,6 @@ class TensorFields:
         """The TensorImpl there."""
         return StructView(self._memory, address, self._impl)
 
-    def references(self, address: int, struct: str = _IMPL) -> int:
-        """Strong references to an object of such a class. Raises LayoutError, MemoryFault."""
-        return strong_references(self._memory, self._layout.struct(struct), address)
-
     def numel(self, address: int) -> int:
         """As the tensor keeps it."""
         return self.view(address).i64("numel_")
@@ -93,7 +89,8 @@ class TensorFields:
         if not _MAX_UNREPRESENTABLE < size < _STORAGE_LIMIT or size < 0:
             raise BadData(f"the storage at {storage:#x} claims {size} bytes")
         kind, index = self._memory.read(base + self._at("c10::DataPtr", "device_"), 2)
-        device, shared = device_text(self._devices, kind, index), self.references(storage, "c10::StorageImpl")
+        device = device_text(self._devices, kind, index)
+        shared = strong_references(self._memory, self._layout.struct("c10::StorageImpl"), storage)
         return StorageReport(storage, data, size, device, shared)
 
     # --- autograd --------------------------------------------------------------------------------

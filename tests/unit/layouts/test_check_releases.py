@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import script_module
 
 from gdbext.layouts import store
 from gdbext.torch.symbols import TORCH_SYMBOLS
@@ -17,14 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_releases", ROOT / "scripts" / "check_releases.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
+    return script_module.load("check_releases")
 
 
 def names(script: ModuleType, without: str = "") -> dict[str, object]:

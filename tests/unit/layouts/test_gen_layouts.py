@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import script_module
 
 from gdbext.errors import LayoutError
 from gdbext.layouts import store
@@ -22,12 +22,7 @@ BUILD_ID = DOCUMENT["build_ids"][store.TORCH_LIBRARY]
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script as a module; what it measures is the shipped layout, of the older ABI."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    spec = importlib.util.spec_from_file_location("gen_layouts", ROOT / "scripts" / "gen_layouts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script_module.load("gen_layouts")
 
     def torch_document(_torch: Path, _compiler: str | None, cxx11: bool | None = None) -> dict[str, Any]:
         document = copy.deepcopy(DOCUMENT)
