@@ -22,3 +22,9 @@ def nodes(source: str) -> Sequence[ast.AST]:
 def walk(node: ast.AST) -> Sequence[ast.AST]:
     """A node and everything in it, as ast.walk gives it."""
     return tuple(ast.walk(node))
+
+
+def forget() -> None:
+    """Drop all trees: they are half of what a garbage collection at the end of a run would look through."""
+    tree.cache_clear()
+    walk.cache_clear()

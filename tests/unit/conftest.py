@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import parsed
 import pytest
 
 ABSENT = ("torch", "elftools", "gdb", "lldb")
@@ -22,3 +23,7 @@ def _nothing_but_python(monkeypatch: pytest.MonkeyPatch, _no_programs: Path) -> 
 @pytest.fixture(scope="session")
 def _no_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("no-programs")
+
+
+def pytest_sessionfinish() -> None:
+    parsed.forget()

@@ -119,7 +119,7 @@ def test_nothing_but_typed_errors(abi: PythonAbi, seed: int) -> None:
     memory = Memory(Bytes(garbage(seed)))
     runtime = PythonRuntime(memory, location(), layout_for(abi))
     chance = random.Random(seed)
-    for _ in range(300):
+    for _ in range(120):
         address = BASE + chance.randrange(0, SIZE, 8)
         assert len(describe(runtime, address)) <= 80
         runtime.functions.source(address)

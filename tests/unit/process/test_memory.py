@@ -143,7 +143,7 @@ def test_the_cache_is_bounded() -> None:
             return bytes(size)
 
     memory = Memory(Endless({}))
-    for number in range(40000):
+    for number in range(18_000):
         memory.u64(number << 15)
     assert len(memory._pages) <= 16384 + 8
 

@@ -252,8 +252,8 @@ def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
 
 
 def test_an_endless_environment_ends(tmp_path: Path) -> None:
-    """60,000 pointers into one string of 8 MB: the kernel would let exec have none of that."""
-    count, at = 60_000, BASE + (1 << 20)
+    """20,000 pointers into one string of 8 MB: the kernel would let exec have none of that."""
+    count, at = 20_000, BASE + (1 << 20)
     vector = auxv(n25=BASE + 8, n6=PAGE)
     raw = struct.pack("<6Q", 25, BASE + 8, 6, PAGE, 0, 0)
     pointers = struct.pack("<2Q", 1, 0) + struct.pack("<Q", at) * count + bytes(8)

@@ -19,13 +19,14 @@ from gdbext.targets.recording.sparse_bytes import SparseBytes
 
 COMMANDS = (
     ("dispatch-diagnose", "--why"),
+    ("dispatch-diagnose", "--json"),
     ("dispatch-bt", "--all", "--native"),
-    ("all-threads", "--stacks"),
+    ("all-threads", "--stacks", "--json"),
     ("dispatch-tls",),
-    ("dispatch-info",),
+    ("dispatch-info", "--json"),
 )
 SCENARIOS = ("python-lock-abba", "gil-mutex")
-ROUNDS = 4
+ROUNDS = 2
 
 Damage = Callable[[Recording, random.Random], Recording]
 
@@ -121,9 +122,8 @@ DAMAGES = (
 def assert_no_internal_error(recording: Recording) -> None:
     session = Session(ReplayTarget(recording))
     for command, *words in COMMANDS:
-        for more in ([], ["--json"]):
-            outcome = registry.execute(command, [*words, *more], lambda: session)
-            assert "internal error" not in outcome.error + outcome.output, outcome.error + outcome.output[-2000:]
+        outcome = registry.execute(command, words, lambda: session)
+        assert "internal error" not in outcome.error + outcome.output, outcome.error + outcome.output[-2000:]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
