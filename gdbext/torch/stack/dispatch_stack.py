@@ -22,12 +22,14 @@ from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, static
 from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
 from gdbext.unwind.stack import Stack
 
-"""Called once by every ``Dispatcher::call`` and ``callBoxed``, by no redispatch (Dispatcher.h, 1.8 to 2.13)."""
-
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
 
+KEPT_STACKS = 256
+"""As many stacks keep their steps."""
+
 NoteError = Callable[[GdbextError, str], None]
+Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 
 
 class DispatchStackReader:
@@ -57,6 +59,8 @@ class DispatchStackReader:
         self._calls_callbacks: dict[int, bool] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """By a stack's path and the levels of its signal frames."""
+        self._recovered: dict[int, tuple[Stack, Steps]] = {}
+        """By the identity of a stack: its arguments are asked for after its steps."""
 
     @property
     def sites(self) -> CallSites:
@@ -76,10 +80,20 @@ class DispatchStackReader:
         """The steps of a stack, innermost first."""
         return tuple(step for step, _, _ in self.calls(stack))
 
-    def calls(self, stack: Stack) -> list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]:
+    def calls(self, stack: Stack) -> Steps:
         """The steps of a stack, each with the frames that it was made of and what was recovered from them."""
+        kept = self._recovered.get(id(stack))
+        if kept is not None:
+            return kept[1]
+        if len(self._recovered) >= KEPT_STACKS:
+            self._recovered.clear()
+        steps = self._recover_steps(stack)
+        self._recovered[id(stack)] = (stack, steps)
+        return steps
+
+    def _recover_steps(self, stack: Stack) -> Steps:
         calls = self._calls(stack)
-        steps: list[tuple[DispatchFrame, DispatchCall, RecoveredCall]] = []
+        steps: Steps = []
         for found, recovered in zip(calls, self._recover(stack, calls)):
             behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
             if behind is not None:
