@@ -20,6 +20,7 @@ from gdbext.torch.stack.pending_redispatch import PendingRedispatch
 from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, static_handle
 from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
+from gdbext.torch.values.key_names import KeyNames
 from gdbext.unwind.stack import Stack
 
 MAX_LAYERS = 4
@@ -59,6 +60,7 @@ class DispatchStackReader:
         self._calls_callbacks: dict[int, bool] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """By a stack's path and the levels of its signal frames."""
+        self._keysets: dict[int, DispatchKeySet] = {}
         self._recovered: dict[int, tuple[Stack, Steps]] = {}
         """By the identity of a stack: its arguments are asked for after its steps."""
 
@@ -166,7 +168,7 @@ class DispatchStackReader:
         if self._dispatcher is not None:
             keys = self._dispatcher.keys
             if recovered.keyset is not None:
-                keyset = DispatchKeySet(recovered.keyset, keys.decode(recovered.keyset))
+                keyset = self._keyset(keys, recovered.keyset)
             if recovered.index is not None:
                 key = keys.key_of_index(recovered.index)
         never_entered = None
@@ -186,6 +188,12 @@ class DispatchStackReader:
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
         )
+
+    def _keyset(self, keys: KeyNames, bits: int) -> DispatchKeySet:
+        keyset = self._keysets.get(bits)
+        if keyset is None:
+            keyset = self._keysets[bits] = DispatchKeySet(bits, keys.decode(bits))
+        return keyset
 
     # --- names -----------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class KernelMatcher:
         self._frame_tables = FrameTables(memory, symbolizer.modules)
         self._indices: dict[tuple[int, int], list[int]] = {}
         """By operator and start of the function that runs."""
+        self._reached: dict[tuple[KernelFunction, int], bool] = {}
+        """By kernel and start of the function that runs."""
 
     def matches_frame(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
@@ -38,8 +40,12 @@ class KernelMatcher:
 
     def _reaches(self, kernel: KernelFunction, start: int) -> bool:
         """The function at ``start`` is one of the kernel's entries, or what these jump to."""
-        pointers = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
-        return any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in pointers)
+        reached = self._reached.get((kernel, start))
+        if reached is None:
+            entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
+            reached = any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in entries)
+            self._reached[kernel, start] = reached
+        return reached
 
     def fits(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
         """Where frame ``level`` is a wrapper that calls the function its functor points to, that function is next."""
