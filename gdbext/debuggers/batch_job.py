@@ -24,9 +24,14 @@ __all__ = ["Job", "code", "run"]
 
 
 def code(debugger: str, job: Job, root: str) -> str:
-    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in."""
-    imports = f"import sys; sys.path.append({root!a}); from gdbext.debuggers.batch_job import Job, run"
-    return f"{imports}; run({debugger!a}, {job.expression()})"
+    """The line of Python that does the job inside that debugger; ``root`` is the folder that the package is in.
+
+    Where this package is compiled for the debugger's Python already, that is used, and not compiled into our cache.
+    """
+    compiled = f"{root!a} + '/gdbext/debuggers/__pycache__/batch_job.' + sys.implementation.cache_tag + '.pyc'"
+    cached = f"import os, sys; sys.pycache_prefix = None if os.path.exists({compiled}) else sys.pycache_prefix"
+    imports = f"sys.path.append({root!a}); from gdbext.debuggers.batch_job import Job, run"
+    return f"{cached}; {imports}; run({debugger!a}, {job.expression()})"
 
 
 def run(name: str, job: Job) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +88,19 @@ def test_each_debugger_can_be_launched(name: str, monkeypatch: pytest.MonkeyPatc
     assert any("CODE" in word for word in words)
     assert words[-2:] == ["program", "--option"]
     assert any("CODE" in word for word in launch.arguments("CODE", str(tmp_path / "core"), [], False))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_path: Path) -> None:
+    """The debugger's own cache of compiled files is for what has none."""
+    package, cache = tmp_path / "gdbext" / "debuggers", tmp_path / "cache"
+    package.mkdir(parents=True)
+    (tmp_path / "gdbext" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "batch_job.py").write_text("class Job:\n    def __init__(*_, **__): pass\ndef run(*_): pass\n")
+    if compiled:
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True, env={})
+    code = batch_job.code("gdb", Job("dispatch-info", [], result=1, pid=1), str(tmp_path))
+    environment = {"PYTHONPYCACHEPREFIX": str(cache)}
+    subprocess.run([sys.executable, "-S", "-c", code], check=True, env=environment, cwd=tmp_path)
+    assert bool(list(cache.rglob("batch_job*.pyc"))) is not compiled
