@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,22 @@ def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
         return None
     name = index(folder)["build_ids"].get(build_id)
     if name is not None:
-        return load(folder / name)
+        return _loaded(folder / name, *(_changed(each) for each in (folder / name, folder / packed.SHARED)))
     return _cached(build_id)
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: Path, *_: int) -> Layout:
+    """The layout in a file; processes looked at one after the other often have the same. Raises LayoutError."""
+    return load(path)
+
+
+def _changed(path: Path) -> int:
+    """When a file was written, in nanoseconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def has(build_id: str) -> bool:

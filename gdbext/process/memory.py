@@ -14,8 +14,8 @@ PAGE_SIZE = 1 << PAGE_BITS
 _OFFSET_MASK = PAGE_SIZE - 1
 _ADDRESS_LIMIT = 1 << 64
 _RUN_PAGES = 8
-"""Pages fetched together (aligned) on a miss: stacks and tables are read in order, and one system call of
-32 KiB costs little more than one of 4 KiB."""
+"""Pages fetched together where the one before was read already: stacks and tables are read in order. Most others are
+objects in pages of their own, and of 8 pages there 7 would be copied for nothing."""
 _DIRECT_SIZE = 1 << 18
 """Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
 _CACHE_PAGES = 16384
@@ -80,7 +80,7 @@ class Memory:
         return b"".join(parts)[skip : skip + size]
 
     def _fetch(self, number: int, address: int, size: int) -> bytes:
-        """The page ``number``, fetched with its neighbours; ``address`` and ``size`` are those of the read."""
+        """The page ``number``, fetched with those that follow; ``address`` and ``size`` are those of the read."""
         first_bad = max(address, number << PAGE_BITS)
         if number in self._bad:
             raise MemoryFault(first_bad, size)
@@ -95,12 +95,9 @@ class Memory:
             self._fetch_single(number, first_bad, size)
         return self._pages[number]
 
-    def _fetch_run(self, number: int) -> bool:
-        """Fetch the aligned run of pages around ``number``; False when part of it is not readable."""
-        if not self.target.reads_ahead:
-            return False
-        first = number - number % _RUN_PAGES
-        if any(neighbour in self._bad for neighbour in range(first, first + _RUN_PAGES)):
+    def _fetch_run(self, first: int) -> bool:
+        """Fetch some pages from ``first`` on, if they seem to be read in order; False when part is not readable."""
+        if first - 1 not in self._pages or not self.target.reads_ahead:
             return False
         try:
             run = self.target.read(first << PAGE_BITS, _RUN_PAGES << PAGE_BITS)

@@ -1,7 +1,8 @@
-"""Reports of many processes of this machine at once, each made by a process of its own.
+"""Reports of many processes of this machine at once, made by a few processes of our own.
 
-We fork for each: modules are imported once, ptrace's rule that one thread does everything holds, and a target that
-hangs the look costs its own time limit. Killing the child lets its target go: the kernel ends ptrace with the tracer.
+Modules are imported once, before they are forked; ptrace's rule that one thread does everything holds; and a target
+that hangs the look costs its own time limit. Killing a worker lets its target go: the kernel ends ptrace with the
+tracer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import os
 import select
 import signal
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +21,8 @@ from gdbext.errors import ForeignArchitecture
 from gdbext.model.record import Record
 
 COMMAND = "dispatch-diagnose"
+_NUMBER = struct.Struct("<Q")
+"""What is asked for, and the bytes of an answer, before them."""
 
 
 class Look(Record):
@@ -39,79 +43,117 @@ class Result(Record):
 def collect(looks: Sequence[Look], jobs: int, timeout: float) -> Iterator[Result]:
     """The results in the order in which they come. At most ``jobs`` at once, each for ``timeout`` seconds."""
     _import_once()
-    waiting = list(reversed(looks))
-    running: dict[int, _Child] = {}
+    waiting = list(range(len(looks)))[::-1]
+    workers: dict[int, _Worker] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                child = _Child(waiting.pop(), timeout)
-                running[child.pipe] = child
-            yield from _advance(running)
+        while waiting or any(worker.look is not None for worker in workers.values()):
+            idle = [worker for worker in workers.values() if worker.look is None]
+            while waiting and (idle or len(workers) < jobs):
+                worker = idle.pop() if idle else _Worker(looks, tuple(workers.values()))
+                workers[worker.answers] = worker
+                worker.begin(waiting.pop(), timeout)
+            yield from _advance(workers)
     finally:
-        for child in running.values():
-            child.end()
+        for worker in workers.values():
+            worker.end()
 
 
-def _advance(running: dict[int, _Child]) -> Iterator[Result]:
+def _advance(workers: dict[int, _Worker]) -> Iterator[Result]:
+    """What workers have finished, or not within their time; these and those that have ended are taken away."""
+    busy = [worker for worker in workers.values() if worker.look is not None]
+    limit = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+    readable, _, _ = select.select([worker.answers for worker in busy], [], [], limit)
     now = time.monotonic()
-    limit = max(0.0, min(child.deadline for child in running.values()) - now)
-    readable, _, _ = select.select(list(running), [], [], limit)
-    for pipe in readable:
-        if running[pipe].read():
-            child = running.pop(pipe)
-            yield child.result()
-    now = time.monotonic()
-    for pipe in [pipe for pipe, child in running.items() if child.deadline <= now]:
-        child = running.pop(pipe)
-        child.end()
-        yield Result(child.name, "", f"no report within {child.timeout:g} s")
+    for worker in busy:
+        result = worker.read() if worker.answers in readable else None
+        if result is None and worker.deadline <= now:
+            result = worker.give_up(f"no report within {worker.timeout:g} s")
+        if result is not None:
+            if worker.has_ended:
+                del workers[worker.answers]
+            yield result
 
 
-class _Child:
-    """A forked process that looks at one thing."""
+class _Worker:
+    """A forked process that looks at one thing after the other: what it has found out about the system and about
+    Python's modules serves all of them, and so does its memory."""
 
-    def __init__(self, look: Look, timeout: float) -> None:
-        self.name = look.name
-        self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
-        self.pipe, theirs = os.pipe()
-        self._pieces: list[bytes] = []
+    def __init__(self, looks: Sequence[Look], others: Sequence[_Worker]) -> None:
+        """``others``: the workers that were forked before; a child that kept their pipes open would keep them alive
+        when we are killed."""
+        self._looks = looks
+        self.look: Look | None = None
+        self.timeout = 0.0
+        self.deadline = 0.0
+        self.has_ended = False
+        self._answer = bytearray()
+        asked, self._asks = os.pipe()
+        self.answers, answer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            _look(look, theirs)
-        os.close(theirs)
+            for worker in (self, *others):
+                worker.close()
+            _serve(looks, asked, answer)
+        os.close(asked)
+        os.close(answer)
 
-    def read(self) -> bool:
-        """Take what is there; whether that was all."""
-        piece = os.read(self.pipe, 1 << 20)
-        self._pieces.append(piece)
-        return not piece
+    def begin(self, number: int, timeout: float) -> None:
+        """Ask it for one of the looks."""
+        self.look = self._looks[number]
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        with suppress(BrokenPipeError):  # it was killed: read() says so
+            os.write(self._asks, _NUMBER.pack(number))
 
-    def result(self) -> Result:
-        """After the end of the output."""
-        os.close(self.pipe)
-        _, status = os.waitpid(self._pid, 0)
-        output = b"".join(self._pieces).decode("utf-8", "replace")
-        if output:
-            return Result(self.name, output)
-        return Result(self.name, "", f"the look at it ended without a report (status {status})")
+    def read(self) -> Result | None:
+        """Take what is there; the result, if that was all."""
+        piece = os.read(self.answers, 1 << 20)
+        if not piece:
+            return self.give_up("the look at it ended without a report (status {status})")
+        self._answer += piece
+        head = _NUMBER.size
+        if len(self._answer) < head or len(self._answer) < head + _NUMBER.unpack_from(self._answer)[0]:
+            return None
+        output = self._answer[head:].decode("utf-8", "replace")
+        self._answer.clear()
+        return self._result(output)
 
-    def end(self) -> None:
-        """Kill it."""
-        os.close(self.pipe)
+    def give_up(self, problem: str) -> Result:
+        """Kill it, and say why there is no result."""
+        status = self.end()
+        return self._result("", problem.format(status=status))
+
+    def _result(self, output: str, problem: str = "") -> Result:
+        assert self.look is not None
+        name, self.look = self.look.name, None
+        return Result(name, output, problem)
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        os.close(self._asks)
+        os.close(self.answers)
+
+    def end(self) -> int:
+        """Kill it; how it ended."""
+        self.has_ended = True
+        self.close()
         os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        _, status = os.waitpid(self._pid, 0)
+        return status
 
 
-def _look(look: Look, pipe: int) -> None:
+def _serve(looks: Sequence[Look], asked: int, answer: int) -> None:
     """In the child: never returns."""
     status = 1
     try:
         gc.disable()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        data = look.run().encode("utf-8", "backslashreplace")
-        while data:
-            data = data[os.write(pipe, data) :]
+        while request := os.read(asked, _NUMBER.size):
+            output = looks[_NUMBER.unpack(request)[0]].run().encode("utf-8", "backslashreplace")
+            data = _NUMBER.pack(len(output)) + output
+            while data:
+                data = data[os.write(answer, data) :]
+            gc.collect()
         status = 0
     finally:
         os._exit(status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -35,12 +34,13 @@ def plain(value: Any) -> Any:
 
 
 def field_names(value: object) -> tuple[str, ...]:
-    """The names of a record's fields; none for anything else."""
+    """The names of a record's fields; none for anything else.
+
+    A dataclass is asked itself (as dataclasses.fields does): the module takes a tenth of a look to import.
+    """
     if isinstance(value, Section):
         return tuple(vars(value))
-    if is_dataclass(value):
-        return tuple(field.name for field in fields(value))
-    return getattr(value, "_fields", ())
+    return tuple(getattr(value, "__dataclass_fields__", ())) or getattr(value, "_fields", ())
 
 
 def keyset(value: DispatchKeySet) -> dict[str, Any]:
