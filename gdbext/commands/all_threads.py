@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report
+from gdbext.inspection.target_reporting import core_errors
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -42,6 +43,6 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         threads=found.threads if args.tasks else [thread._replace(loop=None) for thread in found.threads],
         verdict=found.judgement.verdict,
         findings=found.judgement.findings,
-        errors=dispatcher_errors(session),
+        errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
         sections=sections,
     )

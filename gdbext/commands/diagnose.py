@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report, with_arguments
 from gdbext.errors import GdbextError
+from gdbext.inspection.target_reporting import core_errors
 
 if TYPE_CHECKING:
     from gdbext.inspection.inspection import Inspection
@@ -91,7 +92,7 @@ def _report(session: Session, args: argparse.Namespace, found: Inspection, secti
         threads=threads,
         verdict=verdict._replace(advice=told),
         findings=found.judgement.findings,
-        errors=dispatcher_errors(session),
+        errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
         sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
         sources={} if args.json else source_lines(session.target, involved),
     )

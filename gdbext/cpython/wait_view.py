@@ -90,6 +90,16 @@ class PythonWaitView:
                     return found
         return ()
 
+    def asked_to_sleep(self, tid: int) -> float | None:
+        """The seconds that the thread's innermost Python frame asked ``time.sleep`` for; None where that is not
+        known."""
+        from gdbext.cpython.sync.sleep_call import asked_to_sleep
+
+        for state in self.states(tid):
+            for frame in self.runtime.frames.stack(state).frames[:1]:
+                return asked_to_sleep(self.runtime, frame)
+        return None
+
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks."""
         return self._loops

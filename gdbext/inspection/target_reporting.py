@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from gdbext.inspection.session import Session
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.target_report import TargetReport
 from gdbext.targets.base import Target
 
+if TYPE_CHECKING:
+    from gdbext.model.threads.thread_report import ThreadReport
+
+_ASK_THE_PROCESS = (
+    "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a core"
+)
 _RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
 
 
@@ -31,6 +40,16 @@ def recording_errors(target: Target) -> tuple[ErrorReport, ...]:
     """What was asked of a recording and is not in it; empty for any other target."""
     lacks = target.lacks()
     return (ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN),) if lacks else ()
+
+
+def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
+    """What cannot be told of the threads' waits because the target is a core; empty for any other target."""
+    if not target.is_core:
+        return ()
+    from gdbext.verdict.core_limits import unknown_in_core
+
+    unknown = unknown_in_core(threads)
+    return (ErrorReport(f"not in a core: {'; '.join(unknown)}", "core", _ASK_THE_PROCESS),) if unknown else ()
 
 
 def torch_version(session: Session) -> str | None:

@@ -74,6 +74,9 @@ class PythonView(Protocol):
     def looked_at(self, tid: int) -> Sequence[AtHand]:
         """What the code of the thread's innermost Python frames looks at, between two sleeps for example."""
 
+    def asked_to_sleep(self, tid: int) -> float | None:
+        """The seconds that the thread's innermost Python frame asked ``time.sleep`` for."""
+
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""
 

@@ -25,6 +25,8 @@ _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _MAX_POLL = 64
 _SHOWN = 4
 """Descriptors and processes that a sentence names."""
+_TIMER_ABSTIME = 1
+"""include/uapi/linux/time.h."""
 _FOREVER = (1 << 31) - 1
 
 
@@ -35,7 +37,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return None
     process = thread.process
     if call.name in _SLEEPS:
-        return _sleep(process, call)
+        return _sleep(thread, call)
     if call.name in ("wait4", "waitid"):
         return _child(process, call)
     if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
@@ -70,29 +72,34 @@ def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
     return Wait(resource, timed=futex.timed, evidence=(evidence,), external=external)
 
 
-def _sleep(process: ProcessSnapshot, call: Syscall) -> Wait:
-    pointer = call.arguments[0] if call.name == "nanosleep" else call.arguments[2]
-    seconds = _seconds(process, pointer)
-    if call.name == "clock_nanosleep" and call.arguments[1] & 1:  # TIMER_ABSTIME
-        now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
-        seconds = seconds - now if seconds is not None and now is not None else None
-        text = f"sleeps ({_span(max(seconds, 0))} s more)" if seconds is not None else "sleeps"
-    else:
-        text = f"sleeps ({seconds:g} s)" if seconds is not None else "sleeps"
-    return Wait(Resource(WaitKind.SLEEP, 0, text), timed=True, seconds=seconds)
+def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
+    process = thread.process
+    seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
+    if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:
+        return _sleeps(seconds)
+    now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
+    if seconds is not None and now is not None:
+        left = seconds - now
+        return _sleeps(left, f" ({_span(max(left, 0))} s more)")
+    return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python is not None else None)
+
+
+def _sleeps(seconds: float | None, left: str = "") -> Wait:
+    text = left or (f" ({_span(seconds)} s)" if seconds is not None else "")
+    return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, seconds=seconds)
 
 
 def _span(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
-def _seconds(process: ProcessSnapshot, pointer: int) -> float | None:
-    """A struct timespec, None for a null pointer or nonsense."""
+def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> float | None:
+    """The seconds of a struct timespec or, with ``parts`` 10**6, timeval; None for a null pointer or nonsense."""
     raw = process.memory.try_read(pointer, 16) if pointer else None
     if raw is None:
         return None
-    seconds, nanoseconds = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
-    return seconds + nanoseconds / 1e9 if seconds < 1 << 40 and nanoseconds < 10**9 else None
+    seconds, rest = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+    return seconds + rest / parts if seconds < 1 << 40 and rest < parts else None
 
 
 def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
@@ -152,12 +159,13 @@ def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
     if call.name == "poll":
         milliseconds = _signed32(call.arguments[2])
         timed = milliseconds >= 0
+        seconds: float | None = milliseconds / 1000
         limit = f" for at most {milliseconds} ms" if timed else ""
     else:
-        timed = call.arguments[2] != 0
+        timed, seconds = call.arguments[2] != 0, _timespec(process, call.arguments[2])
         limit = " with a timeout" if timed else ""
     if not fds and timed:
-        return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (poll without descriptors)"), timed=True)
+        return _sleeps(seconds)
     used = [fd for fd in fds[:_SHOWN] if fd >= 0]
     return _on_descriptors(process, call, used, limit, otherwise="no descriptor", timed=timed)
 
@@ -166,7 +174,7 @@ def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
     fds = sorted(set().union(*(_set_bits(process, pointer, call.arguments[0]) for pointer in call.arguments[1:4])))
     timed = call.arguments[4] != 0
     if not fds and timed:
-        return Wait(Resource(WaitKind.SLEEP, 0, "sleeps (select without descriptors)"), timed=True)
+        return _sleeps(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
     return _on_descriptors(process, call, fds, otherwise="descriptors that cannot be read", timed=timed)
 
 

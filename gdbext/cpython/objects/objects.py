@@ -153,6 +153,13 @@ class ObjectReader:
             value |= int(digit) << (_DIGIT_BITS * place)
         return sign * value
 
+    def number(self, address: int) -> float:
+        """An int or a float (PyFloatObject, Include/cpython/floatobject.h). Raises MemoryFault, BadData."""
+        if self.type_of(address).name != "float":
+            return self.integer(address)
+        raw = self.memory.read(address + self.layout.offset("PyFloatObject", "ob_fval"), 8)
+        return float(struct.unpack("<d", raw)[0])
+
     def _digits(self, address: int) -> tuple[int, int, int]:
         """Sign, number of digits and their address."""
         offset = self.layout.offset

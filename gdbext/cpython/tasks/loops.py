@@ -235,13 +235,7 @@ def _integer(runtime: PythonRuntime, address: int) -> int | None:
 
 
 def _number(runtime: PythonRuntime, address: int) -> float | None:
-    """An int or a float (PyFloatObject, Include/cpython/floatobject.h)."""
     try:
-        if address and runtime.objects.type_of(address).name == "float":
-            import struct
-
-            raw = runtime.memory.read(address + runtime.layout.offset("PyFloatObject", "ob_fval"), 8)
-            return float(struct.unpack("<d", raw)[0])
+        return runtime.objects.number(address) if address else None
     except GdbextError:
         return None
-    return _integer(runtime, address)

@@ -56,3 +56,39 @@ def test_children_at_the_other_end_of_a_pipe():
     assert wait.resource.name == "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
     assert wait.children == (STOPPED,)
     assert waits_in(0, 6, outside=Outside(other_ends={5: [STOPPED]})).children == ()
+
+
+class AskedToSleep:
+    """A Python whose innermost frame called time.sleep(60)."""
+
+    runtime = None
+
+    def gils(self):
+        return ()
+
+    def asked_to_sleep(self, _tid):
+        return 60.0
+
+
+def timeout(seconds, rest):
+    return Process({DATA: struct.pack("<QQ", seconds, rest)})
+
+
+@pytest.mark.parametrize(("call", "args", "rest", "seconds"), [
+    (23, (0, 0, 0, 0, DATA), 250_000, 3.25),
+    (270, (0, 0, 0, 0, DATA), 250_000_000, 3.25),
+    (271, (0, 0, DATA), 250_000_000, 3.25),
+    (7, (0, 0, 1500), 0, 1.5),
+    (230, (1, 0, DATA), 500_000_000, 3.5),
+])  # fmt: skip
+def test_how_long_a_sleep_lasts(call, args, rest, seconds):
+    wait = wait_of(timeout(3, rest).thread(1, [("libc.so.6", "call")], call=call, args=args))
+    assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)
+    assert wait.resource.name == f"sleeps ({seconds:g} s)"
+
+
+def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
+    """An absolute time, in a core."""
+    sleeping = timeout(99_999, 0).thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
+    assert wait_of(sleeping).seconds is None
+    assert wait_of(sleeping, python=AskedToSleep()).seconds == 60
