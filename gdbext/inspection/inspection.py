@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gdbext.model.sections.collectives_section import CollectivesSection
     from gdbext.model.threads.event_loop import EventLoop
     from gdbext.model.threads.thread_report import ThreadReport
+    from gdbext.torch.values.cxx_exception import CxxException
     from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
 _NAMED = 16
@@ -50,10 +51,16 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
     collectives = _collectives(session, process, states)
     threads = _report_threads(session, process, states, frames)
-    judgement = judge(observe(process, threads, session.target))
+    judgement = judge(observe(process, threads, session.target, lambda thread: _thrown(session, thread)))
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
     return Inspection(threads, judgement, collectives, _places(process) if placed else {})
+
+
+def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
+    from gdbext.inspection.threads.uncaught_exception import uncaught_exception
+
+    return uncaught_exception(session, snapshot)
 
 
 def inspect_settled(session: Session, placed: bool = False) -> tuple[Session, Inspection]:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Optional
 
 from gdbext.model.threads.thread_report import ThreadReport
 from gdbext.targets.base import MemoryMapping, Target
 from gdbext.verdict.crash import ABORTS, Crash, CrashKind, Stop, describe
 from gdbext.verdict.observations import Observations
 from gdbext.verdict.recursion import Recursion, detect
+from gdbext.waits.function_tag import FunctionTag
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.waits.torch import openmp
 
+if TYPE_CHECKING:
+    from gdbext.torch.values.cxx_exception import CxxException
+
 MemoryMaps = Callable[[], Sequence[MemoryMapping]]
+ThrownBy = Callable[[ThreadSnapshot], Optional["CxxException"]]
 
 _ABORTING = 16
 """Frames between a signal and the function that ended the program."""
 
 
-def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], target: Target) -> Observations:
-    """``threads`` are the reports of all of the process's snapshots."""
-    maps = target.maps
-    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, maps)) is not None}
+def observe(
+    process: ProcessSnapshot, threads: Sequence[ThreadReport], target: Target, thrown: ThrownBy = lambda _: None
+) -> Observations:
+    """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated."""
+    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.maps, thrown)) is not None}
     loops = {each.tid: loop for each in process.threads if (loop := _recursion(each, crashes)) is not None}
     return Observations(
         tuple(threads),
@@ -35,9 +42,11 @@ def observe(process: ProcessSnapshot, threads: Sequence[ThreadReport], target: T
     )
 
 
-def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps) -> Crash | None:
+def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Crash | None:
     """How the thread crashed, None where it did not."""
     stop = _stop(snapshot)
+    if stop is not None and stop.aborted_by is FunctionTag.TERMINATE:
+        stop = stop._replace(thrown=thrown(snapshot))
     return describe(snapshot.tid, stop, maps()) if stop is not None and stop.is_fatal else None
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from gdbext.model.record import Record
 from gdbext.targets.base import MemoryMapping, Signal
 from gdbext.waits.function_tag import FunctionTag
+
+if TYPE_CHECKING:
+    from gdbext.torch.values.cxx_exception import CxxException
 
 FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGQUIT", "SIGXCPU", "SIGXFSZ"})
 """Signals whose default action is a core dump (signal(7)), without those that debuggers use (SIGTRAP)."""
@@ -32,6 +36,9 @@ STACK_SLACK = 0x11000
 SI_KERNEL = 128
 """si_code (asm-generic/siginfo.h): a non-canonical address faults with general protection, of which the kernel knows
 no address."""
+
+
+_MESSAGE_LIMIT = 300
 
 
 class CrashKind(Enum):
@@ -71,6 +78,8 @@ class Stop(Record):
     """It has just run a breakpoint instruction that stands in memory: the program's own, and no debugger's."""
     aborted_by: FunctionTag | None = None
     """The function on its stack that ended the program, one of ABORTS."""
+    thrown: CxxException | None = None
+    """What it threw when std::terminate ended the program, None where that is not known."""
 
     @property
     def is_fatal(self) -> bool:
@@ -84,10 +93,18 @@ def describe(tid: int, stop: Stop, maps: Sequence[MemoryMapping]) -> Crash:
     """The crash of one thread. ``maps`` may lack anonymous regions; then less is said."""
     signal, address = stop.signal, _fault_address(stop.signal)
     if stop.aborted_by is not None and signal.name == "SIGABRT":
-        return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {ABORTS[stop.aborted_by]}")
+        return Crash(tid, signal.name, None, CrashKind.ABORT, f"{signal.name}: {_abort(stop.aborted_by, stop.thrown)}")
     kind, what = _classify(stop, address, maps)
     at = f" at {address:#x}" if address is not None else ""
     return Crash(tid, signal.name, address, kind, f"{signal.name}{at}: {what}")
+
+
+def _abort(aborted_by: FunctionTag, thrown: CxxException | None) -> str:
+    if thrown is None or aborted_by is not FunctionTag.TERMINATE:
+        return ABORTS[aborted_by]
+    said = next((line for line in map(str.strip, thrown.message.splitlines()) if line), "")
+    said = f": {said[:_MESSAGE_LIMIT]}" if said else ""
+    return f"std::terminate was called, because nobody caught the exception {thrown.type}{said}"
 
 
 def _fault_address(signal: Signal) -> int | None:
@@ -110,10 +127,19 @@ def _classify(stop: Stop, address: int | None, maps: Sequence[MemoryMapping]) ->
     if signal.name == "SIGFPE":
         return CrashKind.OTHER, "an integer division by zero or overflow"
     if signal.name == "SIGBUS":
-        return CrashKind.BUS, "memory behind a file that has become shorter, or /dev/shm is full"
+        return CrashKind.BUS, _beyond_the_file(_mapping_at(address, maps) if address is not None else None)
     if signal.name != "SIGSEGV":
         return CrashKind.OTHER, "a signal that ends the process"
     return _segv(stop, address, maps)
+
+
+def _beyond_the_file(mapping: MemoryMapping | None) -> str:
+    """A page of a mapping that the file does not have (any more), or that no memory was left for."""
+    if mapping is None or not mapping.path.startswith("/"):
+        return "memory behind a file that has become shorter, or /dev/shm is full"
+    if mapping.path.startswith("/dev/shm/"):
+        return f"memory of {mapping.path}: /dev/shm is full, or the file has become shorter"
+    return f"memory of the file {mapping.path}, which has become shorter"
 
 
 def _segv(stop: Stop, address: int | None, maps: Sequence[MemoryMapping]) -> tuple[CrashKind, str]:

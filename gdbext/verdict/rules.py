@@ -22,7 +22,8 @@ def _crashes(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
             continue
         thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
         step = thread.innermost or (master.innermost if master is not None else None)
-        yield Finding(FindingKind.CRASH, sentences.crash(thread, crash, master), (tid,), step=step)
+        involved = (tid,) if master is None else (tid, master.tid)
+        yield Finding(FindingKind.CRASH, sentences.crash(thread, crash, master), involved, step=step)
 
 
 def _recursions(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:

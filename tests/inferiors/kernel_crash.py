@@ -1,4 +1,5 @@
-"""kernel-crash: SIGSEGV inside a custom C++ kernel. Argument: the address that it writes to (default 0x10)."""
+"""kernel-crash: SIGSEGV inside a custom C++ kernel. Argument: the address that it writes to (default 0x10), or
+"throw": the kernel starts a thread that throws a c10::Error, which nobody catches there."""
 
 from __future__ import annotations
 
@@ -8,13 +9,19 @@ import native_library
 import torch
 import truth
 
-address = int(sys.argv[1], 0) if len(sys.argv) > 1 else 0x10
+MESSAGE = "expected a batch of 32, but the worker got 31"
+
+how = sys.argv[1] if len(sys.argv) > 1 else "0x10"
 native_library.load_operators("operators")
-operator = torch.ops.gdbext_test.crash.default
 x = torch.ones(2)
 truth.thread("main", waits=None)
+if how == "throw":
+    truth.note(verdict="crash", signal="SIGABRT", names=["c10::Error", MESSAGE])
+    truth.ends("SIGABRT")
+    truth.ready()
+    torch.ops.gdbext_test.crash_in_thread(x, MESSAGE)
 truth.note(verdict="crash", op="gdbext_test::crash", key="CPU", stage="in-kernel")
-truth.note(signal="SIGSEGV", fault_address=truth.hexadecimal(address))
+truth.note(signal="SIGSEGV", fault_address=truth.hexadecimal(int(how, 0)))
 truth.ends("SIGSEGV")
 truth.ready()
-operator(x, address)
+torch.ops.gdbext_test.crash.default(x, int(how, 0))

@@ -48,6 +48,7 @@ SCENARIOS = [
     Scenario("nested-normal"),
     Scenario("functorch"),
     Scenario("kernel-crash", only="core"),
+    Scenario("kernel-crash", ("throw",), only="core"),
     Scenario("missing-kernel", verdict="blocked"),
     Scenario("gloo-mismatch"),
     Scenario("dataloader"),

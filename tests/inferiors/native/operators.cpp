@@ -7,6 +7,9 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <string>
+#include <thread>
+
 namespace {
 
 using at::Tensor;
@@ -74,6 +77,12 @@ Tensor lock_then_gil(const Tensor& x, int64_t mutex, int64_t mine, int64_t their
 
 Tensor crash(const Tensor& x, int64_t address) {
   *reinterpret_cast<volatile int*>(address) = 1;
+  return x;
+}
+
+// A thread of the kernel's own, in which nobody catches what it throws.
+Tensor crash_in_thread(const Tensor& x, c10::string_view message) {
+  std::thread([text = std::string(message.data(), message.size())] { TORCH_CHECK(false, text); }).join();
   return x;
 }
 
@@ -175,6 +184,7 @@ TORCH_LIBRARY(gdbext_test, m) {
   m.def("lock_then_gil(Tensor x, int mutex, int mine, int theirs) -> Tensor");
   m.def("guarded(Tensor x) -> Tensor");
   m.def("crash(Tensor x, int address) -> Tensor");
+  m.def("crash_in_thread(Tensor x, str message) -> Tensor");
   m.def("never_shrinks(Tensor x) -> Tensor");
   m.def("ping(Tensor x) -> Tensor");
   m.def("pong(Tensor x) -> Tensor");
@@ -196,6 +206,7 @@ TORCH_LIBRARY_IMPL(gdbext_test, CPU, m) {
   m.impl("lock_then_gil", &lock_then_gil);
   m.impl("guarded", &call_through_static_handle);
   m.impl("crash", &crash);
+  m.impl("crash_in_thread", &crash_in_thread);
   m.impl("never_shrinks", torch::CppFunction::makeFromBoxedFunction<&same_keyset_again>());
   m.impl("ping", &ping);
   m.impl("pong", &pong);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.targets.base import MemoryMapping, Signal
+from gdbext.torch.values.cxx_exception import CxxException
 from gdbext.verdict.crash import CrashKind, Stop, describe
 from gdbext.waits.function_tag import FunctionTag
 
@@ -81,3 +82,19 @@ def test_a_trap_of_the_program_is_no_breakpoint_of_a_debugger():
 @pytest.mark.parametrize(("name", "fatal"), [("SIGSEGV", True), ("SIGABRT", True), ("SIGSTOP", False)])
 def test_fatal_signals(name, fatal):
     assert stop(Signal(0, name, 0, None)).is_fatal == fatal
+
+
+def test_what_nobody_caught():
+    thrown = CxxException("c10::Error", "\nexpected 32, got 31\nframe #0: …")
+    crash = describe(1, stop(Signal(6, "SIGABRT", -6, None), aborted_by=FunctionTag.TERMINATE, thrown=thrown), MAPS)
+    assert crash.sentence.endswith("because nobody caught the exception c10::Error: expected 32, got 31")
+
+
+@pytest.mark.parametrize(("path", "expected"), [
+    ("/data/weights.bin", "memory of the file /data/weights.bin, which has become shorter"),
+    ("/dev/shm/torch_12_34", "memory of /dev/shm/torch_12_34: /dev/shm is full, or the file has become shorter"),
+    ("", "memory behind a file that has become shorter, or /dev/shm is full"),
+])  # fmt: skip
+def test_a_page_that_its_file_lacks(path, expected):
+    maps = (MemoryMapping(0x800000, 0x900000, 0, path, "rw-s"),)
+    assert expected in describe(1, stop(Signal(7, "SIGBUS", 2, 0x880000)), maps).sentence
