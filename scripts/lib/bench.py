@@ -1,4 +1,4 @@
-"""Times dispatch-bt and its alternatives on the same processes in one run; started by scripts/bench.
+"""Times dispatch-bt and its alternatives on the same processes in one run, and a whole job; started by scripts/bench.
 
 Whole processes are timed, from start to exit, rounds interleaved so that a noisy neighbour hits everybody. A tool that
 fails or gives no stack has no time.
@@ -27,6 +27,8 @@ import harness  # noqa: E402
 
 TIME_LIMIT = 300.0
 """Seconds after which a tool counts as failed."""
+ENVIRONMENT = {"GDBEXT_ROOM": "-" * 100}
+"""What tests/inferiors/job.py wants."""
 
 
 @dataclass
@@ -232,6 +234,19 @@ def overflow(inferior: harness.Inferior, cache: Path) -> Scene:
     return Scene("stack overflow, core", tools, [Goal("seconds", "gdbext (gdb)", seconds=10.0)])
 
 
+def ranks(inferior: harness.Inferior, cache: Path) -> Scene:
+    pid = str(inferior.truth["pids"]["eight"][0])
+    warm = {"XDG_CACHE_HOME": str(cache / "warm")}
+    one = [str(harness.DISPATCH), "--debugger", "none", "-p", pid, "--json", "dispatch-diagnose"]
+    tools = [
+        Tool("gdbext (gdb)", [each if each != "none" else "gdb" for each in one], mentions("waiting-external"), warm),
+        Tool("gdbext (none)", one, mentions("waiting-external"), warm),
+        Tool("gdbext, all ranks", [str(harness.DISPATCH), "ranks", "-p", pid, "--json"], mentions("late-rank"), warm),
+    ]
+    goals = [Goal("at most three times as long as one rank", "gdbext, all ranks", "gdbext (none)", factor=3.0)]
+    return Scene("8 ranks over gloo, live", tools, goals)
+
+
 SCENES: dict[str, tuple[Callable[[harness.Inferior, Path], Scene], Sequence[str]]] = {
     "live": (live, ["meta-mm"]),
     "core": (core, ["meta-mm"]),
@@ -239,6 +254,7 @@ SCENES: dict[str, tuple[Callable[[harness.Inferior, Path], Scene], Sequence[str]
     "deep": (deep, ["deep-native", "25000"]),
     "redispatch": (deep, ["boxed-recursion", "fallback", "25000"]),
     "overflow": (overflow, ["boxed-recursion", "fallback", "0"]),
+    "ranks": (ranks, ["job", "eight"]),
 }
 
 
@@ -247,7 +263,7 @@ def run_scene(name: str, runs: int) -> Scene:
     make, start = SCENES[name]
     cache = Path(tempfile.mkdtemp(prefix="gdbext-bench-"))
     try:
-        with harness.started(*start) as inferior:
+        with harness.started(*start, env=ENVIRONMENT) as inferior:
             scene = make(inferior, cache)
             for number in range(runs + 1):
                 for tool in scene.tools:
@@ -337,7 +353,8 @@ def as_json(scenes: Sequence[Scene]) -> dict[str, object]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Times dispatch-bt against gdb, py-spy and pystack on the same hung processes and cores.",
+        description="Times dispatch-bt against gdb, py-spy and pystack on the same hung processes and cores, and "
+        "a whole job against one of its ranks.",
         epilog="ratio: the tool's median over ours through gdb. peak MB: resident memory of the largest process.",
     )
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=f"any of: {', '.join(SCENES)} (default: all)")

@@ -1,4 +1,4 @@
-"""job SCENARIO…: whole jobs that hang, each of two to four ranks over gloo on the loopback.
+"""job SCENARIO…: whole jobs that hang, each of two to eight ranks over gloo on the loopback.
 
 One process imports torch and forks all ranks of all scenarios, as a launcher does. Each rank that hangs by itself first
 writes down what PyTorch's own flight recorder has of it (SCENARIO.RANK.json in the current folder), from a thread of
@@ -67,6 +67,11 @@ def hang():
 def late_sleep(rank):
     three_steps()
     hang() if rank == 1 else join()
+
+
+def eight(rank):
+    """A node's worth of ranks."""
+    late_sleep(rank)
 
 
 def late_lock(rank):
@@ -309,8 +314,8 @@ def store_wait(_rank):
     """Rank 2 does not come to the rendezvous: see ``_rank``."""
 
 
-SIZES = {late_sleep: 4, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3, other_order: 2,
-         other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2, pipeline: 3,
+SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3,
+         other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2, pipeline: 3,
          store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3, objects: 3,
          splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
