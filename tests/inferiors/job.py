@@ -310,14 +310,21 @@ def uneven(rank):
     dist.barrier()
 
 
+def moving(rank):
+    """A job that runs: now and then its second rank comes a little later than the first."""
+    while True:
+        time.sleep(0.01 if rank == 1 else 0)
+        dist.all_reduce(torch.ones(4))
+
+
 def store_wait(_rank):
     """Rank 2 does not come to the rendezvous: see ``_rank``."""
 
 
 SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3,
-         other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2, pipeline: 3,
-         store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3, objects: 3,
-         splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3}  # fmt: skip
+         other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
+         pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
+         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 
@@ -334,7 +341,7 @@ def _rank(name, rank, port):
     os.environ.update(own)
     if scenario is store_wait and rank == 2:
         hang()
-    if scenario is not store_wait:
+    if scenario not in (store_wait, moving):
         threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
     dist.init_process_group("gloo", timeout=datetime.timedelta(days=30))
     _ready.set()
@@ -396,7 +403,7 @@ def main():
     truth.thread("main", waits=None)
     truth.note(pid=os.getpid(), pids=pids)
     for name, ranks in pids.items():
-        expected = range(len(ranks)) if SCENARIOS[name] is not store_wait else ()
+        expected = range(len(ranks)) if SCENARIOS[name] not in (store_wait, moving) else ()
         while not all(os.path.exists(f"{name}.{rank}.json") for rank in expected):
             time.sleep(0.05)
     time.sleep(0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from gdbext.render.json.report_parser import ReportParser
 from gdbext.targets.live.proc_checks import thread_state
 
 if TYPE_CHECKING:
+    from gdbext.cli.ranks.motion import Motion
     from gdbext.targets.base import Target
 
 _LARGEST_REPORT = 64 << 20
@@ -30,20 +31,39 @@ _LARGEST_REPORT = 64 << 20
 
 def local_rows(options: argparse.Namespace) -> Rows:
     """The rows of what is looked at on this machine. Raises UsageError, TargetError."""
-    results = collect(_looks(options), options.jobs, options.timeout)
-    return rows(*_parted(_row(result.name, result.output, result.problem) for result in results))
-
-
-def _looks(options: argparse.Namespace) -> list[Look]:
     if options.cores:
-        return [_core(path, options.sysroot) for path in _files(options.cores, _is_core)]
-    if options.recordings:
-        return [_recording(path) for path in _files(options.recordings, lambda path: path.suffix == ".rec")]
-    pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
+        looks = [_core(path, options.sysroot) for path in _files(options.cores, _is_core)]
+    elif options.recordings:
+        looks = [_recording(path) for path in _files(options.recordings, lambda path: path.suffix == ".rec")]
+    else:
+        return _live_rows(options)
+    return rows(*_parted(_found(looks, options)))
+
+
+def _live_rows(options: argparse.Namespace) -> Rows:
+    """Those of running processes; which of them run on meanwhile is known."""
+    from gdbext.cli.ranks.motion import Motion, settled
     from gdbext.layouts.measure.ahead import measure_for_process
 
+    pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
     measure_for_process(pids[0], 2)
-    return [_process(pid) for pid in pids]
+    motion = Motion()
+    reports, unreached = _parted(_found([_process(pid) for pid in pids], options, motion))
+    moved = {report.pid: report for report in motion.moved(reports)}
+    for later in _found([_process(pid) for pid in moved], options):
+        if isinstance(later, RankReport):
+            moved[later.pid] = settled(moved[later.pid], later)
+    return rows([moved.get(report.pid, report) for report in reports], unreached)
+
+
+def _found(
+    looks: Sequence[Look], options: argparse.Namespace, motion: Motion | None = None
+) -> Iterator[RankReport | Unreached]:
+    for result in collect(looks, options.jobs, options.timeout):
+        found = _row(result.name, result.output, result.problem)
+        if motion is not None and isinstance(found, RankReport):
+            motion.note(found)
+        yield found
 
 
 def _process(pid: int) -> Look:

@@ -68,6 +68,13 @@ def test_a_look_that_takes_too_long_costs_one_rank(job: Inferior) -> None:
     assert ranks("-p", pids[0])["ranks"] == "0-1"
 
 
+def test_nobody_is_late_in_a_job_that_runs() -> None:
+    """One rank after the other is looked at, and each look shows a later operation."""
+    with harness.started("job", "moving", env={"GDBEXT_ROOM": "-" * 100}) as running:
+        verdicts = [ranks("-p", running.truth["pids"]["moving"][0])["verdict"] for _ in range(3)]
+    assert {verdict["kind"] for verdict in verdicts} <= {"all-busy", "all-idle"}, verdicts
+
+
 def test_a_process_that_is_no_rank() -> None:
     document = ranks("-p", os.getpid())
     assert document["unreached"] or document["reports"]

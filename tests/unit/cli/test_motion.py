@@ -1,0 +1,68 @@
+"""Whether ranks ran on while others were looked at."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from gdbext.cli.ranks.motion import Motion, settled
+from gdbext.jobs.judge import judge
+from gdbext.jobs.merge import rows
+from gdbext.model.job.rank_report import GroupState, Issued, RankReport
+from gdbext.model.threads.collective_wait import CollectiveWait
+
+
+def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
+    wait = CollectiveWait("all_reduce", enqueued, "default_pg", enqueued, enqueued - 1) if waits else None
+    issued = Issued(enqueued, "all_reduce", is_pending=waits)
+    group = GroupState("0", "default_pg", 2, "0-1", enqueued, enqueued - waits, (issued,))
+    kind = "waiting-external" if waits else "idle"
+    return RankReport(rank, "node1", pid or 100 + rank, "job", 2, "2.13.0", kind, "", wait=wait, groups=(group,))
+
+
+def test_a_rank_that_waits_where_it_waited_hangs() -> None:
+    waiting = report(0, 18, True)
+    assert settled(waiting, waiting) == waiting
+    assert judge(rows([waiting, report(1, 17, False)])).verdict.kind == "late-rank"
+
+
+def test_a_rank_that_waits_elsewhere_by_now_runs() -> None:
+    running = settled(report(0, 18, True), report(0, 25, True))
+    found = judge(rows([running, report(1, 17, False)]))
+    assert (found.verdict.kind, found.collectives) == ("all-busy", ())
+
+
+def test_who_has_run_since() -> None:
+    """A process whose main thread sleeps has not; ours has. One that waits for nobody is not asked."""
+    said, says = os.pipe()
+    asleep = os.fork()
+    if asleep == 0:
+        os.close(says)
+        os.read(said, 1)
+        os._exit(0)
+    while Path(f"/proc/{asleep}/stat").read_text().rpartition(") ")[2][0] != "S":
+        threading.Event().wait(0.001)
+    waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
+    moving = report(2, 18, True, os.getpid())
+    motion = Motion()
+    for each in (waiting, idle):
+        motion.note(each)
+    assert motion.moved([waiting, idle]) == []
+    motion.note(moving)
+    threading.Event().wait(0.001)
+    assert motion.moved([waiting, moving]) == [moving]
+    os.close(says)
+    os.close(said)
+    os.waitpid(asleep, 0)
+
+
+def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    ended = report(0, 18, True, pid)
+    motion = Motion()
+    motion.note(ended)
+    os.waitpid(pid, 0)
+    assert motion.moved([ended]) == [ended]
