@@ -11,16 +11,16 @@ enough.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from gdbext.arch import registry
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.targets.base import MemoryMapping, Target, Thread
 from gdbext.targets.live import proc_checks
+from gdbext.targets.live.hurry import hurry
 from gdbext.targets.live.local_process import LocalProcess
 from gdbext.targets.live.prepared_memory import Piece, PreparedMemory
 from gdbext.targets.live.proc_reads import read_memory
@@ -39,7 +39,6 @@ _LOGGED_READ = 1 << 17
 """Larger reads are whole tables, which a second look reads again by itself."""
 _WANTED_PAGES = 4096
 """Pages besides the stacks that a later stop copies, at most."""
-_HIGHEST_PRIORITY = -20
 _SETTLING_SECONDS = 0.001
 """What it takes a thread to go back to sleep in the system call that the stop interrupted; on a busy machine longer, so
 that each further stop is given four times as long."""
@@ -54,7 +53,6 @@ class BriefStop(LocalProcess):
     ``stop`` stops it and gives the stopped target; ``let_go`` lets that go on. A process that is about to die of a
     signal is held until close(): it would be gone. Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
     """
-
 
     def __init__(self, pid: int, debugger: str, stop: Callable[[], Target], let_go: Callable[[Target], None]) -> None:
         self.pid = pid
@@ -287,24 +285,6 @@ class BriefStop(LocalProcess):
             if mapping is not None:
                 start = max((pointer - _RED_ZONE) & -linux.PAGE_SIZE, mapping.start)
                 yield start, min(mapping.end, start + most)
-
-
-@contextmanager
-def hurry() -> Iterator[None]:
-    """Let nothing come between while a process stands still for us: no garbage collection and, where we may, no other
-    process of this machine."""
-    collects = gc.isenabled()
-    gc.disable()
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    try:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_PRIORITY)
-        yield
-    finally:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, nice)
-        if collects:
-            gc.enable()
 
 
 def brief_stop(pid: int) -> BriefStop:

@@ -120,11 +120,13 @@ class ProcTarget(LocalProcess):
         return self._threads.get(self.pid) or next(iter(self.threads()), None)
 
     def close(self) -> None:
-        """Let every thread go on with the signal that was held back from it; idempotent."""
+        """Let every thread go on with the signal that was held back from it; idempotent.
+
+        Who was stopped first goes on first, so that all stand still equally long.
+        """
         atexit.unregister(self.close)
-        while self._threads:
-            _, thread = self._threads.popitem()
-            _let_go(thread)
+        for tid in list(self._threads):
+            _let_go(self._threads.pop(tid))
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
