@@ -22,9 +22,14 @@ def place() -> tuple[int, int, int, bool]:
 
 def test_all_is_put_back_after_an_error() -> None:
     before = place()
-    with pytest.raises(KeyError), hurry():
-        assert not gc.isenabled()
-        raise KeyError
+
+    def fail() -> None:
+        with hurry():
+            assert not gc.isenabled()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert place() == before
 
 
