@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.commands import registry
@@ -11,6 +12,7 @@ from gdbext.debuggers.debugger_host import DebuggerHost
 if TYPE_CHECKING:
     from gdbext.debuggers.base import Debugger
     from gdbext.debuggers.sessions import SessionCache
+    from gdbext.debuggers.summary_source import SummarySource
     from gdbext.inspection.session import Session
 
 
@@ -33,6 +35,13 @@ class Shell:
         else:
             candidates = registry.parser_of(entry).option_names()
         return [name for name in sorted(candidates) if name.startswith(current)]
+
+    @cached_property
+    def summaries(self) -> SummarySource:
+        """For values that the debugger shows."""
+        from gdbext.debuggers.summary_source import SummarySource
+
+        return SummarySource(self._current)
 
     def close(self) -> None:
         """Stop listening to the debugger, and add nothing to its stacks. Breakpoints stay: they are the user's."""

@@ -1,4 +1,4 @@
-"""The commands inside gdb: one gdb.Command per entry of the registry."""
+"""What ``source gdbext/init.py`` brings into gdb: a gdb.Command per entry of the registry, and printers of values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import gdb
 
 from gdbext.commands import registry
 from gdbext.debuggers.gdb.debugger import debugger
+from gdbext.debuggers.gdb.printers import PrinterRegistration
 from gdbext.debuggers.shell import Shell
 
 
@@ -55,11 +56,13 @@ class GdbCommands:
         self._shell = Shell(debugger())
         for entry in registry.TABLE:
             DispatchCommand(entry, self._shell, f"{entry.summary}\nSee: {entry.name} --help")
+        self._printers = PrinterRegistration(self._shell.summaries)
         if hasattr(gdb.events, "before_prompt"):
             gdb.events.before_prompt.connect(self._complete_help)
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
+        self._printers.remove()
         self._shell.close()
         self._forget_prompt()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gdbext.model.dispatch.launch import Find, Launch, LaunchTensor
 from gdbext.render.text.style import escape
-from gdbext.render.text.views.tensor_view import statistics_text, value_text
+from gdbext.render.text.views.tensor_view import statistics_text
+from gdbext.torch.values.number_text import number_text
 
 _WIDTH = 44
 
@@ -40,6 +41,6 @@ def _row(launch: Launch) -> str:
     found = [tensor.statistics for value in launch.results for tensor in value.tensors if tensor.statistics is not None]
     lows = [each.minimum for each in found if each.minimum is not None]
     highs = [each.maximum for each in found if each.maximum is not None]
-    low = value_text(min(lows)) if lows else "-"
-    high = value_text(max(highs)) if highs else "-"
+    low = number_text(min(lows)) if lows else "-"
+    high = number_text(max(highs)) if highs else "-"
     return f"{escape(launch.qualified):<{_WIDTH}}{low:>12}{high:>12}{sum(each.nan for each in found):>8}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from gdbext.model.dispatch.launch import Launch, LaunchTensor
 from gdbext.render.text.style import escape
-from gdbext.render.text.views.tensor_view import value_text
+from gdbext.torch.values.number_text import number_text
 
 
 def launch_lines(launch: Launch) -> Iterator[str]:
@@ -32,7 +32,7 @@ def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
         yield "no elements to read"
         return
     for name, value in (("Mean", found.mean), ("Min", found.minimum), ("Max", found.maximum), ("Std", found.std)):
-        yield f"{name}: {'unknown' if value is None else value_text(value)}"
+        yield f"{name}: {'unknown' if value is None else number_text(value)}"
     if found.nan or found.inf:
         yield f"NaN: {found.nan}, Inf: {found.inf}"
 

@@ -80,8 +80,10 @@ class TensorFields:
     def storage(self, address: int) -> StorageReport | None:
         """The tensor's storage; None without one. Raises BadData for one that cannot be."""
         storage = self._memory.u64(address + self._at(_IMPL, "storage_"))
-        if not storage:
-            return None
+        return self.storage_at(storage) if storage else None
+
+    def storage_at(self, storage: int) -> StorageReport:
+        """The StorageImpl there. Raises BadData for one that cannot be."""
         shape = self._layout.struct("c10::StorageImpl")
         base = storage + shape.offset("data_ptr_")
         data = self._memory.u64(base + self._at("c10::DataPtr", "ptr_"))

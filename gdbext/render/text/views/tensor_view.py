@@ -11,6 +11,7 @@ from gdbext.model.statistics import Histogram, Statistics
 from gdbext.model.tensor_parts import Part
 from gdbext.render.text.style import Style, escape
 from gdbext.torch.values.dtype import short_name
+from gdbext.torch.values.number_text import number_text
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _INDENT = "  "
@@ -82,7 +83,7 @@ def _autograd(tensor: TensorSection) -> Iterator[str]:
 
 
 def _few(numbers: Any) -> str:
-    texts = [value_text(number) for number in numbers[:6]]
+    texts = [number_text(number) for number in numbers[:6]]
     return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}{', …' if len(numbers) > 6 else ''}]"
 
 
@@ -97,7 +98,7 @@ def statistics_text(found: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
     numbers = [("min", found.minimum), ("max", found.maximum), ("mean", found.mean), ("std", found.std)]
     counts = [("NaN", found.nan), ("Inf", found.inf), ("zeros", found.zeros)]
-    parts = [f"{name} {value_text(value)}" for name, value in numbers if value is not None]
+    parts = [f"{name} {number_text(value)}" for name, value in numbers if value is not None]
     parts += [f"{count} {name}" for name, count in counts if count]
     return ", ".join(parts) + (" (sampled)" if found.sampled else "")
 
@@ -108,7 +109,7 @@ def _statistics(found: Statistics, histogram: Histogram | None, style: Style) ->
         if where is not None:
             yield style(f"{_INDENT}{'first ' + name:<14}at {list(where)}", "red")
     if histogram is not None and histogram.total:
-        low, high = value_text(histogram.low), value_text(histogram.high)
+        low, high = number_text(histogram.low), number_text(histogram.high)
         sampled = f"  ({histogram.total} elements sampled)" if histogram.sampled else ""
         yield f"{_INDENT}{'histogram':<14}{low} {bars(histogram.counts)} {high}{sampled}"
 
@@ -119,21 +120,12 @@ def bars(counts: tuple[int, ...]) -> str:
     return "".join(_BARS[-(-count * 8 // most)] for count in counts)
 
 
-def value_text(value: Any) -> str:
-    """A number with six significant digits, as PyTorch prints tensors; integers whole."""
-    if isinstance(value, (bool, int)):
-        return str(value)
-    if isinstance(value, complex):
-        return f"{value.real:.6g}{value.imag:+.6g}j"
-    return f"{value:.6g}"
-
-
 def value_lines(values: Any) -> list[str]:
     """The values as nested lists, a line for each innermost one."""
     if not isinstance(values, list):
-        return [value_text(values)]
+        return [number_text(values)]
     if not values or not isinstance(values[0], list):
-        return ["[" + ", ".join(value_text(each) for each in values) + "]"]
+        return ["[" + ", ".join(number_text(each) for each in values) + "]"]
     inner = [value_lines(each) for each in values]
     lines = [line for block in inner for line in block]
     if len(lines) == 1:

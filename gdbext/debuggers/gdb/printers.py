@@ -1,0 +1,177 @@
+"""gdb's pretty-printers for C++ types of PyTorch, for code that has debug information.
+
+They are registered with each object file that has any: a release wheel has none, the user's own extension may. Only
+names, sizes and addresses of values come from gdb; what is in them is read by inspection/types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import gdb
+
+from gdbext.inspection.types.cpp_object import CppObject
+from gdbext.inspection.types.type_names import SUMMARIZED_TYPES, summarized_type
+
+if TYPE_CHECKING:
+    from gdbext.debuggers.summary_source import SummarySource
+    from gdbext.inspection.types.type_summary import Child, TypeSummary
+
+NAME = "gdbext"
+_REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
+_WORD = (1 << 64) - 1
+
+
+class TypePrinter:
+    """One type's printer as ``info pretty-printer`` lists it and ``disable pretty-printer`` turns it off."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.enabled = True
+
+
+class ObjectPrinter:
+    """Shows one value. gdb calls the methods."""
+
+    def __init__(self, summary: TypeSummary, element: gdb.Type | None) -> None:
+        self._summary = summary
+        self._element = element
+
+    def to_string(self) -> str:
+        """The summary."""
+        return self._summary.text
+
+    def display_hint(self) -> str | None:
+        """How gdb writes the children."""
+        return self._summary.shape or None
+
+    def children(self) -> Iterator[tuple[str, gdb.Value | str]]:
+        """The parts: values where gdb knows their type, else text."""
+        for child in self._summary.children:
+            yield child.name, self._value(child)
+
+    def _value(self, child: Child) -> gdb.Value | str:
+        if not child.type or not child.address:
+            return child.text
+        try:
+            kind = self._type(child.type)
+            return gdb.Value(child.address).cast(kind.pointer()).dereference() if _is_complete(kind) else child.text
+        except gdb.error:
+            return child.text
+
+    def _type(self, name: str) -> gdb.Type:
+        if self._element is not None and str(self._element.strip_typedefs()) == name:
+            return self._element
+        return gdb.lookup_type(name)
+
+
+class TypePrinters:
+    """Finds the printer of a value; the object that gdb keeps for each object file."""
+
+    def __init__(self, source: SummarySource) -> None:
+        self.name = NAME
+        self.enabled = True
+        self.subprinters = [TypePrinter(each.name) for each in SUMMARIZED_TYPES]
+        self._of_name = {each.name: each for each in self.subprinters}
+        self._source = source
+
+    def __call__(self, value: gdb.Value) -> ObjectPrinter | None:
+        """Called by gdb for every value that it shows: None lets it show the value itself."""
+        kind = value.type
+        if kind.code in _REFERENCES:
+            kind = kind.target()
+        name = kind.strip_typedefs().name
+        known = summarized_type(name) if name else None
+        if known is None or not self._of_name[known.name].enabled:
+            return None
+        with suppress(gdb.error):  # optimised out, or in memory that cannot be read
+            return self._printer(value.referenced_value() if value.type.code in _REFERENCES else value)
+        return None
+
+    def _printer(self, value: gdb.Value) -> ObjectPrinter | None:
+        if value.is_optimized_out:
+            return None
+        kind = value.type.unqualified().strip_typedefs()
+        element, address = _element(kind), value.address
+        found = CppObject(
+            kind.name,
+            int(address) & _WORD if address is not None else 0,
+            _bytes(value) if address is None else b"",
+            str(element.strip_typedefs()) if element is not None else "",
+            int(element.sizeof) if element is not None else 0,
+        )
+        summary = self._source.of(found)
+        return ObjectPrinter(summary, element) if summary is not None else None
+
+
+def _is_complete(kind: gdb.Type) -> bool:
+    """False for a class that is only declared, as g++ has those whose first virtual function is in a library."""
+    plain = kind.strip_typedefs()
+    return plain.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION) or bool(plain.fields())
+
+
+def _element(kind: gdb.Type) -> gdb.Type | None:
+    """The first template argument, where it is a type."""
+    if "<" not in kind.name:
+        return None
+    with suppress(gdb.error, RuntimeError):
+        found = kind.template_argument(0)
+        return found.unqualified() if isinstance(found, gdb.Type) else None
+    return None
+
+
+def _bytes(value: gdb.Value) -> bytes:
+    """The bytes of a value in registers, put together from its members."""
+    kind = value.type.strip_typedefs()
+    raw = bytearray(int(kind.sizeof))
+    _fill(value, kind, raw, 0)
+    return bytes(raw)
+
+
+def _fill(value: gdb.Value, kind: gdb.Type, raw: bytearray, at: int) -> None:
+    if kind.code not in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
+        size = int(kind.sizeof)
+        raw[at : at + size] = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
+        return
+    for field in kind.fields():
+        if hasattr(field, "bitpos") and not field.bitsize:
+            member = value[field]
+            _fill(member, member.type.strip_typedefs(), raw, at + field.bitpos // 8)
+
+
+class PrinterRegistration:
+    """Gives the printers to the object files that have debug information, now and when one is loaded."""
+
+    def __init__(self, source: SummarySource) -> None:
+        self._printers = TypePrinters(source)
+        for file in gdb.objfiles():
+            self._register(file)
+        gdb.events.new_objfile.connect(self._loaded)
+
+    def remove(self) -> None:
+        """Take them back."""
+        with suppress(ValueError):
+            gdb.events.new_objfile.disconnect(self._loaded)
+        for file in gdb.objfiles():
+            file.pretty_printers = [each for each in file.pretty_printers if each is not self._printers]
+
+    def _loaded(self, event: gdb.NewObjFileEvent) -> None:
+        self._register(event.new_objfile)
+
+    def _register(self, file: gdb.Objfile) -> None:
+        if _has_debug_information(file.filename or ""):
+            file.pretty_printers.insert(0, self._printers)
+
+
+def _has_debug_information(path: str) -> bool:
+    """Also assumed of a file that is not on this machine."""
+    from gdbext.errors import GdbextError
+    from gdbext.formats.elf.elf import ElfImage
+
+    try:
+        sections = ElfImage.open(path).sections
+    except (GdbextError, OSError):
+        return path.startswith("target:")
+    return ".debug_info" in sections or ".zdebug_info" in sections
