@@ -45,6 +45,9 @@ def _texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 KNOWN = {
+    "inspection/types/boxed_values.py": "c10::detail::DictImpl::dict, a structure of the layouts",
+    "inspection/types/summaries.py": "c10::intrusive_ptr, a class",
+    "inspection/types/type_names.py": "c10::intrusive_ptr, a class",
     "debuggers/gdb/breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
     "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
     "torch/registry/dispatch_table.py": "shown to people",
