@@ -23,6 +23,7 @@ import harness  # noqa: E402
 import installed_torch  # noqa: E402
 import keyset_truth  # noqa: E402
 import pythons  # noqa: E402
+import release_page  # noqa: E402
 
 from gdbext.errors import GdbextError  # noqa: E402
 from gdbext.inspection.session import Session  # noqa: E402
@@ -73,7 +74,7 @@ def main() -> int:
             continue
         good = good and not problems
         print("\n".join([" ".join(row), *problems]), file=sys.stderr, flush=True)
-        keep(options.output, row)
+        release_page.keep(options.output, _HEAD, _COLUMNS, row)
     return 0 if good else 1
 
 
@@ -135,22 +136,6 @@ def _cells(lines: list[str]) -> dict[str, str]:
 def _words(ours: str | None, theirs: str | None) -> str:
     reasons = [line.rpartition(" [")[2].rstrip("]") if line else "no entry" for line in (ours, theirs)]
     return f"[{reasons[0]}], truly [{reasons[1]}]" if reasons[0] != reasons[1] else f"another kernel, [{reasons[0]}]"
-
-
-def keep(page: Path, row: list[str]) -> None:
-    """Put a release's row into the page, in place of an earlier one."""
-    rows = {row[0]: row}
-    if page.exists():
-        lines = [line for line in page.read_text().splitlines() if line.startswith("| 2.")]
-        rows = {each[0]: each for each in (line.strip("| ").split(" | ") for line in lines)} | rows
-    page.write_text(_HEAD + "\n".join(table(list(rows.values()))) + "\n")
-
-
-def table(rows: list[list[str]]) -> list[str]:
-    """The lines of the table, oldest release first."""
-    ordered = sorted(rows, key=lambda row: [int(part) for part in row[0].partition("+")[0].split(".")])
-    head, *body = (f"| {' | '.join(row)} |" for row in (_COLUMNS, *ordered))
-    return [head, "|---" * len(_COLUMNS) + "|", *body]
 
 
 if __name__ == "__main__":

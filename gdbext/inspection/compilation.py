@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.errors import GdbextError, NotTorch
+from gdbext.inspection.kernel_comments import KernelComments
+from gdbext.inspection.target_reporting import torch_version
 from gdbext.model.sections.compile_section import (
+    CompiledKernel,
     CompileFrame,
     CompileSection,
     CompilingProcess,
@@ -16,8 +19,9 @@ from gdbext.model.sections.compile_section import (
     FrameState,
 )
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, resumptions
+from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, recompilations, resumptions
 from gdbext.torch.compile.frame_states import is_compiler, stage, states
+from gdbext.torch.compile.generated_kernels import fused_operators
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -34,34 +38,72 @@ def read_compilation(session: Session) -> CompileSection:
     """All of it; what cannot be read is one of the problems. Raises NotTorch without torch or Python."""
     runtime = session.python
     if runtime is None or not session.has_torch:
-        raise NotTorch("no PyTorch of a Python is loaded in this process")
+        raise NotTorch("no PyTorch for Python is loaded in this process")
+    version = torch_version(session) or "unknown"
     reader = DynamoReader(runtime)
-    imported = reader.imported
-    counters = reader.counters() if imported else {}
-    compilations = reader.compilations() if imported else ()
-    originals = reader.original_codes() if imported else {}
-    codes = reader.codes(originals)
-    settings = reader.settings() if imported else {}
-    threads = _Threads(session, runtime, originals.keys())
-    enabled, disabled_by = _enabled(session.target.environ(), settings, bool(counters))
+    if not reader.imported:
+        return _nothing(session, imported=False, known=True)
+    if not names.is_known(version):
+        compared = ", ".join(names.COMPARED)
+        problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
+        return _nothing(session, imported=True, known=False, problems=(problem,))
+    return _recorded(session, runtime, reader)
+
+
+def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
+    """Where there is nothing to read, or nobody knows how."""
+    enabled, disabled_by = _enabled(session.target.environ(), {}, False)
     return CompileSection(
-        imported=imported,
+        imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), tuple(_processes(session)), {},
+        known=known, problems=problems,
+    )  # fmt: skip
+
+
+def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> CompileSection:
+    counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
+    dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
+    threads = _Threads(session, runtime, originals.keys())
+    enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
+    return CompileSection(
+        imported=True,
         enabled=enabled,
         disabled_by=disabled_by,
         counters=counters,
         graph_breaks=graph_breaks(counters),
         resumptions=resumptions(counters, compilations),
         compilations=compilations,
-        recompiles=tuple(each for each in compilations if each.recompile_reason),
+        recompiles=recompilations(compilations),
+        guard_failures=reader.guard_failures(),
         failures=tuple(each for each in compilations if each.fail_type),
-        codes=codes,
+        codes=reader.codes(originals),
         frames=tuple(threads.frames),
         now=tuple(threads.compiling),
         processes=tuple(_processes(session)),
-        settings=settings,
-        truncated=(*reader.truncated, *threads.truncated),
-        problems=tuple(reader.problems),
+        settings=dynamo.values,
+        inductor_settings=inductor.values,
+        unshown_settings=(*dynamo.unshown, *inductor.unshown),
+        thread_settings=reader.thread_options(dynamo),
+        kernels=tuple(_kernels(session)),
+        truncated=(*reader.truncated, *threads.truncated, *session.generated_kernels.truncated),
+        problems=(*reader.problems, *session.generated_kernels.problems),
     )
+
+
+def _kernels(session: Session) -> Iterator[CompiledKernel]:
+    """What Inductor wrote and loaded, with the operators in each name."""
+    kernels = session.generated_kernels.all
+    operators = _operators(session) if kernels else frozenset()
+    comments = KernelComments(session.target)
+    for each in kernels:
+        fused = fused_operators(each.name, operators)
+        yield CompiledKernel(each.name, fused, each.source, each.library, each.file, comments.of(each.file, each.name))
+
+
+def _operators(session: Session) -> frozenset[str]:
+    """Base names of all operators; none where the dispatcher cannot be read."""
+    if session.dispatcher_error is not None:
+        return frozenset()
+    return frozenset(name.rpartition("::")[2].partition(".")[0] for name in session.dispatcher.names)
 
 
 def _enabled(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.threads.thread_snapshots import ThreadSnapshots
     from gdbext.layouts.layout import Layout
     from gdbext.targets.system.procfs import ProcFs
+    from gdbext.torch.compile.generated_kernels import GeneratedKernels
     from gdbext.torch.registry.dispatch_table import DispatchTables
     from gdbext.torch.registry.operators import Dispatcher
     from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
@@ -226,6 +227,15 @@ class Session:
         from gdbext.torch.state.tensor import TensorReader
 
         return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
+
+    @cached_property
+    def generated_kernels(self) -> GeneratedKernels:
+        """Kernels that Inductor generated and that are loaded. Raises NotTorch without a Python."""
+        from gdbext.torch.compile.generated_kernels import GeneratedKernels
+
+        if self.python is None or not self.has_torch:
+            raise NotTorch("no PyTorch for Python is loaded in this process")
+        return GeneratedKernels(self.python, self.symbolizer)
 
     def _python_type(self, address: int) -> str | None:
         try:

@@ -1,7 +1,7 @@
 """compiled: a program that torch.compile has compiled, and what it says of itself.
 
 Argument: ``kinds`` (breaks, recompilations, an error that is suppressed, a thread in compiled code and one in the
-compiler), ``disabled`` (torch._dynamo.config.disable).
+compiler). Other programs are in compile_programs.py.
 """
 
 from __future__ import annotations
@@ -108,9 +108,6 @@ def say():
 kind = sys.argv[1]
 if kind == "kinds":
     kinds()
-elif kind == "disabled":
-    torch._dynamo.config.disable = True
-    torch.compile(again, backend="eager")(torch.rand(3))
 truth.thread("main", waits="any")
 truth.note(verdict="idle", said=say())
 truth.ready()

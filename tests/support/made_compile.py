@@ -5,12 +5,14 @@ from __future__ import annotations
 from gdbext.model.sections.compile_section import (
     Compilation,
     CompiledCode,
+    CompiledKernel,
     CompileFrame,
     CompileSection,
     CompilingProcess,
     CompilingThread,
     FrameState,
     GraphBreak,
+    GuardFailures,
     Resumption,
 )
 
@@ -35,11 +37,19 @@ USED = CompileSection(
     ),
     now=(CompilingThread(8, "Inductor", "loss", "train.py", 20), CompilingThread(9, "", "", None, None)),
     processes=(CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs"),),
+    guard_failures=(GuardFailures("step", "train.py", 8, ("1/0: n == 1", "1/0: n == 2\nmore")),),
+    kernels=(
+        CompiledKernel("cpp_fused_add_relu_0", ("add", "relu"), "/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]"),
+    ),
     settings={"suppress_errors": True, "recompile_limit": 16},
+    inductor_settings={"cpp.threads": 1, "decompose_mem_bound_mm": (1, "x")},
+    unshown_settings=("post_grad_custom_post_pass",),
+    thread_settings={9: {"verbose": True}},
     truncated=("300 compilations, truncated at 256",),
     problems=("torch._dynamo.utils has no counters in this release",),
 )
 _NOTHING = (True, None, "", {}, (), (), (), (), (), (), (), (), (), {})
 IMPORTED = CompileSection(*_NOTHING)
 UNUSED = CompileSection(False, *_NOTHING[1:])
+UNKNOWN = CompileSection(*_NOTHING, known=False, problems=("what torch.compile did: torch 2.0 was not compared",))
 DISABLED = CompileSection(True, False, "TORCHDYNAMO_DISABLE=1", *_NOTHING[3:])

@@ -15,14 +15,16 @@ NAME = "dispatch-compile"
 _EPILOG = """\
 Read from the objects of torch._dynamo in memory, of a core as well: its counters (torch._dynamo.utils.counters), the
 last 64 compilations with the guard that made each necessary and with what failed, the code objects that have compiled
-code, and the options of torch._dynamo.config that were set. An error that suppress_errors hid is a failure here: that
+code, the guards that failed, and the options of torch._dynamo.config and torch._inductor.config that differ from their
+defaults, of the main thread and of threads that have others. An error that suppress_errors hid is a failure here: that
 code runs eagerly.
 
 A thread is shown where it is in compiled code or in the compiler. "compiled" is bytecode that TorchDynamo made, the
 function of a graph, or a module that Inductor wrote; "compiling" is the compiler at work. Of a live process, child
 processes that compile (C++ compilers, ptxas, Inductor's workers) are listed, too.
 
-Known for torch 2.13.0; what another release does not have is named under "unknown".
+Compared with what programs print themselves for the releases that docs/compile-compared.md lists; of another release
+it says "unknown", and guesses nothing. Before torch 2.7 the reasons of recompilations are the guards that failed.
 """
 
 

@@ -36,10 +36,14 @@ UNPUBLISHED: dict[str, tuple[int, dict[str, int]]] = {
     # Python/parking_lot.c, struct wait_entry, on the stack of a parked thread: void *park_arg, uintptr_t addr,
     # _PySemaphore sema (a sem_t), struct llist_node node, bool is_unparking.
     "wait_entry": (72, {"addr": 8, "sema": 16}),
-    # Include/internal/pycore_context.h, builds with a GIL: PyObject *var_name, *var_default, *var_cached, uint64_t
-    # var_cached_tsid, var_cached_tsver, Py_hash_t var_hash. What is cached is the value for the thread state with that
-    # id as long as its context_ver is that version (Python/context.c, PyContextVar_Get).
-    "PyContextVar": (64, {"var_default": 24, "var_cached": 32, "var_cached_tsid": 40, "var_cached_tsver": 48}),
+    # Include/internal/pycore_context.h: PyContext *ctx_prev, PyHamtObject *ctx_vars.
+    "PyContext": (48, {"ctx_prev": 16, "ctx_vars": 24}),
+    # Include/internal/pycore_hamt.h: PyHamtNode *h_root, PyObject *h_weakreflist, Py_ssize_t h_count.
+    "PyHamtObject": (40, {"h_root": 16, "h_count": 32}),
+    # Python/hamt.c (pycore_hamt.h since 3.12): the nodes of the tree; two of them are PyVarObjects.
+    "PyHamtNode_Bitmap": (40, {"b_bitmap": 24, "b_array": 32}),
+    "PyHamtNode_Array": (280, {"a_array": 16, "a_count": 272}),
+    "PyHamtNode_Collision": (40, {"c_hash": 24, "c_array": 32}),
     # Include/cpython/descrobject.h, PyDescrObject: PyTypeObject *d_type, PyObject *d_name, PyObject *d_qualname.
     "PyDescrObject": (40, {"d_type": 16, "d_name": 24}),
 }

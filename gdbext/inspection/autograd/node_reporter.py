@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from gdbext.errors import GdbextError
+from gdbext.errors import GdbextError, LayoutError
 from gdbext.layouts import store
 from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.sections.autograd_section import AutogradNode, Hook, NextFunction, NodeReference, SavedTensor
@@ -86,8 +86,11 @@ class NodeReporter:
         return SavedTensorReader(self.nodes, members, self._session.tensors, self._fields)
 
     def _saved(self, address: int) -> tuple[SavedTensor, ...] | None:
-        is_python = self.nodes.class_of(address) == PYTHON_NODE
-        return self._saved_reader.of(address) if self._saved_reader is not None and not is_python else None
+        if self.nodes.class_of(address) == PYTHON_NODE:
+            return None
+        if self._saved_reader is None:
+            raise LayoutError(f"nobody has measured what the nodes of torch {self._session.layout.version} save")
+        return self._saved_reader.of(address)
 
     def _forward_operator(self, node: str, line: ForwardLine | None) -> str | None:
         """Of a torch.autograd.Function its name, by that of its ``forward``."""

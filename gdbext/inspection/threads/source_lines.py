@@ -47,6 +47,14 @@ class SourceReader:
         found = self._target.files.fact(f"line {number} of {file}", unknown, lambda: self._line(file, number))
         return SourceLine(found[0], found[1]) if len(found) == 2 else None
 
+    def texts(self, file: str) -> list[str]:
+        """All lines of the process's own file without the blanks around them; none where it cannot be read, or not
+        beside a process that runs."""
+        if not file.startswith("/") or self._target.is_core:
+            return []
+        lines, _ = self._read(file)
+        return [line.decode("utf-8", "replace").strip() for line in lines]
+
     def _line(self, file: str, number: int) -> list[str]:
         """The text and the doubt about it; [] without a text."""
         if file not in self._files and len(self._files) < MAX_FILES:

@@ -82,7 +82,12 @@ def report_dispatch_state(session: Session, thread: Thread, state: DispatchState
 def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
     """Native and Python frames of a thread; with the role that each plays in the dispatcher, where there is torch."""
     roles = session.dispatch_stacks.roles(snapshot.stack) if session.has_torch else ()
-    return merged_frames(snapshot.stack, snapshot.python, roles)
+    frames = merged_frames(snapshot.stack, snapshot.python, roles)
+    if session.has_torch and any(frame.function.startswith("kernel") for frame in frames):
+        from gdbext.inspection.generated_frames import named_kernels
+
+        return named_kernels(session, frames)
+    return frames
 
 
 def _bare_state(snapshot: ThreadSnapshot) -> RunState:

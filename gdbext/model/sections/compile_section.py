@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Union
 
 from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
-ConfigValue = Union[bool, int, float, str, None]
+ConfigValue = Union[bool, int, float, str, None, tuple["ConfigValue", ...], Mapping[str, "ConfigValue"]]
 
 
 class FrameState(Enum):
@@ -79,6 +79,29 @@ class Resumption(Record):
     times: int
 
 
+class GuardFailures(Record):
+    """A code object, and the guards of its compiled code that failed, oldest first: each made torch compile it again,
+    or give up."""
+
+    function: str
+    file: str
+    line: int | None
+    reasons: tuple[str, ...]
+
+
+class CompiledKernel(Record):
+    """A kernel that Inductor wrote in C++: ``operators`` are those that its name says are fused in it, none where it
+    does not say; ``source`` is its C++ file, ``library`` what that was compiled to, ``file`` the Python module that
+    calls it, ``source_nodes`` what a comment there says, "" for nothing."""
+
+    name: str
+    operators: tuple[str, ...]
+    source: str
+    library: str
+    file: str
+    source_nodes: str
+
+
 class CompilingThread(Record):
     """A thread that is in the compiler. ``stage`` is "TorchDynamo", "AOTAutograd" or "Inductor"; ``function``, ``file``
     and ``line`` are the code that it compiles, "" and None where that cannot be read."""
@@ -116,13 +139,24 @@ class CompileSection(Section):
     compilations: tuple[Compilation, ...]
     """The last ones, oldest first; torch keeps 64."""
     recompiles: tuple[Compilation, ...]
-    """Those of them that had a reason to compile again."""
+    """Those of them that were not the first of their code. Before 2.7 the reasons are in ``guard_failures`` alone."""
     failures: tuple[Compilation, ...]
     codes: tuple[CompiledCode, ...]
     frames: tuple[CompileFrame, ...]
     now: tuple[CompilingThread, ...]
     processes: tuple[CompilingProcess, ...]
     settings: Mapping[str, ConfigValue]
-    """Options of torch._dynamo.config that were set, as a thread last set or read them."""
+    """Options of torch._dynamo.config that differ from their defaults, in the main thread."""
+    guard_failures: tuple[GuardFailures, ...] = ()
+    inductor_settings: Mapping[str, ConfigValue] = field(default_factory=dict)
+    """The same of torch._inductor.config."""
+    unshown_settings: tuple[str, ...] = ()
+    """Options of either that are set to something that is not plain: functions, objects."""
+    thread_settings: Mapping[int, Mapping[str, ConfigValue]] = field(default_factory=dict)
+    """``settings`` of threads, by tid, that have others: since 2.13 each thread has its own."""
+    kernels: tuple[CompiledKernel, ...] = ()
+    """Those that are loaded."""
+    known: bool = True
+    """False where nobody knows what this release of torch keeps: nothing is read, then."""
     truncated: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

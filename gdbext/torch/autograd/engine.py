@@ -12,6 +12,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch import symbols
+from gdbext.torch.autograd.unnamed_variables import UnnamedVariables
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import vector_span
@@ -37,11 +38,18 @@ class EngineReader:
         self._memory = memory
         self._layout = layout
         self._variables = ThreadVariables(memory, symbolizer)
+        self._unnamed = UnnamedVariables(memory, symbolizer)
 
     def running(self, thread_pointer: int) -> RunningNode:
         """What the thread runs. Raises BadData where torch has no such variables, ThreadLocalUnknown, MemoryFault."""
-        node = self._word(thread_pointer, symbols.EVALUATING_NODE)
-        return RunningNode(node, self._word(thread_pointer, symbols.GRAPH_TASK))
+        node = self._current(thread_pointer, symbols.EVALUATING_NODE, symbols.EVALUATING_NODE_ACCESS)
+        return RunningNode(node, self._current(thread_pointer, symbols.GRAPH_TASK, symbols.GRAPH_TASK_ACCESS))
+
+    def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
+        if self._unnamed.is_named(variable):
+            return self._word(thread_pointer, variable)
+        module, symbol = self._unnamed.returned_by(access)
+        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8) or b"", "little")
 
     def next_sequence_nr(self, thread_pointer: int) -> int:
         """The number that the thread's next node gets. Raises as ``running``."""

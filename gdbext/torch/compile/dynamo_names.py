@@ -1,10 +1,13 @@
-"""What is assumed of torch._dynamo's Python modules: modules, variables, attributes, files. Seen in 2.13.0.
+"""What is assumed of the Python modules of torch.compile: modules, variables, attributes, files.
 
-torch/_dynamo/utils.py, convert_frame.py, resume_execution.py, torch/utils/_config_module.py. What another release does
-not have is not reported, and named among the problems.
+torch/_dynamo/utils.py, convert_frame.py, resume_execution.py, torch/utils/_config_module.py, of the releases in
+COMPARED. A name that such a release does not have is named among the problems; of other releases nothing is said.
 """
 
 from __future__ import annotations
+
+COMPARED = ("2.6", "2.13", "2.15")
+"""Releases whose programs were compared with what they print themselves (docs/compile-compared.md)."""
 
 UTILS = "torch._dynamo.utils"
 COUNTERS = "counters"
@@ -13,16 +16,24 @@ METRICS = "_compilation_metrics"
 """A deque of CompilationMetrics, the last 64."""
 ORIGINAL_CODES, VALUES = "orig_code_map", "values"
 """An ExactWeakKeyDictionary, whose ``values`` are the original code by the id of the compiled one."""
+GUARD_FAILURES = "guard_failures"
+"""A defaultdict of lists of texts, by code object."""
+RECOMPILE_REASON = "recompile_reason"
+"""Of CompilationMetrics, since 2.7; before, a compilation with the id "0/1" was the second one of its code."""
+COMPILED_AGAIN = r".*/0*[1-9]\d*(?:_\d+)?$"
+"""Such an id (torch/_guards.py, CompileId)."""
 FRAMES, OK, TOTAL = "frames", "ok", "total"
 GRAPH_BREAK, RESUMES = "graph_break", "resumes"
 """Keys of the counters."""
 RESUME_FUNCTION = r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$"
 """Names of the functions that dynamo makes of what follows a graph break (resume_execution.py)."""
 
-CONFIG, CONFIG_ENTRIES = "torch._dynamo.config", "_config"
-"""The module, and its dict of entries by name."""
+CONFIG, INDUCTOR_CONFIG, CONFIG_ENTRIES = "torch._dynamo.config", "torch._inductor.config", "_config"
+"""The modules, and the dict of entries by name that each has."""
+DEFAULT, ALIAS = "default", "alias"
 USER_OVERRIDE = "user_override"
-"""Of an entry: since 2.13 a ContextVar whose default stands for "not set"."""
+FORCED_BY_ENVIRONMENT, ENVIRONMENT_DEFAULT = "env_value_force", "env_value_default"
+"""Attributes of an entry. An object() stands for "not set"; since 2.13 the override is a ContextVar."""
 DISABLE, SUPPRESS_ERRORS = "disable", "suppress_errors"
 DISABLING_VARIABLES = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 """Environment variables; "1" disables torch.compile."""
@@ -44,3 +55,16 @@ COMPILERS = ("cc1plus", "cc1", "g++", "gcc", "c++", "clang++", "clang", "ld", "a
 """Programs that Inductor and Triton start."""
 WORKER = "torch/_inductor/compile_worker"
 """In the command line of a process of Inductor's pool."""
+CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCodeCache", "modules"
+"""The module, its class, and the list of the modules that Inductor wrote."""
+KERNEL_PREFIXES = ("cpp_", "triton_")
+"""Of the names of kernels in such a module (torch/_inductor/codegen/cpp.py)."""
+KERNEL_FUNCTION = "kernel"
+"""What the function of such a kernel is called in its library (CppPythonBindingsCodeCache.entry_function)."""
+SOURCE_NODES = "Source Nodes: "
+"""In a comment of such a module, above what calls a kernel."""
+
+
+def is_known(torch: str) -> bool:
+    """Whether that release ("2.13.0+cpu") was compared."""
+    return ".".join(torch.split(".")[:2]) in COMPARED

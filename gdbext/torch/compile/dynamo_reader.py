@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeVar
 
+from gdbext.cpython.objects.contexts import ContextReader
 from gdbext.cpython.tasks.containers import deque_items
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import module_global
@@ -17,14 +18,15 @@ from gdbext.model.sections.compile_section import (
     CompiledCode,
     ConfigValue,
     GraphBreak,
+    GuardFailures,
     Resumption,
 )
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.python_values import PythonValues
+from gdbext.torch.compile.config_reader import ConfigReader, Options
+from gdbext.torch.compile.python_values import TEXT_LIMIT, PythonValues
 
 CODE_LIMIT = 2000
 METRICS_LIMIT = 256
-_CONTEXT_VARIABLE = "PyContextVar"
 _RESUMED = re.compile(names.RESUME_FUNCTION)
 T = TypeVar("T")
 
@@ -118,6 +120,18 @@ class DynamoReader:
         value = self._value(attributes, name)
         return value if isinstance(value, bool) else None
 
+    def guard_failures(self) -> tuple[GuardFailures, ...]:
+        """``torch._dynamo.utils.guard_failures``."""
+        return self._read(names.UTILS, names.GUARD_FAILURES, self._guard_failures, ())
+
+    def _guard_failures(self, address: int) -> tuple[GuardFailures, ...]:
+        objects, found = self._runtime.objects, []
+        for key, value in self._runtime.dicts.items(address, CODE_LIMIT):
+            code = self._runtime.codes.get(key)
+            reasons = tuple(objects.text(each, TEXT_LIMIT) for each in objects.list_items(value, METRICS_LIMIT))
+            found.append(GuardFailures(code.name, code.file, code.first_line, reasons))
+        return tuple(found)
+
     # --- compiled code ---------------------------------------------------------------------------
 
     def original_codes(self) -> dict[int, int]:
@@ -149,49 +163,59 @@ class DynamoReader:
 
     # --- options ---------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, ConfigValue]:
-        """Options that were set and are plain values."""
-        return self._read(names.CONFIG, names.CONFIG_ENTRIES, self._settings, {})
+    def options(self, module: str) -> Options:
+        """Those of a configuration module that differ from their defaults, in the main thread."""
+        return self._options(module, self._main_variables)
 
-    def _settings(self, address: int) -> dict[str, ConfigValue]:
-        found: dict[str, ConfigValue] = {}
-        for name, entry in self._values.items(address):
-            try:
-                override = self._runtime.dicts.attribute(entry, names.USER_OVERRIDE)
-                value = self._overriding(override) if override else 0
-                if value:
-                    found[name] = self._values.plain(value)
-            except GdbextError:
-                continue  # a list, a function: what cannot be shown in a word
+    def inductor_options(self) -> Options:
+        """The same of Inductor, if it is imported."""
+        imported = self._global(names.INDUCTOR_CONFIG, names.CONFIG_ENTRIES) is not None
+        return self.options(names.INDUCTOR_CONFIG) if imported else Options({}, ())
+
+    def _options(self, module: str, variables: Mapping[int, int]) -> Options:
+        reader = ConfigReader(self._runtime, self._values)
+        return self._read(module, names.CONFIG_ENTRIES, lambda at: reader.changed(at, variables), Options({}, ()))
+
+    def thread_options(self, main: Options) -> dict[int, dict[str, ConfigValue]]:
+        """Options of torch._dynamo.config in each thread, by tid, that set some for itself, where they are not those
+        of the main thread."""
+        found = {}
+        for state in self._runtime.thread_states():
+            tid = self._runtime.tid_of(state)
+            variables = self._variables(state.address)
+            if tid is not None and variables and variables != self._main_variables:
+                values = self._options(names.CONFIG, variables).values
+                if values and values != main.values:
+                    found[tid] = values
         return found
 
-    def _overriding(self, override: int) -> int:
-        """The object that an option was set to; 0 for none. The default of the variable stands for "not set"."""
-        kind = self._values.type_name(override)
-        if kind == "object":
-            return 0
-        if kind.rpartition(".")[2] != "ContextVar":
-            return override
-        layout, memory = self._runtime.layout, self._runtime.memory
-        default, cached, state, context = (
-            memory.u64(override + layout.offset(_CONTEXT_VARIABLE, member))
-            for member in ("var_default", "var_cached", "var_cached_tsid", "var_cached_tsver")
-        )
-        return cached if cached != default and (state, context) in self._contexts else 0
-
     @cached_property
-    def _contexts(self) -> set[tuple[int, int]]:
-        """Id of each thread state with the version of its context: what is cached for another is not believed."""
-        layout, memory = self._runtime.layout, self._runtime.memory
-        number, context = (layout.offset("PyThreadState", member) for member in ("id", "context_ver"))
+    def _main_variables(self) -> dict[int, int]:
+        """What the context variables of the main thread are set to."""
         states = self._runtime.thread_states()
-        return {(memory.u64(each.address + number), memory.u64(each.address + context)) for each in states}
+        return self._variables(states[-1].address) if states else {}
+
+    def _variables(self, state: int) -> dict[int, int]:
+        try:
+            return ContextReader(self._runtime.objects).of_thread(state)
+        except GdbextError as error:
+            self.problems.append(f"context variables: {error.what}")
+            return {}
 
 
 def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[GraphBreak, ...]:
     """Reasons of graph breaks, most frequent first."""
     counted = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
     return tuple(GraphBreak(reason, count) for reason, count in counted)
+
+
+def recompilations(compilations: tuple[Compilation, ...]) -> tuple[Compilation, ...]:
+    """Those of code that had been compiled before."""
+    return tuple(each for each in compilations if each.recompile_reason or _again(each))
+
+
+def _again(each: Compilation) -> bool:
+    return bool(re.match(names.COMPILED_AGAIN, each.compile_id or ""))
 
 
 def resumptions(counters: dict[str, dict[str, int]], compilations: tuple[Compilation, ...]) -> tuple[Resumption, ...]:

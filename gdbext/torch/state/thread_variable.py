@@ -74,9 +74,15 @@ class VariablesOfThread:
         variable or it is smaller, ThreadLocalUnknown, MemoryFault.
         """
         module, symbol = self._variables.find(variable)
+        return self._read(module, symbol, size, self._variables.guard(module, symbol))
+
+    def read_local(self, module: Module, symbol: Symbol, size: int) -> bytes | None:
+        """The same of a function's own variable whose initial value is a constant. Raises as ``read``."""
+        return self._read(module, symbol, size, None)
+
+    def _read(self, module: Module, symbol: Symbol, size: int, guard: int | None) -> bytes | None:
         if symbol.size < size:
             raise BadData(f"{symbol.name} has {symbol.size} bytes, not {size}")
-        guard = self._variables.guard(module, symbol)
         try:
             block = self._variables.block(self._thread_pointer, module, guard)
         except ThreadLocalUntouched:

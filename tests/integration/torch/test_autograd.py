@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autograd_truth import backwards
 from harness import Inferior
 from ways import Look
 
@@ -20,11 +21,6 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 @pytest.fixture
 def process(inferior: GetInferior) -> Inferior:
     return inferior("autograd")
-
-
-def backwards(process: Inferior) -> dict[int, dict[str, Any]]:
-    """What the twenty threads wrote down, by tid."""
-    return {facts["tid"]: facts for role, facts in process.truth["threads"].items() if role.startswith("backward")}
 
 
 look_once = Look("live", "none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import compile_truth
 import pytest
 from harness import Inferior
 from ways import Look
@@ -52,11 +53,13 @@ def _check_threads(process: Inferior, report: dict[str, Any]) -> None:
     ]
 
 
-def test_one_that_is_disabled(inferior: GetInferior) -> None:
-    report = report_of(look_once, inferior("compiled", "disabled"))
-    assert (report["imported"], report["enabled"]) == (True, False)
-    assert (report["disabled_by"], report["settings"]) == ("torch._dynamo.config.disable", {"disable": True})
-    assert report["compilations"] == []
+def test_a_program_says_the_same(inferior: GetInferior) -> None:
+    """Options of all kinds, where nothing is cached by context variables any more, and one that is disabled; all other
+    programs, other releases and cores: scripts/measure_compile.py."""
+    for program in ("options", "disabled"):
+        process = inferior("compile-programs", program, env=compile_truth.ENVIRONMENTS.get(program))
+        assert compile_truth.compare(program, process, core=False) == {}
+    assert process.truth["said"]["settings"] == {"disable": True}
 
 
 def test_one_that_never_compiled(inferior: GetInferior) -> None:

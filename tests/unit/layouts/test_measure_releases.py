@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 import script_module
 
+from gdbext.torch.compile.dynamo_names import COMPARED
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -33,9 +35,26 @@ def test_what_differs_in_words(script: ModuleType) -> None:
 def test_a_row_replaces_the_release_s_earlier_one_and_leaves_the_others(script: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for version, cells in (("2.10.0", "1 of 2"), ("2.9.1", "2 of 2"), ("2.10.0", "2 of 2")):
-        script.keep(page, [version, "3.11.7", "exact", cells, *["0"] * 5])
-    rows = [line.split(" | ")[:4] for line in page.read_text().splitlines() if line.startswith("| 2.")]
-    assert rows == [["| 2.9.1", "3.11.7", "exact", "2 of 2"], ["| 2.10.0", "3.11.7", "exact", "2 of 2"]]
+        script.release_page.keep(page, "# Head\n\n", ("torch", "CPython", "cells"), [version, "3.11.7", cells])
+    assert page.read_text().splitlines() == [
+        "# Head",
+        "",
+        "| torch | CPython | cells |",
+        "|---|---|---|",
+        "| 2.9.1 | 3.11.7 | 2 of 2 |",
+        "| 2.10.0 | 3.11.7 | 2 of 2 |",
+    ]
+
+
+def test_what_dispatch_compile_knows_was_compared() -> None:
+    """docs/compile-compared.md has a release of each that is known, all of it equal."""
+    lines = (ROOT / "docs" / "compile-compared.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
+    assert {".".join(row[0].split(".")[:2]) for row in rows} == set(COMPARED)
+    for _, _, live, core, nodes, wrong in rows:
+        assert live == core
+        assert live.split(" of ")[0] == live.split(" of ")[1]
+        assert (nodes, wrong) == ("20 of 20", "0")
 
 
 def test_every_row_of_the_committed_page_is_whole(script: ModuleType) -> None:

@@ -184,6 +184,7 @@ def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
         return text, (style(text, "cyan"), *source_text(frame, style, sources))
     role = f"  [{frame.role}]" if frame.role else ""
     module = f"  {escape(frame.module)}" if frame.module else ""
+    role += f"  {escape(frame.file)}" if frame.file else ""
     pc = f"{frame.pc:#018x} " if frame.pc is not None else ""
     same = pc if frame.function == "??" else ""  # functions without names are not one function
     return f"{same}{function}{module}", (f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}",)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.model.report import Report
 from gdbext.model.sections.compile_section import (
     Compilation,
     CompileFrame,
     CompileSection,
+    ConfigValue,
     FrameState,
 )
 from gdbext.render.text.style import Style, escape
@@ -40,6 +41,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def _headline(section: CompileSection) -> str:
     if not section.imported:
         return "torch.compile was not used: torch._dynamo is not imported."
+    if not section.known:
+        return "torch._dynamo is imported, and what torch.compile did is unknown for this release of torch."
     if section.enabled is False:
         return f"torch.compile is disabled by {escape(section.disabled_by)}."
     frames = section.counters.get("frames", {})
@@ -68,14 +71,32 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
         for each in section.resumptions
     ]
     yield "Compiled again", [
-        f"{_place(each)}: {_first_line(each.recompile_reason or '')}" for each in section.recompiles
+        _place(each) + (f": {_first_line(each.recompile_reason)}" if each.recompile_reason else "")
+        for each in section.recompiles
+    ]
+    yield "Guards that failed, and the last of them", [
+        f"{len(each.reasons)} × {escape(each.file)}:{each.line or '?'} ({escape(each.function)}): "
+        f"{_first_line(each.reasons[-1])}"
+        for each in section.guard_failures
+        if each.reasons
     ]
     yield "Code with compiled code", [
         f"{escape(each.file)}:{each.line or '?'} ({escape(each.function)}): {each.entries}" for each in section.codes
     ]
-    yield "Options of torch._dynamo.config that were set", [
-        f"{escape(name)} = {escape(repr(value))}" for name, value in section.settings.items()
+    yield "Kernels that Inductor wrote", [
+        f"{escape(each.name)}: {escape(', '.join(each.operators)) or 'its name does not say which operators'}"
+        f"  {escape(each.source)}"
+        for each in section.kernels
     ]
+    yield "Options of torch._dynamo.config that were set", _options(section.settings)
+    for tid, options in section.thread_settings.items():
+        yield f"The same in thread {tid}", _options(options)
+    yield "Options of torch._inductor.config that were set", _options(section.inductor_settings)
+    yield "Options that are set to functions or objects", [escape(name) for name in section.unshown_settings]
+
+
+def _options(options: Mapping[str, ConfigValue]) -> list[str]:
+    return [f"{escape(name)} = {escape(repr(value))}"[:_WIDTH] for name, value in options.items()]
 
 
 def _now(section: CompileSection) -> Iterator[str]:

@@ -115,6 +115,7 @@ MADE = {
     "compile-used": Report("dispatch-compile", None, "compile", sections=(made_compile.USED,)),
     "compile-imported": Report("dispatch-compile", None, "compile", sections=(made_compile.IMPORTED,)),
     "compile-unused": Report("dispatch-compile", None, "compile", sections=(made_compile.UNUSED,)),
+    "compile-unknown": Report("dispatch-compile", None, "compile", sections=(made_compile.UNKNOWN,)),
     "compile-disabled": Report("dispatch-compile", None, "compile", sections=(made_compile.DISABLED,)),
     "bt-backward": Report("dispatch-bt", None, "bt", threads=(made_autograd.BACKWARD,)),
     "autograd-busy": Report("dispatch-autograd", None, "autograd", sections=(made_autograd.BUSY,)),

@@ -1,0 +1,123 @@
+"""The kernels that Inductor has generated in C++ and that are loaded: by the Python modules that call them.
+
+torch/_inductor/codecache.py, ``PyCodeCache.modules``: the modules that Inductor wrote. Each has its kernels as globals
+(``cpp_fused_add_relu_0``), built-in functions of libraries of their own, in which the C++ function is called "kernel".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_names import module_global
+from gdbext.errors import BadData, GdbextError
+from gdbext.model.record import Record
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.compile import dynamo_names as names
+
+MODULE_LIMIT = 500
+_BUILTIN = "builtin_function_or_method"
+_GLOBALS = 20_000
+_METHOD = 8
+"""Offset of ml_meth in PyMethodDef (Include/methodobject.h)."""
+_FUSED = re.compile(r"(?:cpp|triton)_(?:\w*?fused_|)(?P<operators>\w*?)_?\d*$")
+
+
+class GeneratedKernel(Record):
+    """A kernel. ``file`` is the Python module that calls it, ``library`` the path of its compiled code, ``source`` the
+    C++ that this was made of, ``address`` that of its function."""
+
+    name: str
+    file: str
+    library: str
+    address: int
+
+    @property
+    def source(self) -> str:
+        """Inductor keeps both under one name."""
+        return f"{self.library.removesuffix('.so')}.cpp"
+
+
+class GeneratedKernels:
+    """Those of one process; ``problems`` says what could not be read."""
+
+    def __init__(self, runtime: PythonRuntime, symbolizer: Symbolizer) -> None:
+        self._runtime = runtime
+        self._symbolizer = symbolizer
+        self.problems: list[str] = []
+        self.truncated: list[str] = []
+
+    @cached_property
+    def all(self) -> list[GeneratedKernel]:
+        """Every kernel that is loaded, of at most 500 modules; empty where Inductor is not imported."""
+        found: dict[int, GeneratedKernel] = {}
+        try:
+            modules = self._modules()
+            if len(modules) > MODULE_LIMIT:
+                self.truncated.append(f"{len(modules)} modules that Inductor wrote, truncated at {MODULE_LIMIT}")
+            for module in modules[:MODULE_LIMIT]:
+                for kernel in self._of_module(module):
+                    found.setdefault(kernel.address, kernel)
+        except GdbextError as error:
+            self.problems.append(f"{names.CODE_CACHE}.{names.PY_CODE_CACHE}: {error.what}")
+        return list(found.values())
+
+    def _modules(self) -> tuple[int, ...]:
+        """The module objects. Raises BadData, MemoryFault."""
+        runtime = self._runtime
+        for interpreter in runtime.interpreters():
+            cache = module_global(runtime, interpreter, names.CODE_CACHE, names.PY_CODE_CACHE)
+            if cache:
+                namespace = runtime.memory.u64(cache + runtime.layout.offset("PyTypeObject", "tp_dict"))
+                modules = runtime.dicts.get(namespace, names.WRITTEN_MODULES) if namespace else None
+                if modules is None:
+                    raise BadData(f"it has no {names.WRITTEN_MODULES}")
+                return runtime.objects.list_items(modules)
+        return ()
+
+    def _of_module(self, module: int) -> Iterator[GeneratedKernel]:
+        runtime = self._runtime
+        namespace = runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
+        functions = []
+        for key, value in runtime.dicts.items(namespace, _GLOBALS):
+            if runtime.objects.type_of(value).name == _BUILTIN:
+                name = runtime.objects.text(key, 400)
+                if name.startswith(names.KERNEL_PREFIXES):
+                    functions.append((name, value))
+        file = runtime.dicts.get(namespace, "__file__") if functions else None
+        for name, function in functions:
+            kernel = self._kernel(name, runtime.objects.text(file) if file else "", function)
+            if kernel is not None:
+                yield kernel
+
+    def _kernel(self, name: str, file: str, function: int) -> GeneratedKernel | None:
+        memory = self._runtime.memory
+        method = memory.u64(function + self._runtime.layout.offset("PyCFunctionObject", "m_ml"))
+        module = self._symbolizer.modules.find(memory.u64(method + _METHOD))
+        index = self._symbolizer.index(module) if module is not None else None
+        symbol = index.exported(names.KERNEL_FUNCTION) if index is not None else None
+        if module is None or symbol is None:
+            return None
+        return GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)
+
+
+def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:
+    """The operators in the name of a kernel, in its order, as far as they are ``operators``: "cpp_fused_add_relu_0"
+    has add and relu; empty where the name has a piece that is none of them (a shortened or a hashed name)."""
+    match = _FUSED.match(kernel)
+    return _pieces(match["operators"].split("_"), operators) if match and match["operators"] else ()
+
+
+def _pieces(words: list[str], operators: Collection[str]) -> tuple[str, ...]:
+    """Longest names first, as "native_layer_norm" is not "native"."""
+    if not words:
+        return ()
+    for length in range(len(words), 0, -1):
+        first = "_".join(words[:length])
+        if first in operators:
+            rest = _pieces(words[length:], operators)
+            if rest or length == len(words):
+                return (first, *rest)
+    return ()

@@ -1,0 +1,245 @@
+"""compile-programs: small programs that torch.compile compiles, each of which says of itself what torch recorded.
+
+Argument: the program, one of PROGRAMS. The environment variable TORCHDYNAMO_DISABLE is the harness's to set.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(os.getcwd(), "inductor"))  # empty: g++ has work
+import torch
+import truth
+
+sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # or torch._dynamo takes functorch.py there for its own
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x))).softmax(-1)
+
+
+def bad_backend(graph, inputs):
+    raise RuntimeError("no backend today")
+
+
+def with_breaks(x, n):
+    y = x.sin()
+    print("a graph break", file=sys.stderr)
+    y = y * n
+    torch._dynamo.graph_break()
+    return y + 1 if y.sum().item() > 0 else y - 1
+
+
+def again(x, n=1):
+    return x.cos() * n
+
+
+def calls_another(x):
+    return again(x) + with_breaks(x, 2)
+
+
+def inductor():
+    compiled = torch.compile(Model())
+    compiled(torch.rand(2, 8))
+
+
+def training():
+    compiled = torch.compile(Model())
+    for _ in range(2):
+        compiled(torch.rand(2, 8)).pow(2).sum().backward()
+
+
+def eager():
+    torch.compile(Model(), backend="eager")(torch.rand(2, 8))
+    torch.compile(again, backend="eager", fullgraph=True)(torch.rand(3))
+
+
+def aot_eager():
+    torch.compile(Model(), backend="aot_eager")(torch.rand(2, 8)).sum().backward()
+
+
+def breaks():
+    compiled = torch.compile(calls_another, backend="eager")
+    for n in range(3):
+        compiled(torch.rand(3 + n))
+
+
+def recompiles():
+    """More often than the limit allows."""
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+    setattr(torch._dynamo.config, limit, 3)
+    compiled = torch.compile(again, backend="eager", dynamic=False)
+    for size in range(2, 8):
+        compiled(torch.rand(size))
+    for kind in (torch.float64, torch.float16):
+        torch.compile(with_breaks, backend="aot_eager")(torch.rand(3).to(kind), 3)
+
+
+def suppressed():
+    torch._dynamo.config.suppress_errors = True
+    torch.compile(again, backend=bad_backend)(torch.rand(2))
+    torch.compile(with_breaks, backend=bad_backend)(torch.rand(2), 2)
+
+
+def failed():
+    """The error reaches the program."""
+    for function in (again, with_breaks):
+        try:
+            torch.compile(function, backend=bad_backend)(torch.rand(2), 3)
+        except Exception as error:
+            print(type(error).__name__, file=sys.stderr)
+
+
+def disabled():
+    torch._dynamo.config.disable = True
+    torch.compile(again, backend="eager")(torch.rand(3))
+
+
+def by_environment():
+    torch.compile(again, backend="eager")(torch.rand(3))
+
+
+def options():
+    """Options of all kinds, one of them of another thread."""
+    import torch._inductor.config as inductor_config
+
+    config = torch._dynamo.config
+    config.verbose, config.suppress_errors, config.error_on_recompile = True, False, True
+    inductor_config.max_autotune = True
+    inductor_config.fallback_random = True
+    inductor_config.cpp.threads = 1
+    inductor_config.post_grad_fusion_options = {"normalization_pass": {"level": 2}}
+    inductor_config.post_grad_custom_post_pass = bad_backend
+    torch.compile(again, backend="eager")(torch.rand(3))
+    with config.patch(guard_nn_modules=False):
+        torch.compile(with_breaks, backend="eager")(torch.rand(3), 2)
+    import contextvars
+
+    contextvars.copy_context().run(int)  # caches of context variables are of no use any more
+
+
+def many_sines(x):
+    for _ in range(30):
+        x = x.sin() + 1
+    return x
+
+
+def kernel():
+    """A thread is in a kernel that g++ has compiled, again and again."""
+    torch.set_num_threads(1)
+    compiled, x = torch.compile(many_sines), torch.rand(1 << 20)
+    compiled(x)
+
+    def run():
+        truth.thread("runner", waits="running")
+        while True:
+            compiled(x)
+
+    after.append(run)
+
+
+after: list = []
+"""Threads that begin when all is said."""
+
+PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
+    inductor, training, eager, aot_eager, breaks, recompiles, suppressed, failed, disabled, by_environment, options,
+    kernel,
+)}  # fmt: skip
+
+
+def shown(value):
+    """A value as JSON has it, None in a list where there is none: (known, value)."""
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, dict):
+        return {str(key): shown(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(each) for each in value]
+    if isinstance(value, set):
+        return sorted((shown(each) for each in value), key=repr)
+    raise TypeError(value)
+
+
+def changed(module):
+    """Options that differ from their defaults, and the names of those that cannot be shown."""
+    found, others = {}, []
+    for name, entry in module._config.items():
+        if getattr(entry, "hide", False) or getattr(entry, "alias", None) is not None:
+            continue
+        value = _get(module, name)
+        if value != entry.default:
+            try:
+                found[name] = shown(value)
+            except TypeError:
+                others.append(name)
+    return found, others
+
+
+def _get(module, name):
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def name_of(code):
+    return getattr(code, "co_qualname", code.co_name)  # since 3.11
+
+
+def say():
+    from torch._dynamo import utils
+
+    metrics = list(utils._compilation_metrics)
+    options, others = changed(torch._dynamo.config)
+    inductor_options, more = {}, []
+    if "torch._inductor.config" in sys.modules:
+        inductor_options, more = changed(sys.modules["torch._inductor.config"])
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "counters": {key: dict(counter) for key, counter in utils.counters.items()},
+        "graph_breaks": dict(utils.counters["graph_break"]) if "graph_break" in utils.counters else {},
+        "recompile_reasons": [each.recompile_reason for each in metrics if getattr(each, "recompile_reason", None)],
+        "recompiled": [each.compile_id for each in metrics if not (each.compile_id or "/0").endswith("/0")],
+        "failures": [[each.co_name, each.fail_type, each.fail_reason] for each in metrics if each.fail_type],
+        "compilations": [[each.compile_id, each.co_name, each.co_firstlineno] for each in metrics],
+        "codes": sorted([name_of(code), code.co_firstlineno] for code in set(utils.orig_code_map.values.values())),
+        "guard_failures": sorted(
+            [name_of(code), code.co_firstlineno, reasons] for code, reasons in utils.guard_failures.items()
+        ),
+        "settings": options,
+        "inductor_settings": inductor_options,
+        "unshown_settings": others + more,
+        "kernels": sorted(kernels()),
+    }
+
+
+def kernels():
+    """Name and library of each kernel that Inductor wrote in C++."""
+    cache = sys.modules.get("torch._inductor.codecache")
+    for module in cache.PyCodeCache.modules if cache is not None else ():
+        for name, value in vars(module).items():
+            if name.startswith("cpp_fused"):
+                yield [name, value.__self__.__file__]
+
+
+PROGRAMS[sys.argv[1]]()
+import torch._dynamo  # noqa: E402 - one that is disabled does not import it
+
+truth.thread("main", waits="any")
+truth.note(verdict="busy" if after else "idle", busy=bool(after), said=say())
+for function in after:
+    threading.Thread(target=function, daemon=True).start()
+while len(truth._facts["threads"]) <= len(after):
+    time.sleep(0.01)
+truth.ready()
+sys.stdin.read()
