@@ -55,7 +55,52 @@ class CommandParser(argparse.ArgumentParser):
 
     def option_names(self) -> list[str]:
         """All long options, for completion."""
-        return sorted(name for action in self._actions for name in action.option_strings if name.startswith("--"))
+        return sorted(name for action in self.options() for name in action.option_strings if name.startswith("--"))
+
+    def format_arguments_help(self, summary: str) -> str:
+        """The help without usage, options and ``summary``, for a debugger that shows those itself."""
+        formatter = self._get_formatter()
+        formatter.add_text((self.description or "").removeprefix(summary).strip())
+        formatter.start_section("arguments")
+        formatter.add_arguments(self.arguments())
+        formatter.end_section()
+        return formatter.format_help()
+
+    def options(self) -> list[argparse.Action]:
+        """All that begin with a dash."""
+        return [action for action in self._actions if action.option_strings]
+
+    def arguments(self) -> list[argparse.Action]:
+        """All others, in order."""
+        return [action for action in self._actions if not action.option_strings]
+
+    def awaited(self, words: Sequence[str]) -> argparse.Action | None:
+        """The option or argument that a word behind these would be a value of."""
+        arguments = self.arguments()
+        option: argparse.Action | None = None
+        for word in words:
+            if word.startswith("-"):
+                option = next((each for each in self.options() if word in each.option_strings and takes(each)), None)
+            elif option is not None:
+                option = option if takes_all(option) else None
+            elif arguments and not takes_all(arguments[0]):
+                del arguments[0]
+        return option or next(iter(arguments), None)
+
+
+def takes(option: argparse.Action) -> bool:
+    """It has a value."""
+    return option.nargs != 0
+
+
+def takes_all(action: argparse.Action) -> bool:
+    """All words up to the next option are its values."""
+    return action.nargs in ("*", "+")
+
+
+def names_file(action: argparse.Action) -> bool:
+    """Its value is the path of a file or of a folder."""
+    return action.metavar in ("FILE", "DIR")
 
 
 def positive(word: str) -> int:

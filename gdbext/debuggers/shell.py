@@ -29,12 +29,10 @@ class Shell:
         return registry.execute(entry.name, argv, lambda: self._session(entry), color, self._host)
 
     def completions(self, entry: registry.Entry, words: Sequence[str], current: str) -> list[str]:
-        """What ``current`` may become behind ``words``: options, and thread numbers after --thread."""
-        if words[-1:] == ["--thread"]:
-            candidates = [str(number) for number in self._debugger.thread_numbers()]
-        else:
-            candidates = registry.parser_of(entry).option_names()
-        return [name for name in sorted(candidates) if name.startswith(current)]
+        """What ``current`` may become behind ``words``."""
+        from gdbext.commands.completion import Completer
+
+        return Completer(self._debugger.thread_numbers, self._current).completions(entry, words, current)
 
     @cached_property
     def summaries(self) -> SummarySource:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gdbext.model.report import Report
 
 NAME = "dispatch-break"
+COMPLETIONS = {"where": PLACES}
+"""For arguments whose values argparse does not check."""
 
 DESCRIPTION = """
 WHERE:

@@ -33,9 +33,12 @@ def pause_of(target: Target) -> Pause:
         selected = gdb.selected_thread()
         number = selected.num if selected is not None else 1
         try:
-            gdb.execute("detach", to_string=True)
-            run_for(seconds, watch)
-            gdb.execute(f"attach {target.pid}", to_string=True)
+            try:
+                gdb.execute("detach", to_string=True)
+                run_for(seconds, watch)
+            finally:  # also after Ctrl+C: the user goes on with the process that was there
+                if not inferior.pid:
+                    gdb.execute(f"attach {target.pid}", to_string=True)
         except gdb.error as error:
             raise TargetGone(f"process {target.pid} could not be attached again: {error}") from error
         for thread in gdb.selected_inferior().threads():

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 import lldb
 
 from gdbext.commands import registry
+from gdbext.debuggers.lldb.command import DispatchCommand
 from gdbext.debuggers.lldb.debugger import LldbDebugger
 from gdbext.debuggers.lldb.version import check_version
 from gdbext.debuggers.shell import Shell
-from gdbext.errors import TargetError, UsageError
+from gdbext.errors import TargetError
 
 CONTAINER = "dispatch"
 _NAMESPACE = "gdbext_commands"
 """The name by which LLDB finds our classes, for as long as it takes to define the commands."""
-
-
-class DispatchCommand:
-    """One command of the registry. LLDB makes the object and calls it."""
-
-    entry: registry.Entry
-    commands: LldbCommands
-
-    def __init__(self, debugger: lldb.SBDebugger, _: dict[str, object]) -> None:
-        del debugger
-
-    def __call__(
-        self, _: lldb.SBDebugger, words: str, context: lldb.SBExecutionContext, result: lldb.SBCommandReturnObject
-    ) -> None:
-        """Called by LLDB. Failures become the command's error."""
-        try:
-            outcome = self.commands.execute(self.entry, words, context)
-        except KeyboardInterrupt:  # as the command ended
-            outcome = registry.Outcome(1, "", "interrupted")
-        if outcome.output:
-            result.AppendMessage(_encodable(outcome.output).rstrip("\n"))
-        if outcome.error:
-            result.SetError(_encodable(outcome.error))
-        else:
-            result.SetStatus(lldb.eReturnStatusSuccessFinishResult)
-
-    def get_short_help(self) -> str:
-        """A line for ``help``."""
-        return self.entry.summary
-
-    def get_long_help(self) -> str:
-        """What ``help dispatch-bt`` shows; made when it is asked for."""
-        return registry.help_text(self.entry)
 
 
 class LldbCommands:
@@ -62,26 +30,31 @@ class LldbCommands:
         self._debugger = debugger
         self._ours = LldbDebugger(debugger, names)
         self._shell = Shell(self._ours)
-        classes = SimpleNamespace()
-        names[_NAMESPACE] = classes
+        classes = names[_NAMESPACE] = SimpleNamespace()
         try:
             self._command(f'command container add -o -h "Explain what a PyTorch process is doing." {CONTAINER}')
-            for entry in registry.TABLE:
-                name = entry.name.replace("-", "_")
-                setattr(classes, name, type(name, (DispatchCommand,), {"entry": entry, "commands": self}))
-                for words in (entry.name, f"{CONTAINER} {_word(entry)}"):
-                    self._command(f"command script add -o -c {_NAMESPACE}.{name} {words}")
+            self._define(vars(classes))
         finally:
             del names[_NAMESPACE]
 
-    def execute(self, entry: registry.Entry, words: str, context: lldb.SBExecutionContext) -> registry.Outcome:
+    def _define(self, classes: dict[str, object]) -> None:
+        kind, add = _kind_of_command(self._debugger)
+        for entry in registry.TABLE:
+            name = entry.name.replace("-", "_")
+            classes[name] = type(name, (kind,), {"entry": entry, "commands": self})
+            for words in (entry.name, f"{CONTAINER} {_word(entry)}"):
+                self._command(f"{add} -o -c {_NAMESPACE}.{name} {words}")
+
+    def execute(
+        self, entry: registry.Entry, argv: Sequence[str], context: lldb.SBExecutionContext
+    ) -> registry.Outcome:
         """Run one command on what ``context`` says."""
-        try:
-            argv = shlex.split(words)
-        except ValueError as error:
-            return registry.failure(entry.name, [], UsageError(f"{entry.name}: {error}", help=f"help {entry.name}"))
         with self._ours.selection.command(context), _api_lock(entry, context):
             return self._shell.execute(entry, argv, self._wants_color())
+
+    def completions(self, entry: registry.Entry, words: Sequence[str], current: str) -> list[str]:
+        """What ``current`` may become behind ``words``."""
+        return self._shell.completions(entry, words, current)
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
@@ -92,10 +65,24 @@ class LldbCommands:
         return is_terminal and bool(self._debugger.GetUseColor())
 
     def _command(self, line: str) -> None:
-        result = lldb.SBCommandReturnObject()
-        self._debugger.GetCommandInterpreter().HandleCommand(line, result)
+        result = _run(self._debugger, line)
         if not result.Succeeded():
             raise TargetError(f"LLDB refuses {line!r}: {result.GetError()}")
+
+
+def _run(debugger: lldb.SBDebugger, line: str) -> lldb.SBCommandReturnObject:
+    result = lldb.SBCommandReturnObject()
+    debugger.GetCommandInterpreter().HandleCommand(line, result)
+    return result
+
+
+def _kind_of_command(debugger: lldb.SBDebugger) -> tuple[type[DispatchCommand], str]:
+    """The class of our commands, and how they are added."""
+    if "--parsed" not in (_run(debugger, "help command script add").GetOutput() or ""):
+        return DispatchCommand, "command script add"
+    from gdbext.debuggers.lldb.parsed_command import ParsedCommand
+
+    return ParsedCommand, "command script add --parsed"
 
 
 def _word(entry: registry.Entry) -> str:
@@ -111,6 +98,3 @@ def _api_lock(entry: registry.Entry, context: lldb.SBExecutionContext) -> Abstra
     lock: AbstractContextManager[object] = target.GetAPIMutex()
     return lock
 
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

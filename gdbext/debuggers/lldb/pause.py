@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.debuggers.lldb.target import LldbTarget, is_attached_to
+from gdbext.debuggers.lldb.target import LldbTarget, is_attached_to, is_there
 from gdbext.errors import TargetGone, UsageError
 from gdbext.live.host import run_for
 from gdbext.targets.live.brief_stop import BriefStop
@@ -34,11 +34,14 @@ def pause_of(selection: Selection, target: Target) -> Pause:
         nonlocal process
         program = process.GetTarget()
         number = process.GetSelectedThread().GetIndexID()
+        error = lldb.SBError()
         with selection.synchronous():
-            process.Detach()
-            run_for(seconds, watch)
-            error = lldb.SBError()
-            process = program.AttachToProcessWithID(lldb.SBListener(), target.pid, error)
+            try:
+                process.Detach()
+                run_for(seconds, watch)
+            finally:  # also after Ctrl+C: the user goes on with the process that was there
+                if not is_there(process):
+                    process = program.AttachToProcessWithID(lldb.SBListener(), target.pid, error)
         if error.Fail() or not process.IsValid():
             raise TargetGone(f"process {target.pid} could not be attached again: {error.GetCString()}")
         process.SetSelectedThreadByIndexID(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gdbext.errors import UsageError
 
@@ -40,6 +40,27 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         return fits(name if whole else name.rpartition("::")[2]) not in (None, False)
 
     return matches
+
+
+def continuations(names: Iterable[str], current: str) -> set[str]:
+    """Words for operators that begin with ``current``: base names, or qualified ones once ``::`` stands in it or only a
+    namespace begins so; overloads of a name that is there as a whole."""
+    qualified = "::" in current
+    found: set[str] = set()
+    spaces: set[str] = set()
+    for name in names:
+        space, _colons, rest = name.partition("::")
+        if not qualified and space.startswith(current):
+            spaces.add(f"{space}::")
+        found |= _forms(name if qualified else rest, current)
+    if len(spaces) == 1 and not found:
+        return continuations(names, *spaces)
+    return found | spaces
+
+
+def _forms(word: str, current: str) -> set[str]:
+    name = split(word)[0]
+    return {form for form in (name, word if current.startswith(name) else name) if form.startswith(current)}
 
 
 def unknown_operator(pattern: str, names: Collection[str], nameless: int = 0) -> UsageError:

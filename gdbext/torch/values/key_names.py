@@ -101,6 +101,11 @@ class KeyNames:
             raise self._unknown(name)
         return index
 
+    @property
+    def runtime_keys(self) -> tuple[str, ...]:
+        """The keys that have a slot in dispatch tables, in its order."""
+        return tuple(self._index_of_name)
+
     def selecting(self, name: str) -> tuple[KeysetTest, ...]:
         """What is true of exactly the keysets whose lookup reads the slot of that key: see table_index(). Raises
         UsageError for another word."""

@@ -34,6 +34,11 @@ def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str)
             assert "error: interrupted" in seen
             assert "Traceback" not in seen
             terminal.answer("dispatch-bt", "op=[aten::linear]")
+        terminal.type("dispatch-diagnose --samples 2\n")
+        terminal.until("detached")
+        terminal.type("\x03")
+        terminal.until("the process was not changed")
+        terminal.answer("dispatch-bt", "op=[aten::linear]")  # it was attached again
         terminal.answer("detach", "detached")
         terminal.type("quit\n")
         wait_until(lambda: terminal.process.poll() is not None, "LLDB ends")

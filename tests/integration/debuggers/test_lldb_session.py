@@ -3,7 +3,9 @@ were."""
 
 from __future__ import annotations
 
+import ast
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,11 @@ def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
     outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *what, *words], timeout=120)
     assert "Traceback" not in outcome.stdout + outcome.stderr, outcome
     return outcome
+
+
+def release(name: str) -> int:
+    """The 19 of lldb-19."""
+    return int(name.rpartition("-")[2]) if "-" in name else 0
 
 
 def documents(outcome: Outcome) -> list[dict[str, Any]]:
@@ -122,7 +129,9 @@ def test_errors_end_nothing(name: str, plain: Plain) -> None:
     wrong = ["dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey"]
     outcome = lldb(name, IMPORT, *wrong, "dispatch-bt --json", "detach", pid=plain.pid)
     assert outcome.stderr.count("error: ") >= len(wrong), outcome
-    assert outcome.stderr.count("  try: ") >= len(wrong), outcome
+    by_lldb = outcome.stderr.count("unknown or ambiguous option")  # where it knows the options itself
+    assert by_lldb == (release(name) >= 19), outcome
+    assert outcome.stderr.count("  try: ") >= len(wrong) - by_lldb, outcome
     assert len(documents(outcome)) == 1
 
 
@@ -142,7 +151,56 @@ def test_one_that_is_too_old_says_so(name: str) -> None:
 
 def test_help(name: str) -> None:
     """A line each in the list, the whole help for one."""
-    outcome = lldb(name, IMPORT, "help", "help dispatch-bt", "help dispatch")
-    for entry in registry.TABLE:
-        assert entry.name in outcome.stdout
-    assert " ".join(registry.help_text(registry.find("dispatch-bt")).split()) in " ".join(outcome.stdout.split())
+    outcome = lldb(name, IMPORT, "help", "help dispatch-lookup", "help dispatch")
+    text = " ".join(outcome.stdout.split())
+    assert all(entry.name in text for entry in registry.TABLE)
+    for action in registry.parser_of(registry.find("dispatch-lookup"))._actions:
+        assert " ".join(str(action.help).split()) in text
+        assert all(option in text for option in action.option_strings)
+    assert ("are completed from LLDB" in text) == (0 < release(name) < 20)
+
+
+COMPLETE = """
+import lldb
+def complete(line):
+    found = lldb.SBStringList()
+    lldb.debugger.GetCommandInterpreter().HandleCompletion(line, len(line), 0, -1, found)
+    print("BECOMES", line, "->", *(found.GetStringAtIndex(at) for at in range(1, found.GetSize())))
+"""
+
+
+def completed(name: str, script: Path, *lines: str) -> dict[str, set[str]]:
+    """What LLDB makes of each line."""
+    script.write_text(COMPLETE)
+    scripts = [f"script __import__({script.stem!r}).complete({line!r})" for line in lines]
+    outcome = lldb(name, IMPORT, f"command script import {script}", *scripts)
+    found = [line.removeprefix("BECOMES ").partition(" ->") for line in shown(outcome, "BECOMES")]
+    return {line: set(words.split()) for line, _, words in found}
+
+
+def test_completion(name: str, tmp_path: Path) -> None:
+    """Names by every LLDB, options from 19 on, arguments from 20 on."""
+    (tmp_path / "graph.dot").touch()
+    dot, values, frames = f"all-threads --dot {tmp_path}/gr", "dispatch-values --when b", "dispatch frames --json o"
+    names = ("dispatch-lo", "dispatch lo")
+    found = completed(name, tmp_path / "lines.py", *names, "dispatch-bt --th", dot, values, frames)
+    assert [found[each] for each in names] == [{"dispatch-lookup"}, {"lookup"}]
+    if release(name) >= 19:
+        assert found["dispatch-bt --th"] == {"--thread"}
+        assert found[values] == {"before", "both"}
+        assert found[dot] == {f"{tmp_path}/graph.dot"}
+    if release(name) >= 20:
+        assert found[frames] == {"on", "off"}
+
+
+def test_lines_are_understood_as_elsewhere(name: str) -> None:
+    """Also where LLDB takes them apart: quotes, values with a dash, arguments that look like options."""
+    lines = ["dispatch-op --key=-x 'a b' --json", "dispatch-keyset --json -- -1", "dispatch-break --json --delete 3 4"]
+    instead = "lambda name, argv, *_: r.Outcome(0, f'ARGV {argv}')"
+    outcome = lldb(name, IMPORT, f"script import gdbext.commands.registry as r; r.execute = {instead}", *lines)
+    given = [ast.literal_eval(line.removeprefix("ARGV ")) for line in shown(outcome, "ARGV")]
+    assert len(given) == len(lines), outcome
+    for line, argv in zip(lines, given):
+        command, *words = shlex.split(line)
+        parser = registry.parser_of(registry.find(command))
+        assert parser.parse(argv) == parser.parse(words)

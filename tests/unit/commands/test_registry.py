@@ -13,7 +13,7 @@ from gdbext.commands import registry
 from gdbext.errors import UsageError
 
 FOLDER = Path(registry.__file__).parent
-SHARED = {"__init__", "options", "recorded", "registry", "reporting"}
+SHARED = {"__init__", "completion", "options", "recorded", "registry", "reporting"}
 
 
 @pytest.mark.parametrize("entry", registry.TABLE, ids=lambda entry: entry.name)

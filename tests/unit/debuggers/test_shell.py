@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_debugger import FakeDebugger
+from recordings import Replay
 
 from gdbext.commands import registry
 from gdbext.debuggers.sessions import SessionCache
@@ -97,11 +100,42 @@ def test_stacks_are_shown_whatever_becomes_of_the_added_frames() -> None:
     assert debugger.source.of(1) == ()
 
 
-def test_completion() -> None:
+def test_completion_of_options_and_fixed_words() -> None:
     shell = Shell(FakeDebugger())
     assert shell.completions(BT, [], "--th") == ["--thread"]
     assert shell.completions(BT, ["--thread"], "1") == ["1", "10"]
     assert shell.completions(BT, ["--thread", "1"], "") == registry.parser_of(BT).option_names()
+    assert shell.completions(FRAMES, [], "o") == ["off", "on"]
+    assert shell.completions(FRAMES, ["--json"], "")[:3] == ["off", "on", "--help"]
+    assert shell.completions(BREAK, ["--key", "CPU"], "re") == ["redispatch", "register", "return"]
+    assert shell.completions(registry.find("dispatch-values"), ["save", "mm", "--when"], "a") == ["after"]
+
+
+def test_completion_of_files(tmp_path: Path) -> None:
+    (tmp_path / "graph.dot").touch()
+    (tmp_path / "graphs").mkdir()
+    found = Shell(FakeDebugger()).completions(registry.find("all-threads"), ["--dot"], f"{tmp_path}/gr")
+    assert found == [f"{tmp_path}/graph.dot", f"{tmp_path}/graphs/"]
+
+
+def test_completion_of_operators_and_keys(replay: Callable[[str], Replay]) -> None:
+    debugger = FakeDebugger()
+    debugger.target = lambda: replay("meta-mm").target  # type: ignore[method-assign]
+    shell = Shell(debugger)
+    op, lookup, keyset = (registry.find(name) for name in ("dispatch-op", "dispatch-lookup", "dispatch-keyset"))
+    assert {"mm", "mv"} <= set(shell.completions(op, [], "m"))
+    assert shell.completions(op, [], "aten::mm") == ["aten::mm", "aten::mm.dtype", "aten::mm.dtype_out", "aten::mm.out"]
+    assert shell.completions(op, [], "mm.o") == ["mm.out"]
+    assert shell.completions(op, [], "aten")[0].startswith("aten::")  # all of the namespace
+    assert shell.completions(BREAK, ["call", "add"], "baddb") == ["baddbmm", "baddbmm_"]
+    assert shell.completions(lookup, ["mm"], "CPU,AutogradC") == ["CPU,AutogradCPU", "CPU,AutogradCUDA"]
+    assert "Meta" in shell.completions(keyset, [], "Me")
+    assert shell.completions(op, ["mm", "--key"], "AutogradMet") == ["AutogradMeta"]
+
+
+def test_completion_where_the_target_does_not_say() -> None:
+    shell = Shell(FakeDebugger(process=False))
+    assert shell.completions(registry.find("dispatch-op"), [], "m") == []
 
 
 def test_a_breakpoint_before_there_is_a_process_is_pending() -> None:
