@@ -28,7 +28,7 @@ def torch_session(control: RunControl, session: Session) -> Session:
         control.start()
         session = control.session()
     if not session.has_torch:
-        session = _run_to(control, session, _loader(session), lambda: _is_mapped(control))
+        session = _run_to(control, session, loader_state(session), lambda: _is_mapped(control))
     if not _is_ready(session):
         session = _run_to(control, session, _first_dispatch(session), lambda: True)
     return session
@@ -45,7 +45,8 @@ def _run_to(control: RunControl, session: Session, address: int, wanted: Callabl
     return control.session()
 
 
-def _loader(session: Session) -> int:
+def loader_state(session: Session) -> int:
+    """Where the dynamic loader calls whenever it has mapped libraries. Raises NotTorch."""
     for module in session.modules.modules:
         if module.name.startswith("ld-linux") or module.name.startswith("ld-2"):
             address = session.symbolizer.address_of(LOADER_STATE, module.name)

@@ -42,6 +42,10 @@ Resumes the process, and shows what the named operators are called with and what
          is asked of the operators that are on the stacks.
   off    nothing is watched
 
+OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend (their tensors are those of the
+Python line that calls them; where C++ calls them, only names are shown), 'aoti_torch_cpu_*' for the functions that
+AOTInductor's code calls. Kernels that are compiled later are watched, too.
+
 N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
 
 Cost: two or three stops of 0.2 ms for each call of a named operator, and the time to read its tensors:
@@ -54,7 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.description = f"{parser.description}\n{DESCRIPTION}"
     parser.add_argument("mode", choices=MODES, metavar="off|save|print|names|nan|inf", help="what to do with values")
-    parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+    operators = "operators: mm, aten::mm, aten::mm.out, '*mm*'; compiled code: 'cpp_fused*', 'aoti_torch_*'"
+    parser.add_argument("op", nargs="*", metavar="OP", help=operators)
     parser.add_argument("--when", choices=("before", "after", "both"), default=None, help="default both; names: before")
     parser.add_argument("--dir", metavar="DIR", default=".", help="where files go (save; default: this folder)")
     parser.add_argument("--max-bytes", metavar="N", type=positive, default=0, help="save no tensor larger than this")

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from gdbext.model.dispatch.launch import BEFORE, Find, Launch, LaunchTensor
+from gdbext.model.dispatch.launch import BEFORE, Find, Launch, LaunchTensor, LaunchValue
+from gdbext.torch.compile.inductor_source import is_only_written
 
 if TYPE_CHECKING:
     from gdbext.inspection.tensors.tensor_report import TensorReporter
@@ -70,9 +71,9 @@ class FirstBad:
         del reporter
         call = launch.tid, launch.qualified, launch.call
         if launch.when == BEFORE:
-            given = [value for value in launch.values if value.name != "out"]  # what is in there is written over
+            given = [value for value in launch.values if not _is_written_over(value)]
             tensors = [tensor for value in given for tensor in value.tensors]
-            known = all(value.text for value in given if "Tensor" in value.type)
+            known = all(value.text for value in given if "Tensor" in value.type or "*" in value.type)
             self._before[call] = any(map(self._is_bad, tensors)), known
             return False
         was_bad, known = self._before.pop(call, (False, False))
@@ -83,6 +84,11 @@ class FirstBad:
             return self._stays
         self._history.append(launch)
         return False
+
+
+def _is_written_over(value: LaunchValue) -> bool:
+    """What is in there before the call does not matter."""
+    return value.name == "out" or is_only_written(value.type)
 
 
 def _results(launch: Launch) -> Iterator[LaunchTensor]:

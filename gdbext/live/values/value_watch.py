@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.inspection.tensors.tensor_report import TensorReporter
-from gdbext.inspection.threads.arguments import tensor_text
 from gdbext.live.hooks.lookup_sites import CfaRule, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import BoxedEntry, OperatorFunction, OperatorFunctions
 from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.live.trace.describe import Describer
+from gdbext.live.values.launch_values import LaunchValues
+from gdbext.live.values.return_watch import ReturnWatch
 from gdbext.live.values.value_site import ValueSite, registers_at, value_site
-from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch, LaunchTensor, LaunchValue
+from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch
 from gdbext.model.record import Record
 from gdbext.torch.registry.schema_results import aliased_arguments, schema_results
 from gdbext.torch.registry.schema_types import schema_types
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from gdbext.model.dispatch.traced_dispatch import LookupResult
     from gdbext.torch.registry.operators import Operator
 
-SAMPLE_LIMIT = 1 << 18
-"""Elements of a tensor that are looked at while the process stands still; of more, a sample."""
 _LIST_LIMIT = 256
 
 
@@ -89,16 +88,16 @@ class ValueWatch:
         self._request = request
         self._sink = sink
         self._reporter = TensorReporter(session)
-        self._values = CppValues(session.memory, session.layout, self._tensor_text)
+        self._described = LaunchValues(self._reporter, request.statistics)
+        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
         self._calls: dict[int, int] = {}
-        self._open: dict[int, list[_Open]] = {}
-        self._returns: set[int] = set()
         self._entries: dict[int, tuple[int, int, Sequence[int | None]]] = {}
         """Thread → the function that was entered last, the end of its frame, and its argument registers."""
         self._callers: dict[int, _Caller | None] = {}
         self._types: dict[int, dict[str, str]] = {}
         self._functions = OperatorFunctions(session)
         self._top = session.memory.architecture.stack_pointer
+        self._returns: ReturnWatch[_Open] = ReturnWatch(control, self._top, self._returned)
         self._arguments = session.memory.architecture.argument_registers
         self.count = 0
         """Calls that were seen."""
@@ -206,7 +205,7 @@ class ValueWatch:
         if self._request.before:
             stays = self._sink.launch(self._launch(BEFORE, tid, opened, ()), self._reporter)
         if self._request.after and not stays:
-            self._watch_return(tid, opened)
+            self.hooks += self._returns.expect(tid, opened.cfa, opened)
         if self._request.limit and self.count >= self._request.limit and not self._request.after:
             self.over = True
         return stays or self.over
@@ -257,27 +256,11 @@ class ValueWatch:
 
     # --- its return ------------------------------------------------------------------------------
 
-    def _watch_return(self, tid: int, opened: _Open) -> None:
-        calls = self._open.setdefault(tid, [])
-        while calls and calls[-1].cfa <= opened.cfa:  # ended by an exception
-            calls.pop()
-        calls.append(opened)
-        returns_to = int.from_bytes(self._control.read(opened.cfa - 8, 8), "little")
-        if returns_to not in self._returns:
-            self._returns.add(returns_to)
-            self._hook(HookSpec(returns_to, CfaRule(self._top, 0, 0), self._returned))
-
-    def _returned(self, tid: int, top: int, _value: int) -> bool:
-        calls = self._open.get(tid, [])
-        while calls and calls[-1].cfa < top:
-            calls.pop()
-        if not calls or calls[-1].cfa != top:
-            return False
-        opened = calls.pop()
+    def _returned(self, tid: int, opened: _Open) -> bool:
         self._session.memory.forget()
         launch = self._launch(AFTER, tid, opened, self._results(opened))
         stays = self._sink.launch(launch, self._reporter)
-        if self._request.limit and self.count >= self._request.limit and not calls:
+        if self._request.limit and self.count >= self._request.limit and not self._returns.is_inside(tid):
             self.over = True
         return stays or self.over
 
@@ -319,8 +302,8 @@ class ValueWatch:
     def _launch(self, when: str, tid: int, opened: _Open, results: Sequence[tuple[str, Value | None]]) -> Launch:
         found = opened.found
         kinds = self._argument_types(opened.operator)
-        values = [self._described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
-        values += [self._described(name, value, "") for name, value in results]
+        values = [self._described.described(name, value, kinds.get(name, "")) for name, value in opened.arguments]
+        values += [self._described.described(name, value, "") for name, value in results]
         return Launch(
             when, found.op, found.overload, opened.call, found.kernel, found.key, tid, tuple(values), len(results)
         )
@@ -332,27 +315,3 @@ class ValueWatch:
             wanted = schema_types(schema.text) if schema is not None else ()
             self._types[operator.address] = {name: kind for kind, name in wanted}
         return self._types[operator.address]
-
-    def _described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
-        if value is None:
-            return LaunchValue(name, "", type=kind)
-        is_list = value.text.startswith("[")
-        tensors = (
-            self._tensor(f"{name}.{number}" if is_list else name, address)
-            for number, address in enumerate(value.tensors)
-            if address
-        )
-        return LaunchValue(name, value.text, tuple(each for each in tensors if each is not None), kind)
-
-    def _tensor(self, name: str, address: int) -> LaunchTensor | None:
-        try:
-            facts = self._reporter.facts(address)
-        except GdbextError:
-            return None
-        statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._request.statistics else None
-        return LaunchTensor(name, address, tensor_text(facts), facts.dtype, facts.sizes, statistics)
-
-    def _tensor_text(self, address: int) -> str:
-        if address & 7 or not address:
-            raise BadData(f"there is no tensor at {address:#x}")
-        return tensor_text(self._reporter.facts(address))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from gdbext.live.hooks.all_calls import AllCalls
 from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.live.run_control import RunControl
 from gdbext.live.trace.describe import Describer
+from gdbext.live.values.kernel_watch import KernelWatch, is_compiled
 from gdbext.live.values.value_watch import ValueRequest, ValueSink, ValueWatch
 from gdbext.live.waiting import torch_session
 from gdbext.model.ending import Ending, EndingKind
@@ -50,22 +51,27 @@ class Watching:
             self._session = torch_session(self._control, self._session)
             session, request = self._session, self._request
             describer = Describer(self._control.session, session, registrations=False)
-            watch = ValueWatch(session, self._control, describer, request, make_sink(session))
-            self._place(watch)
+            sink = make_sink(session)
+            watch = ValueWatch(session, self._control, describer, request, sink)
+            kernels = KernelWatch(session, self._control, request, sink)
+            compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
+            if compiled:
+                kernels.place(compiled)
+            self._place(watch, [pattern for pattern in request.patterns if pattern not in compiled])
             ending = self._control.run()
         finally:
             self._control.close()
-        if watch.over:
+        if watch.over or kernels.over:
             ending = Ending(EndingKind.LIMIT, f"--limit {request.limit}")
-        return Watched(report_target(self._session), watch.count, ending, tuple(self._notes))
+        return Watched(report_target(self._session), watch.count + kernels.count, ending, tuple(self._notes))
 
-    def _place(self, watch: ValueWatch) -> None:
+    def _place(self, watch: ValueWatch, patterns: Sequence[str]) -> None:
         session, functions = self._session, OperatorFunctions(self._session)
         if self._request.everything:
             watch.everything(AllCalls(session, functions).lookups())
             return
         unseen = []
-        for pattern in self._request.patterns:
+        for pattern in patterns:
             operators = session.dispatcher.find(pattern)
             if not operators:
                 raise session.dispatcher.unknown(pattern)

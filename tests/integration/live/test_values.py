@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import native_build
 import pytest
 from harness import DISPATCH, INFERIORS, run
 
-pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
 
 def watched(*arguments: str, program: str, words: tuple[str, ...] = ()) -> str:
@@ -61,6 +62,22 @@ def test_saved_values_are_the_program_s_own(tmp_path: Path) -> None:
         assert before == call["before"], call["op"]
         assert {each: after[each] for each in call["after"]} == call["after"], call["op"]
     assert not list(folder.glob("*.partial"))
+
+
+def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that a line of Python calls as Inductor's does, and functions of AOTInductor."""
+    monkeypatch.setenv("GDBEXT_NATIVE", native_build.build_for(INFERIORS / "compiled_calls.py"))
+    truth, folder = tmp_path / "truth.json", tmp_path / "values"
+    patterns = ("cpp_fused*", "aoti_torch_cpu_*")
+    watched("save", *patterns, "--dir", str(folder), program="compiled_calls.py", words=(str(truth),))
+    calls = json.loads(truth.read_text())
+    assert len(calls) == 3
+    for call in calls:
+        for when in ("before", "after"):
+            found = read_file(folder / f"{when}_launch_{call['op']}_0.safetensors")
+            assert found == call[when], (call["op"], when)
+    header = (folder / "before_launch_cpp_fused_mul_add_0_0.safetensors").read_bytes()
+    assert b'"s77":"6"' in header.replace(b" ", b"")
 
 
 def test_names_and_numbers_are_printed_as_they_happen(tmp_path: Path) -> None:

@@ -1,0 +1,295 @@
+"""Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
+
+What a kernel is given are bare pointers. Which tensors they belong to is known where Python calls it: from the
+variables of the line that does, if their elements are where the pointer points. Functions of AOTInductor take handles
+of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gdbext.arch.argument_passing import Passing, Slot
+from gdbext.errors import GdbextError
+from gdbext.inspection.session import TORCH_LIBRARY
+from gdbext.inspection.tensors.tensor_report import TensorReporter
+from gdbext.live.hooks.lookup_sites import at_entry
+from gdbext.live.run_control import HookSpec
+from gdbext.live.values.inductor_call import KernelArgument, KernelCalls
+from gdbext.live.values.launch_values import LaunchValues
+from gdbext.live.values.return_watch import ReturnWatch
+from gdbext.live.waiting import loader_state
+from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch
+from gdbext.model.record import Record
+from gdbext.torch.compile.inductor_source import COMPILED_MODULES, KERNEL, KERNEL_MODULE
+from gdbext.torch.compile.shim_signatures import HEADERS, PREFIX, TENSOR, Parameter, shim_signatures
+from gdbext.torch.values.cpp_values import CppValues, Value
+
+if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
+    from gdbext.live.run_control import RunControl
+    from gdbext.live.values.value_watch import ValueRequest, ValueSink
+    from gdbext.process.modules import Module
+
+_SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
+_KERNELS = "cpp_"
+_LONGEST_LIST = 256
+_INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
+_FLOATS = ("double", "float")
+
+
+def is_compiled(pattern: str) -> bool:
+    """The pattern means functions of compiled code, not operators."""
+    return pattern.startswith((_KERNELS, PREFIX))
+
+
+class _Call(Record):
+    """A call that was seen: ``values`` before it, ``results`` are names and addresses that handles are written to."""
+
+    name: str
+    number: int
+    values: tuple[tuple[str, str, Value | None], ...]
+    results: tuple[tuple[str, int], ...]
+
+
+class KernelWatch:
+    """The compiled code of one run of dispatch-values."""
+
+    def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
+        self._session = session
+        self._control = control
+        self._request = request
+        self._sink = sink
+        self._reporter = TensorReporter(session)
+        self._described = LaunchValues(self._reporter, request.statistics)
+        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
+        self._architecture = session.memory.architecture
+        self._calls: dict[str, int] = {}
+        self._python = KernelCalls()
+        self._returns: ReturnWatch[_Call] = ReturnWatch(control, self._architecture.stack_pointer, self._returned)
+        self._hooked: set[int] = set()
+        self._patterns: list[str] = []
+        self.count = 0
+        """Calls that were seen."""
+        self.over = False
+        """The limit was reached."""
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    def place(self, patterns: Sequence[str]) -> None:
+        """Watch all functions that there are, and those of libraries that are loaded later. Raises NotTorch."""
+        self._patterns = list(patterns)
+        if any(pattern.startswith(PREFIX) for pattern in patterns):
+            self._place_shims()
+        self._place_kernels(self._session)
+        frame = at_entry(self._architecture)
+        self._control.place(HookSpec(loader_state(self._session), frame, self._loaded))
+
+    def _loaded(self, _tid: int, _cfa: int, _value: int) -> bool:
+        """The dynamic loader has mapped libraries, or taken some away."""
+        self._place_kernels(self._control.session())
+        return False
+
+    def _place_kernels(self, session: Session) -> None:
+        for module in session.modules.modules:
+            for name, address in self._kernels_of(session, module):
+                if address not in self._hooked:
+                    self._hooked.add(address)
+                    self._hook(address, name, None)
+
+    def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
+        """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
+        try:
+            index = session.symbolizer.index(module)
+            if index is None:
+                return
+            kernel = index.exported(KERNEL) if index.exported(KERNEL_MODULE) is not None else None
+            if kernel is not None and any(pattern.startswith(_KERNELS) for pattern in self._patterns):
+                yield "", module.base + kernel.vaddr
+            elif any(index.exported(name) is not None for name in COMPILED_MODULES):
+                for symbol in index.matching(_KERNELS.encode()):
+                    if self._is_wanted(symbol.name):
+                        yield symbol.name, module.base + symbol.vaddr
+        except GdbextError:
+            return
+
+    def _place_shims(self) -> None:
+        module = self._session.modules.named(TORCH_LIBRARY)
+        index = self._session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return
+        signatures = shim_signatures(self._headers(module))
+        for symbol in index.matching(PREFIX.encode()):
+            address = module.base + symbol.vaddr
+            if self._is_wanted(symbol.name) and address not in self._hooked:
+                self._hooked.add(address)
+                self._hook(address, symbol.name, signatures.get(symbol.name))
+
+    def _headers(self, module: Module) -> Iterator[str]:
+        folder = Path(self._session.target.local_path(module.path)).parent.parent / _SHIM_HEADERS
+        for name in HEADERS:
+            try:
+                yield (folder / name).read_text("utf-8", "replace")
+            except OSError:
+                continue
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._request.key and any(
+            fnmatchcase(name, pattern) and fnmatchcase(name, f"*{self._request.kernel}*") for pattern in self._patterns
+        )
+
+    def _hook(self, address: int, name: str, signature: tuple[Parameter, ...] | None) -> None:
+        def entered(tid: int, cfa: int, _value: int) -> bool:
+            if self._request.tid not in (None, tid):
+                return False
+            self._session.memory.forget()
+            if name:
+                values, results = self._shim_values(signature or (), cfa)
+                return self._called(tid, cfa, name, values, results)
+            call = self._python.of(self._control.session(), tid)
+            if call is None or not self._is_wanted(call.kernel):
+                return False
+            return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
+
+        self._control.place(HookSpec(address, at_entry(self._architecture), entered))
+
+    # --- a call ----------------------------------------------------------------------------------
+
+    def _called(
+        self,
+        tid: int,
+        cfa: int,
+        name: str,
+        values: Sequence[tuple[str, str, Value | None]],
+        results: Sequence[tuple[str, int]],
+    ) -> bool:
+        number = self._calls[name] = self._calls.get(name, -1) + 1
+        self.count += 1
+        call, stays = _Call(name, number, tuple(values), tuple(results)), False
+        if self._request.before:
+            stays = self._sink.launch(self._launch(BEFORE, tid, call, ()), self._reporter)
+        if self._request.after and not stays:
+            self._returns.expect(tid, cfa, call)
+        self.over = self._is_last() and not self._request.after
+        return stays or self.over
+
+    def _is_last(self) -> bool:
+        return bool(self._request.limit) and self.count >= self._request.limit
+
+    def _returned(self, tid: int, call: _Call) -> bool:
+        self._session.memory.forget()
+        stays = self._sink.launch(self._launch(AFTER, tid, call, tuple(self._results(call))), self._reporter)
+        self.over = self._is_last() and not self._returns.is_inside(tid)
+        return stays or self.over
+
+    def _results(self, call: _Call) -> Iterator[tuple[str, str, Value | None]]:
+        for name, address in call.results:
+            handle = self._session.memory.try_u64(address)
+            yield name, "", self._tensor(handle)
+
+    def _launch(self, when: str, tid: int, call: _Call, results: Sequence[tuple[str, str, Value | None]]) -> Launch:
+        values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
+        return Launch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
+
+    def _words(self, passings: Sequence[Passing], cfa: int) -> list[int | None]:
+        """The first word of each argument, None for those in registers of floating point."""
+        slots = self._architecture.place_arguments(passings)
+        return [self._word(slots[at][0], cfa) if at < len(slots) else None for at in range(len(passings))]
+
+    def _word(self, slot: Slot, cfa: int) -> int | None:
+        if slot.register is not None:
+            return self._control.register(self._architecture.argument_registers[slot.register])
+        return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
+
+    # --- kernels that Python calls ---------------------------------------------------------------
+
+    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[tuple[str, str, Value | None]]:
+        """Tensors whose elements are where the kernel was pointed to."""
+        words = self._words([_passing(each.parameter) for each in arguments], cfa)
+        for each, word in zip(arguments, words):
+            yield each.name, each.parameter, self._kernel_value(each, word)
+
+    def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
+        python = self._reporter.python
+        if word is None or python is None:
+            return None
+        if "*" not in argument.parameter and argument.parameter:
+            return _integer(argument.parameter.removeprefix("const ").split()[0], word)
+        try:
+            tensor = python.tensor_of(argument.object) if argument.object else None
+            if tensor is None or self._reporter.contents(self._reporter.facts(tensor)).geometry.address != word:
+                return None
+            return self._values.tensor(tensor)
+        except GdbextError:
+            return None
+
+    # --- functions of AOTInductor ----------------------------------------------------------------
+
+    def _shim_values(
+        self, signature: Sequence[Parameter], cfa: int
+    ) -> tuple[list[tuple[str, str, Value | None]], list[tuple[str, int]]]:
+        """(arguments, where results go)."""
+        words = self._words([_passing(each.type) for each in signature], cfa)
+        values: list[tuple[str, str, Value | None]] = []
+        results: list[tuple[str, int]] = []
+        for number, (each, word) in enumerate(zip(signature, words)):
+            if each.is_result:
+                results.append((f"result{len(results)}", word or 0))
+            elif not each.name.endswith("_len_"):
+                following = words[number + 1] if number + 1 < len(words) else None
+                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{each.name}_len_"
+                values.append((each.name, each.type, self._shim_value(each.type, word, following if is_list else None)))
+        return values, results
+
+    def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
+        if word is None:
+            return None
+        plain = kind.removeprefix("const ").strip()
+        try:
+            if plain == TENSOR:
+                return self._tensor(word)
+            if not plain.endswith("*"):
+                return _integer(plain, word)
+            if length is not None:
+                return self._list(plain[:-1].strip(), word, length)
+            if not word:
+                return Value("None")
+            if plain == f"{TENSOR}*":
+                return self._tensor(self._session.memory.u64(word))
+            return _integer(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
+        except GdbextError:
+            return None
+
+    def _list(self, kind: str, first: int, length: int) -> Value | None:
+        if length > _LONGEST_LIST or kind not in (TENSOR, "int64_t"):
+            return None
+        words = self._session.memory.words(first, length)
+        items = [self._tensor(word) if kind == TENSOR else _integer(kind, word) for word in words]
+        known = [each for each in items if each is not None]
+        if len(known) < len(items):
+            return None
+        return Value(f"[{', '.join(each.text for each in known)}]", tuple(at for each in known for at in each.tensors))
+
+    def _tensor(self, handle: int | None) -> Value | None:
+        """The tensor of an AtenTensorHandle."""
+        try:
+            return self._values.tensor(self._session.memory.u64(handle)) if handle else None
+        except GdbextError:
+            return None
+
+
+def _passing(kind: str) -> Passing:
+    return Passing.FLOAT if "*" not in kind and kind.removeprefix("const ").split(" ")[0] in _FLOATS else Passing.WORD
+
+
+def _integer(kind: str, word: int) -> Value | None:
+    size = _INTEGERS.get(kind)
+    if size is None:
+        return None
+    value = word & (1 << 8 * size) - 1
+    if kind == "bool":
+        return Value(str(bool(value)))
+    return Value(str(value - (1 << 8 * size) if value >> 8 * size - 1 else value))

@@ -1,0 +1,65 @@
+"""What Inductor's generated Python and the headers of AOTInductor say of their functions."""
+
+from __future__ import annotations
+
+from gdbext.torch.compile.inductor_source import called_kernel, is_only_written, kernel_parameters
+from gdbext.torch.compile.shim_signatures import Parameter, shim_signatures
+
+GENERATED = """
+cpp_fused_add_mul_relu_0 = async_compile.cpp_pybinding(['const float*', 'const float*', 'float*'], r'''
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C"  void  kernel(const float* in_ptr0,
+                       const float* in_ptr1,
+                       float* out_ptr0)
+{
+}
+''')
+
+cpp_fused_lost_1 = async_compile.cpp_pybinding(['const float*'], r'''''')
+
+cpp_fused_sum_2 = async_compile.cpp_pybinding(['float*', 'const int64_t'], r'''
+extern "C"  void  kernel(float* in_out_ptr0,
+                       const int64_t ks0)
+{
+"""
+
+
+def test_the_line_that_calls_a_kernel() -> None:
+    line = "        cpp_fused_add_mul_relu_0(arg0_1, buf3, s77)"
+    assert called_kernel(line) == ("cpp_fused_add_mul_relu_0", ("arg0_1", "buf3", "s77"))
+    assert called_kernel("buf1 = empty_strided_cpu((8, 8), (8, 1), torch.float32)") is None
+    assert called_kernel("extern_kernels.mm(arg0_1, arg1_1, out=buf1)") is None
+
+
+def test_parameters_are_those_of_the_kernel_s_own_source() -> None:
+    assert kernel_parameters(GENERATED, "cpp_fused_add_mul_relu_0") == (
+        "const float* in_ptr0", "const float* in_ptr1", "float* out_ptr0",
+    )  # fmt: skip
+    assert kernel_parameters(GENERATED, "cpp_fused_sum_2") == ("float* in_out_ptr0", "const int64_t ks0")
+    assert kernel_parameters(GENERATED, "cpp_fused_lost_1") == ()
+    assert kernel_parameters(GENERATED, "cpp_fused_sum") == ()
+
+
+def test_what_is_only_written() -> None:
+    assert is_only_written("float* out_ptr0")
+    assert not is_only_written("float* in_out_ptr0")
+    assert not is_only_written("Tensor")
+
+
+def test_signatures_of_shims() -> None:
+    header = """
+    // AOTITorchError aoti_torch_old(AtenTensorHandle self);
+    AOTI_TORCH_EXPORT AOTITorchError aoti_torch_get_data_ptr(
+        AtenTensorHandle tensor,
+        void** ret_data_ptr // returns borrowed reference
+    );
+    AOTI_TORCH_EXPORT AOTITorchError aoti_torch_cpu_cat(const AtenTensorHandle* tensors, int64_t tensors_len_,
+        int64_t dim, AtenTensorHandle* ret0);
+    """
+    found = shim_signatures([header])
+    assert sorted(found) == ["aoti_torch_cpu_cat", "aoti_torch_get_data_ptr"]
+    assert found["aoti_torch_get_data_ptr"] == (
+        Parameter("AtenTensorHandle", "tensor"), Parameter("void**", "ret_data_ptr"),
+    )  # fmt: skip
+    assert found["aoti_torch_cpu_cat"][0] == Parameter("const AtenTensorHandle*", "tensors")
+    assert [each.is_result for each in found["aoti_torch_cpu_cat"]] == [False, False, False, True]
