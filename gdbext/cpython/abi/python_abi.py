@@ -129,7 +129,8 @@ class InterpreterFrames(Record):
     none) and ``codeless_owners`` are values of its ``owner`` (enum _frameowner): frames of generators, the frame with
     which an evaluation loop begins, and all frames that run no Python code. ``tag_bits`` are the low bits of a
     reference in a frame that are not part of its address (_PyStackRef, pycore_stackref.h); ``exit_form`` is what a
-    ``with`` block keeps on the value stack.
+    ``with`` block keeps on the value stack; ``awaited_slot`` counts from the top of a suspended frame's stack to what
+    it awaits (_PyGen_yf, Objects/genobject.c).
     """
 
     anchor: LoopAnchor
@@ -140,6 +141,7 @@ class InterpreterFrames(Record):
     codeless_owners: tuple[int, ...] = ()
     tag_bits: int = 0
     exit_form: ExitForm = ExitForm.BOUND_METHOD
+    awaited_slot: int = 1
 
 
 class PythonAbi(Record):

@@ -1,4 +1,5 @@
-"""Where Task and Future of the C module _asyncio keep what is read of them, 3.8 to 3.13.
+"""Where Task and Future of the C module _asyncio keep what is read of them, 3.8 to 3.13; later ones publish it
+(cpython/tasks/task_lists.py).
 
 FutureObj and TaskObj (Modules/_asynciomodule.c) are in no header; the offsets are those of the debug information of
 CPython 3.8.18, 3.9.18, 3.10.13, 3.11.7, 3.12.1 and 3.13.0 for 64 bits. tp_basicsize tells whether they fit.
@@ -10,24 +11,23 @@ from gdbext.model.record import Record
 
 
 class TaskLayout(Record):
-    """Offsets in bytes; ``task_size`` and ``future_size`` are those of the types."""
+    """Offsets in bytes; ``task_size`` is that of the type."""
 
     task_size: int
     waiter: int
     coroutine: int
     name: int
-    future_size: int
     state: int
     """``enum fut_state``: 0 pending, 1 cancelled, 2 finished."""
 
 
 TASK_LAYOUTS = {
-    (3, 8): TaskLayout(144, 104, 112, 120, 104, 72),
-    (3, 9): TaskLayout(184, 144, 152, 160, 144, 80),
-    (3, 10): TaskLayout(192, 152, 160, 168, 152, 88),
-    (3, 11): TaskLayout(176, 128, 136, 144, 128, 88),
-    (3, 12): TaskLayout(176, 128, 136, 144, 128, 88),
-    (3, 13): TaskLayout(144, 112, 120, 128, 104, 96),
+    (3, 8): TaskLayout(144, 104, 112, 120, 72),
+    (3, 9): TaskLayout(184, 144, 152, 160, 80),
+    (3, 10): TaskLayout(192, 152, 160, 168, 88),
+    (3, 11): TaskLayout(176, 128, 136, 144, 88),
+    (3, 12): TaskLayout(176, 128, 136, 144, 88),
+    (3, 13): TaskLayout(144, 112, 120, 128, 96),
 }
 FUTURE_ITERATOR_FUTURE = 16
 """The future of a FutureIter, which stands on the stack of a coroutine that awaits it (futureiterobject)."""

@@ -113,6 +113,7 @@ _3_15 = _3_14._replace(
         codeless_owners=(3,),
         tag_bits=3,
         exit_form=ExitForm.FUNCTION_AND_SELF,
+        awaited_slot=2,  # the index of an iteration lies above it
     ),
 )
 

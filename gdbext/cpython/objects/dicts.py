@@ -120,7 +120,7 @@ class DictReader:
             if found & 1:  # PyDictOrValues: values are tagged by being one byte short
                 return self._inline(info, found + 1)
         elif not found and info.flags & FLAG_INLINE_VALUES:
-            values = address + self._layout.size("PyObject")
+            values = address + info.size  # _PyObject_InlineValues, pycore_object.h
             valid = self._memory.u8(values + self._layout.offset("PyDictValues", "valid"))
             return self._inline(info, values) if valid else iter(())
         return self.items(found) if found else iter(())

@@ -41,7 +41,7 @@ def coroutine_chain(runtime: PythonRuntime, coroutine: int) -> tuple[list[Python
             if frame is None:
                 break
             frames.append(frame)
-            awaited = _stack_top(runtime, frame)
+            awaited = _awaited_by(runtime, frame)
     except GdbextError:
         pass  # what was read until then
     return frames[::-1], 0
@@ -70,11 +70,11 @@ def _frame_of(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
     return PythonFrame(code.name, code.file, code.line(at), address, code.address)
 
 
-def _stack_top(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    """The object on top of a suspended frame's stack. Raises MemoryFault, BadData."""
-    layout, memory = runtime.layout, runtime.memory
-    stack = value_stack(runtime, frame)
-    if isinstance(layout.abi.frames, FrameObjects):
+def _awaited_by(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """The object that a suspended frame awaits, on top of its stack. Raises MemoryFault, BadData."""
+    layout, memory, form = runtime.layout, runtime.memory, runtime.layout.abi.frames
+    stack, below = value_stack(runtime, frame), 1
+    if isinstance(form, FrameObjects):
         if layout.find("PyFrameObject", "f_stacktop") is not None:
             top = memory.u64(frame.address + layout.offset("PyFrameObject", "f_stacktop"))
             depth = (top - stack) // 8
@@ -84,8 +84,12 @@ def _stack_top(runtime: PythonRuntime, frame: PythonFrame) -> int:
     elif layout.find("_PyInterpreterFrame", "stacktop") is not None:
         depth = memory.i32(frame.address + layout.offset("_PyInterpreterFrame", "stacktop"))
         start = frame.address + layout.offset("_PyInterpreterFrame", "localsplus")
+    elif layout.find("_PyInterpreterFrame", "stackpointer") is not None:
+        top = memory.u64(frame.address + layout.offset("_PyInterpreterFrame", "stackpointer"))
+        start = stack
+        depth, below = (top - stack) // 8, form.awaited_slot
     else:
         raise BadData("where the stack of a suspended frame ends is not known in this version")
-    if not 0 < depth < 10_000:
+    if not below <= depth < 10_000:
         raise BadData(f"the stack of the frame at {frame.address:#x} has {depth} entries")
-    return objects_at(runtime, start + 8 * (depth - 1), 1)[0]
+    return objects_at(runtime, start + 8 * (depth - below), 1)[0]

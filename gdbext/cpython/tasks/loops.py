@@ -1,7 +1,8 @@
 """The event loops of asyncio and their tasks.
 
 asyncio keeps all tasks in weak sets of its module ``asyncio.tasks`` (_all_tasks up to 3.11, _scheduled_tasks and
-_eager_tasks in 3.12 and 3.13), and those that run now in _current_tasks (Lib/asyncio/tasks.py).
+_eager_tasks since 3.12), and those that run now in _current_tasks (Lib/asyncio/tasks.py); since 3.14 there are only
+tasks that are written in Python, and all others in lists of the C module (task_lists.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gdbext.cpython.abi.task_layout import TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.sync.with_blocks import entered_in
 from gdbext.cpython.tasks.containers import deque_items, set_items
 from gdbext.cpython.tasks.coroutines import coroutine_chain
+from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running
 from gdbext.cpython.threads.namespaces import attributes
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import module_global
@@ -70,17 +72,32 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     build: the structures of _asyncio and _collections are not known of it."""
     if runtime.layout.abi.free_threaded:
         return []
-    layout = TASK_LAYOUTS.get(runtime.layout.abi.version)
-    found: list[RunningLoop] = []
-    for interpreter in _interpreters(runtime):
-        current = dict(_current(runtime, interpreter))
-        tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
-        for address in list(_all_tasks(runtime, interpreter))[:_TASKS]:
-            task = _task(runtime, layout, address, running=address in current.values())
-            if task is not None:
-                tasks.setdefault(task.loop, []).append(task)
-        found += [_loop(runtime, loop, current.get(loop, 0), tuple(each)) for loop, each in tasks.items()]
-    return found
+    lists = published_lists(runtime)
+    layout = lists.task if lists is not None else TASK_LAYOUTS.get(runtime.layout.abi.version)
+    return [
+        loop
+        for interpreter in _interpreters(runtime)
+        for loop in _loops_of(runtime, interpreter, lists, layout)
+    ]
+
+
+def _loops_of(
+    runtime: PythonRuntime, interpreter: Interpreter, lists: TaskLists | None, layout: TaskLayout | None
+) -> Iterator[RunningLoop]:
+    current, addresses = dict(_current(runtime, interpreter)), list(_all_tasks(runtime, interpreter))
+    idents: dict[int, int] = {}
+    if lists is not None:
+        for loop, task, ident in running(runtime, lists, interpreter):
+            idents[loop] = ident
+            current.update({loop: task} if task else {})
+        addresses += listed_tasks(runtime, lists, interpreter)
+    tasks: dict[int, list[RunningTask]] = {loop: [] for loop in current}
+    for address in dict.fromkeys(addresses[:_TASKS]):
+        found = _task(runtime, layout, address, runs=address in current.values())
+        if found is not None:
+            tasks.setdefault(found.loop, []).append(found)
+    for address, each in tasks.items():
+        yield _loop(runtime, address, current.get(address, 0), tuple(each), idents.get(address))
 
 
 def owes(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
@@ -156,14 +173,14 @@ def _all_tasks(runtime: PythonRuntime, interpreter: Interpreter) -> Iterator[int
         return
 
 
-def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, running: bool) -> RunningTask | None:
+def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs: bool) -> RunningTask | None:
     """A task by its C structure, or by its attributes where it is written in Python; None for one that is done."""
     try:
         fields = _c_fields(runtime, layout, address) or _python_fields(runtime, address)
         if fields is None:
             return None
         coroutine, waiter, loop, name = fields
-        frames, awaited = ([], 0) if running else coroutine_chain(runtime, coroutine)
+        frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         variables = locals_of(runtime, frames[0]) if frames else {}
         entered = tuple(dict.fromkeys(each for frame in frames for each in _entered(runtime, frame)))
         return RunningTask(
@@ -205,7 +222,9 @@ def _entered(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
         return []
 
 
-def _loop(runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...]) -> RunningLoop:
+def _loop(
+    runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
+) -> RunningLoop:
     own = attributes(runtime, address)
     try:
         ready: int | None = deque_items(runtime, own.get("_ready", 0), 0)[0]
@@ -215,7 +234,8 @@ def _loop(runtime: PythonRuntime, address: int, current: int, tasks: tuple[Runni
         kind = runtime.objects.type_of(address).name
     except GdbextError:
         kind = ""
-    return RunningLoop(address, kind, _integer(runtime, own.get("_thread_id", 0)), ready, current, tasks)
+    ident = ident or _integer(runtime, own.get("_thread_id", 0))
+    return RunningLoop(address, kind, ident, ready, current, tasks)
 
 
 def _text(runtime: PythonRuntime, address: int) -> str:

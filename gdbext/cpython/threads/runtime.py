@@ -43,6 +43,8 @@ class PythonRuntime:
         self.memory = memory
         self.module: Module = location.module
         self.address = location.address
+        self.modules: ModuleTable | None = None
+        """All modules of the process, where it was found in one."""
         self.layout = layout
         self.version = layout.abi.text
         self.objects = ObjectReader(memory, layout)
@@ -69,6 +71,7 @@ class PythonRuntime:
             except PythonUnsupported as error:
                 refusals.append(error)
                 continue
+            runtime.modules = modules
             if runtime.thread_states():
                 return runtime
             idle = idle or runtime

@@ -1,0 +1,108 @@
+"""The lists in which asyncio's C module keeps its tasks since CPython 3.14, and the offsets that it publishes of them.
+
+A section of the module's own file has ``Py_AsyncioModuleDebugOffsets`` (Modules/_asynciomodule.c): groups of uint64_t
+for a task, an interpreter and a thread state, each beginning with the size of the structure. Each thread state is the
+head of a ring of the tasks that were made in its thread; those of threads that have ended are moved to the interpreter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi.task_layout import TaskLayout
+from gdbext.errors import GdbextError
+from gdbext.model.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
+    from gdbext.process.modules import Module
+
+_SECTION = ".AsyncioDebug"
+_WORDS = 13
+_LARGEST = 1 << 24
+"""Bytes; sizes and offsets beyond are none."""
+_MODULE_NAME = "_asyncio."
+_LIMIT = 100_000
+
+
+class TaskLists(Record):
+    """Offsets in bytes: ``task`` of a Task, ``node`` of its list node, ``interpreter_head`` and ``thread_head`` of the
+    heads of the lists, ``running_loop`` and ``running_task`` of pointers in a thread state."""
+
+    task: TaskLayout
+    node: int
+    interpreter_head: int
+    thread_head: int
+    running_loop: int
+    running_task: int
+
+
+def published_lists(runtime: PythonRuntime) -> TaskLists | None:
+    """What the module publishes; None for a version that does not, or where asyncio is not loaded. Raises nothing."""
+    for module in _candidates(runtime):
+        section = module.image.sections.get(_SECTION) if module.image is not None else None
+        raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section is not None else None
+        found = _parsed(raw) if raw is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+def _candidates(runtime: PythonRuntime) -> Iterator[Module]:
+    """The extension module, or the interpreter that contains it."""
+    modules = runtime.modules.modules if runtime.modules is not None else ()
+    yield from (module for module in modules if module.name.startswith(_MODULE_NAME))
+    yield runtime.module
+
+
+def _parsed(raw: bytes) -> TaskLists | None:
+    size, name, _, is_task, _, coroutine, node, _, interpreter_head, _, loop, task, thread_head = struct.unpack(
+        f"<{_WORDS}Q", raw
+    )
+    if not (max(name, is_task, coroutine, node) < size < interpreter_head < _LARGEST and thread_head < _LARGEST):
+        return None
+    # The state, an int, is before task_is_task, and the future that is waited for before the coroutine.
+    layout = TaskLayout(task_size=size, waiter=coroutine - 8, coroutine=coroutine, name=name, state=is_task - 4)
+    return TaskLists(layout, node, interpreter_head, thread_head, loop, task)
+
+
+def listed_tasks(runtime: PythonRuntime, lists: TaskLists, interpreter: Interpreter) -> Iterator[int]:
+    """Addresses of the tasks of an interpreter. Raises nothing; a damaged list ends where it is damaged."""
+    yield from _ring(runtime, lists, interpreter.address + lists.interpreter_head)
+    for state in _states(runtime, interpreter):
+        yield from _ring(runtime, lists, state.address + lists.thread_head)
+
+
+def running(runtime: PythonRuntime, lists: TaskLists, interpreter: Interpreter) -> Iterator[tuple[int, int, int]]:
+    """Loop, task (0 for none) and threading.get_ident() of each thread that runs a loop. Raises nothing."""
+    for state in _states(runtime, interpreter):
+        try:
+            loop = runtime.memory.u64(state.address + lists.running_loop)
+            task = runtime.memory.u64(state.address + lists.running_task)
+        except GdbextError:
+            continue
+        if loop:
+            yield loop, task, state.ident
+
+
+def _states(runtime: PythonRuntime, interpreter: Interpreter) -> list[ThreadState]:
+    try:
+        return [state for state in runtime.thread_states() if state.interpreter.address == interpreter.address]
+    except GdbextError:
+        return []
+
+
+def _ring(runtime: PythonRuntime, lists: TaskLists, head: int) -> Iterator[int]:
+    """The tasks of one list: a ring of ``struct llist_node`` (pycore_llist.h), whose first word is the next node."""
+    seen = {head}
+    try:
+        node = runtime.memory.u64(head)
+        while node and node not in seen and len(seen) < _LIMIT:
+            seen.add(node)
+            yield node - lists.node
+            node = runtime.memory.u64(node)
+    except GdbextError:
+        return
