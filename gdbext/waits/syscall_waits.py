@@ -80,16 +80,17 @@ def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
     now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
     if seconds is not None and now is not None:
         left = seconds - now
-        return _sleeps(left, f" ({_span(max(left, 0))} s more)")
+        return _sleeps(left, f" ({span(max(left, 0))} s more)")
     return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python is not None else None)
 
 
 def _sleeps(seconds: float | None, left: str = "") -> Wait:
-    text = left or (f" ({_span(seconds)} s)" if seconds is not None else "")
+    text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, seconds=seconds)
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Seconds for people: three digits, and all of a long time."""
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 

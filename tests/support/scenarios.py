@@ -92,6 +92,9 @@ REPORTED = [
     Scenario("task-cycle", python="3.8"),
     Scenario("task-cycle", python="3.10"),
     Scenario("task-cycle", python="3.13"),
+    Scenario("task-cycle", python="3.15"),
+    Scenario("asyncio-waits", python="3.10"),
+    Scenario("asyncio-waits", python="3.14"),
     Scenario("python-lock-abba", python="3.13t"),
 ]
 """Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only

@@ -29,6 +29,8 @@ TASK_LAYOUTS = {
     (3, 12): TaskLayout(176, 128, 136, 144, 88),
     (3, 13): TaskLayout(144, 112, 120, 128, 96),
 }
+FUTURE_LOOP, FUTURE_CALLBACK = 16, 24
+"""The loop of a FutureObj or TaskObj, and the callback that was added first."""
 FUTURE_ITERATOR_FUTURE = 16
 """The future of a FutureIter, which stands on the stack of a coroutine that awaits it (futureiterobject)."""
 

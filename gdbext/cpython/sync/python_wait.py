@@ -159,7 +159,7 @@ def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState
     if kind is Waitable.THREAD:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.THREAD_IDENT, 0))
     if kind is Waitable.FUTURE:
-        return _runner(runtime, address)
+        return ident_running(runtime, address)
     if kind is Waitable.IMPORT:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.MODULE_LOCK_OWNER, 0))
     if lock is not None and lock.owner_ident:
@@ -169,7 +169,7 @@ def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState
     return None
 
 
-def _runner(runtime: PythonRuntime, future: int) -> int | None:
+def ident_running(runtime: PythonRuntime, future: int) -> int | None:
     """Ident of the thread that runs the future's job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames[-_OUTER:]:

@@ -1,6 +1,7 @@
 """What a suspended task awaits: by the innermost of its coroutines and the object that this one is a method of.
 
-Sources: Lib/asyncio/locks.py, queues.py, tasks.py, streams.py, selector_events.py, 3.8 to 3.13.
+Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
+base_subprocess.py, 3.8 to 3.15.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.namespaces import attributes, items
+from gdbext.cpython.abi.task_layout import FUTURE_CALLBACK
+from gdbext.cpython.sync.python_wait import ident_running
+from gdbext.cpython.tasks.containers import set_items
+from gdbext.cpython.threads.namespaces import attributes, closure_of, items
+from gdbext.cpython.threads.slots import locals_of
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningTask
+    from gdbext.cpython.threads.python_frame import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
@@ -28,11 +34,15 @@ class Awaitable(Enum):
     QUEUE = "the queue {} (asyncio.Queue)"
     SLEEP = "sleep"
     DESCRIPTOR = "a descriptor"
+    BARRIER = "the barrier {} (asyncio.Barrier)"
+    PROCESS = "the end of a process"
+    JOB = "the job {} (concurrent.futures.Future)"
     FUTURE = "the future {}"
 
 
 class Awaited(Record):
-    """What it is. ``tasks`` are those that it consists of (a task, or all of a gather); ``timed``: it is given up."""
+    """What it is. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the first of them
+    ends it; ``timed``: it is given up; ``ident`` is threading.get_ident() of the thread that runs a JOB."""
 
     kind: Awaitable
     address: int
@@ -40,6 +50,9 @@ class Awaited(Record):
     descriptor: int | None = None
     delay: float | None = None
     timed: bool = False
+    first: bool = False
+    pid: int | None = None
+    ident: int | None = None
 
 
 _BY_ATTRIBUTES = (
@@ -50,27 +63,119 @@ _BY_ATTRIBUTES = (
     (Awaitable.QUEUE, ("_getters", "_putters")),
 )
 _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
+_KEEPERS = frozenset({
+    "shield.<locals>._outer_done_callback", "shield.<locals>._clear_awaited_by_callback",
+    "_chain_future.<locals>._call_check_cancel",
+})  # fmt: skip
+"""Callbacks of a future that have in their closure what will complete it."""
 _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 
 
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     """What a task waits for. Raises nothing."""
-    timed = any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
-    timed = timed or any(_type(runtime, each) == "Timeout" for each in task.entered)
+    found = _awaited(runtime, task)
+    timed = found.timed or any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
+    return found._replace(timed=timed or any(_type(runtime, each) == "Timeout" for each in task.entered))
+
+
+def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
     inner = _call(task.frames[0].file, task.frames[0].function) if task.frames else ("", "")
     awaited = task.waiter or task.awaited
-    if _type(runtime, awaited) in _TASK_TYPES:
-        return Awaited(Awaitable.TASK, awaited, (awaited,), timed=timed)
+    if _is_task(runtime, awaited):
+        return Awaited(Awaitable.TASK, awaited, (awaited,))
     children = items(runtime, attributes(runtime, awaited).get("_children", 0)) if awaited else ()
     if children:
-        return Awaited(Awaitable.TASK, awaited, children, timed=timed)
+        return Awaited(Awaitable.TASK, awaited, children)
     if inner == ("tasks.py", "sleep"):
-        return Awaited(Awaitable.SLEEP, awaited, delay=task.delay, timed=True)
+        return Awaited(Awaitable.SLEEP, awaited, delay=_number(runtime, task.variables.get("delay", 0)), timed=True)
+    found = _by_frame(runtime, task, inner, awaited) or _by_callback(runtime, awaited, task.address)
+    if found is not None:
+        return found
+    kind = _kind(runtime, task.subject, inner)
+    return Awaited(kind, task.subject if kind is not Awaitable.FUTURE else awaited)
+
+
+def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
+    """By the variables of the function of asyncio that waits."""
+    own = task.variables
+    if inner == ("tasks.py", "_wait"):
+        waited = _tasks_of(runtime, own.get("fs", 0))
+        first = len(waited) > 1 and not _is_text(runtime, own.get("return_when", 0), "ALL_COMPLETED")
+        timed = _number(runtime, own.get("timeout", 0)) is not None
+        return Awaited(Awaitable.TASK, awaited, waited, first=first, timed=timed) if waited else None
+    if inner == ("tasks.py", "wait_for") and _is_task(runtime, own.get("fut", 0)):
+        return Awaited(Awaitable.TASK, awaited, (own["fut"],))
+    if inner[0] == "taskgroups.py":
+        waited = _tasks_of(runtime, attributes(runtime, task.subject).get("_tasks", 0))
+        return Awaited(Awaitable.TASK, awaited, waited) if waited else None
+    if inner == ("base_subprocess.py", "_wait"):
+        return Awaited(Awaitable.PROCESS, awaited, pid=_pid(runtime, task.subject))
     descriptor = _descriptor(runtime, task, inner[0])
     if descriptor is not None:
-        return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor, timed=timed)
-    kind = _kind(runtime, task.subject, inner)
-    return Awaited(kind, task.subject if kind is not Awaitable.FUTURE else awaited, timed=timed)
+        return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
+    barrier = next((frame for frame in task.frames if frame.function.startswith("Barrier.")), None)
+    if barrier is not None and inner[0] == "locks.py":
+        return Awaited(Awaitable.BARRIER, _variable(runtime, barrier, "self"))
+    return None
+
+
+def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | None:
+    """By what the function that was first added to a future's callbacks has in its closure: shield() keeps the task
+    there, wrap_future() the job of an executor."""
+    if _type(runtime, future) != "_asyncio.Future":
+        return None
+    try:
+        callback = runtime.memory.u64(future + FUTURE_CALLBACK)
+    except GdbextError:
+        return None
+    function = runtime.functions.source(callback)
+    if function is None or function.qualname not in _KEEPERS:
+        return None
+    for each in closure_of(runtime, callback):
+        if _is_task(runtime, each) and each != own:
+            return Awaited(Awaitable.TASK, future, (each,))
+        if "_condition" in attributes(runtime, each):
+            return Awaited(Awaitable.JOB, each, ident=ident_running(runtime, each))
+    return None
+
+
+def _is_task(runtime: PythonRuntime, address: int) -> bool:
+    return _type(runtime, address) in _TASK_TYPES
+
+
+def _tasks_of(runtime: PythonRuntime, container: int) -> tuple[int, ...]:
+    """The tasks in a set."""
+    try:
+        found = set_items(runtime, container) if container else []
+    except GdbextError:
+        return ()
+    return tuple(each for each in found if _is_task(runtime, each))
+
+
+def _is_text(runtime: PythonRuntime, address: int, text: str) -> bool:
+    try:
+        return bool(address) and runtime.objects.text_equals(address, text)
+    except GdbextError:
+        return False
+
+
+def _number(runtime: PythonRuntime, address: int) -> float | None:
+    try:
+        return runtime.objects.number(address) if address else None
+    except GdbextError:
+        return None
+
+
+def _pid(runtime: PythonRuntime, transport: int) -> int | None:
+    number = _number(runtime, attributes(runtime, transport).get("_pid", 0))
+    return int(number) if number else None
+
+
+def _variable(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
+    try:
+        return locals_of(runtime, frame).get(name, 0)
+    except GdbextError:
+        return 0
 
 
 def _call(file: str, function: str) -> tuple[str, str]:
@@ -87,13 +192,11 @@ def _kind(runtime: PythonRuntime, subject: int, inner: tuple[str, str]) -> Await
 
 def _descriptor(runtime: PythonRuntime, task: RunningTask, file: str) -> int | None:
     """The descriptor of a socket or pipe that is read or written."""
-    if file == "selector_events.py":
-        return task.descriptor
-    if file != "streams.py" or not task.subject:
-        return None
-    transport = attributes(runtime, task.subject).get("_transport", 0)
-    own = attributes(runtime, transport) if transport else {}
-    number = own.get("_sock_fd", own.get("_fileno", 0))
+    number = task.variables.get("fd", 0) if file == "selector_events.py" else 0
+    if file == "streams.py" and task.subject:
+        transport = attributes(runtime, task.subject).get("_transport", 0)
+        own = attributes(runtime, transport) if transport else {}
+        number = own.get("_sock_fd", own.get("_fileno", 0))
     try:
         return runtime.objects.integer(number) if number else None
     except GdbextError:

@@ -7,16 +7,16 @@ tasks that are written in Python, and all others in lists of the C module (task_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.stdlib import FUTURE_CALLBACKS
-from gdbext.cpython.abi.task_layout import TASK_LAYOUTS, TaskLayout
+from gdbext.cpython.abi.task_layout import FUTURE_LOOP, TASK_LAYOUTS, TaskLayout
 from gdbext.cpython.sync.with_blocks import entered_in
 from gdbext.cpython.tasks.containers import deque_items, set_items
 from gdbext.cpython.tasks.coroutines import coroutine_chain
 from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running
-from gdbext.cpython.threads.namespaces import attributes
+from gdbext.cpython.threads.namespaces import attributes, closure_of
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.cpython.threads.thread_names import module_global
 from gdbext.errors import GdbextError
@@ -31,7 +31,7 @@ _MODULE = "asyncio.tasks"
 _WEAK_SETS = ("_all_tasks", "_scheduled_tasks")
 _EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
 _TASKS = 10_000
-_CELLS, _CALLBACKS = 16, 64
+_CALLBACKS = 64
 _DONE = frozenset({"FINISHED", "CANCELLED"})
 _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
@@ -40,8 +40,8 @@ _HANDLE_WORDS = 8
 class RunningTask(Record):
     """One task that is not done. ``frames`` are its coroutines, innermost first, while it is suspended; ``awaited`` is
     the object that the innermost one awaits, ``waiter`` the future that will wake the task (0 for one that is about to
-    run), ``subject`` is ``self`` of the innermost coroutine, ``entered`` the objects inside whose ``async with`` it is,
-    ``delay`` and ``descriptor`` are those of a sleep and of a wait for a socket."""
+    run), ``variables`` are the locals of the innermost coroutine, ``entered`` the objects inside whose ``async with``
+    it is."""
 
     address: int
     name: str
@@ -49,10 +49,13 @@ class RunningTask(Record):
     frames: tuple[PythonFrame, ...]
     waiter: int
     awaited: int
-    subject: int
+    variables: Mapping[str, int]
     entered: tuple[int, ...]
-    delay: float | None = None
-    descriptor: int | None = None
+
+    @property
+    def subject(self) -> int:
+        """``self`` of the innermost coroutine, 0 where it is no method."""
+        return self.variables.get("self", 0)
 
 
 class RunningLoop(Record):
@@ -113,27 +116,14 @@ def _schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
     ready = attributes(runtime, loop.address).get("_ready", 0)
     handles = deque_items(runtime, ready)[1] if ready else ()
     words = (word for handle in handles for word in runtime.memory.words(handle + 16, _HANDLE_WORDS))
-    return any(future in _closure(runtime, word) for word in words)
+    return any(future in closure_of(runtime, word) for word in words)
 
 
 def _follows_task(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
     tasks = {task.address for task in loop.tasks}
     callbacks = attributes(runtime, future).get(FUTURE_CALLBACKS, 0)
     functions = runtime.objects.list_items(callbacks, _CALLBACKS) if callbacks and tasks else ()
-    return any(not tasks.isdisjoint(_closure(runtime, function)) for function in functions)
-
-
-def _closure(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
-    """Addresses of what a function has in its closure; nothing for what is no function."""
-    try:
-        if not address or address & 7 or runtime.objects.type_of(address).name != "function":
-            return ()
-        closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
-        cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
-        at = runtime.layout.offset("PyCellObject", "ob_ref")
-        return tuple(runtime.memory.u64(cell + at) for cell in cells)
-    except GdbextError:
-        return ()
+    return any(not tasks.isdisjoint(closure_of(runtime, function)) for function in functions)
 
 
 def _interpreters(runtime: PythonRuntime) -> list[Interpreter]:
@@ -183,10 +173,7 @@ def _task(runtime: PythonRuntime, layout: TaskLayout | None, address: int, runs:
         frames, awaited = ([], 0) if runs else coroutine_chain(runtime, coroutine)
         variables = locals_of(runtime, frames[0]) if frames else {}
         entered = tuple(dict.fromkeys(each for frame in frames for each in _entered(runtime, frame)))
-        return RunningTask(
-            address, name, loop, tuple(frames), waiter, awaited, variables.get("self", 0), entered,
-            _number(runtime, variables.get("delay", 0)), _integer(runtime, variables.get("fd", 0)),
-        )  # fmt: skip
+        return RunningTask(address, name, loop, tuple(frames), waiter, awaited, variables, entered)
     except GdbextError:
         return None
 
@@ -203,7 +190,7 @@ def _c_fields(runtime: PythonRuntime, layout: TaskLayout | None, address: int) -
         return None
     name = memory.u64(address + layout.name)
     coroutine, waiter = memory.u64(address + layout.coroutine), memory.u64(address + layout.waiter)
-    return coroutine, waiter, memory.u64(address + 16), _text(runtime, name)
+    return coroutine, waiter, memory.u64(address + FUTURE_LOOP), _text(runtime, name)
 
 
 def _python_fields(runtime: PythonRuntime, address: int) -> tuple[int, int, int, str] | None:
@@ -250,12 +237,5 @@ def _text(runtime: PythonRuntime, address: int) -> str:
 def _integer(runtime: PythonRuntime, address: int) -> int | None:
     try:
         return runtime.objects.integer(address) if address else None
-    except GdbextError:
-        return None
-
-
-def _number(runtime: PythonRuntime, address: int) -> float | None:
-    try:
-        return runtime.objects.number(address) if address else None
     except GdbextError:
         return None

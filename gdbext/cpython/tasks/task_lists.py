@@ -45,7 +45,7 @@ def published_lists(runtime: PythonRuntime) -> TaskLists | None:
     for module in _candidates(runtime):
         section = module.image.sections.get(_SECTION) if module.image is not None else None
         raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section is not None else None
-        found = _parsed(raw) if raw is not None else None
+        found = parsed(raw) if raw is not None else None
         if found is not None:
             return found
     return None
@@ -58,7 +58,8 @@ def _candidates(runtime: PythonRuntime) -> Iterator[Module]:
     yield runtime.module
 
 
-def _parsed(raw: bytes) -> TaskLists | None:
+def parsed(raw: bytes) -> TaskLists | None:
+    """The section's contents; None for what cannot be offsets."""
     size, name, _, is_task, _, coroutine, node, _, interpreter_head, _, loop, task, thread_head = struct.unpack(
         f"<{_WORDS}Q", raw
     )

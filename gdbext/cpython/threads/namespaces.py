@@ -23,7 +23,8 @@ _NAMES = 500
 _GLOBALS = 5_000
 _ATTRIBUTES = 64
 _ITEMS = 32
-"""Most names, globals, attributes and items that are read."""
+_CELLS = 16
+"""Most names, globals, attributes, items and cells of a closure that are read."""
 
 
 def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
@@ -107,3 +108,16 @@ def items(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
     except GdbextError:
         pass  # a container that changes just now has nothing to show
     return ()
+
+
+def closure_of(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """Addresses of what a function has in its closure; nothing for what is no function."""
+    try:
+        if not address or address & 7 or runtime.objects.type_of(address).name != "function":
+            return ()
+        closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
+        cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
+        at = runtime.layout.offset("PyCellObject", "ob_ref")
+        return tuple(runtime.memory.u64(cell + at) for cell in cells)
+    except GdbextError:
+        return ()

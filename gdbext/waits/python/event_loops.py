@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
 from gdbext.model.threads.event_loop import AsyncTask, EventLoop, TaskState
 from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.waits.syscall_waits import span
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
@@ -54,8 +55,9 @@ def _task(
         return AsyncTask(name, task.address, TaskState.READY, frames=frames)
     names = {each.address: each.name or f"{each.address:#x}" for each in loop.tasks}
     holders = _holders(loop, task, found) if found.kind in _HELD else ()
-    needs = holders or tuple(each for each in found.tasks if each in names)
-    text = _text(process, found, [names[each] for each in needs], bool(holders))
+    known = holders or tuple(each for each in found.tasks if each in names)
+    text = _text(process, found, [names[each] for each in known], bool(holders))
+    needs = () if found.first else known
     return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, frames)
 
 
@@ -72,13 +74,23 @@ def _holders(loop: RunningLoop, task: RunningTask, found: Awaited) -> tuple[int,
 
 def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool) -> str:
     if found.kind is Awaitable.SLEEP:
-        return f"sleeps ({found.delay:g} s)" if found.delay is not None else "sleeps"
+        return f"sleeps ({span(found.delay)} s)" if found.delay is not None else "sleeps"
     if found.kind is Awaitable.TASK:
-        return f"waits for the task{'s' if len(names) > 1 else ''} {_some(names)}" if names else "waits for a task"
+        tasks = f"{'the first of ' if found.first else ''}the task{'s' if len(names) > 1 else ''} {_some(names)}"
+        return f"waits for {tasks if names else 'a task'}"
+    if found.kind is Awaitable.PROCESS and found.pid is not None:
+        return f"waits for the end of process {_process(process, found.pid)}"
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
+    if found.ident is not None and process.python is not None:
+        return f"{text}, which thread {process.python.tid_of_ident(found.ident) or '?'} runs"
     return f"{text}, which {_some(names)} seems to hold" if held else text
+
+
+def _process(process: ProcessSnapshot, pid: int) -> str:
+    child = process.outside.children().get(pid) if process.outside is not None else None
+    return child.label if child is not None else str(pid)
 
 
 def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
