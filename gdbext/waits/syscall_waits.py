@@ -25,6 +25,7 @@ _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _MAX_POLL = 64
 _SHOWN = 4
 """Descriptors and processes that a sentence names."""
+_EVENTFD = "anon_inode:[eventfd]"
 _TIMER_ABSTIME = 1
 """include/uapi/linux/time.h."""
 _FOREVER = (1 << 31) - 1
@@ -201,10 +202,12 @@ def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
 
 def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple[int, Peer | None]]:
     """The descriptors in an epoll set with their other ends; those whose other end is the process itself only wake
-    its loop."""
-    if process.outside is None:
+    its loop, as an eventfd does."""
+    outside = process.outside
+    if outside is None:
         return ()
-    return [(each, _peer(process, call, each)) for each in process.outside.peers.watched(fd)]
+    watched = (each for each in outside.peers.watched(fd) if outside.descriptor(each) != _EVENTFD)
+    return [(each, _peer(process, call, each)) for each in watched]
 
 
 def _has_timeout(call: Syscall) -> bool:

@@ -214,7 +214,7 @@ def pipeline(rank):
         join()
     elif rank == 1:
         dist.recv(torch.ones(4), src=0)
-        dist.recv(torch.ones(4), src=0)
+        dist.recv(torch.ones(4), src=0, tag=7)
     else:
         dist.recv(torch.ones(4), src=1)
 

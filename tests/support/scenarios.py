@@ -85,6 +85,7 @@ REPORTED = [
     Scenario("thread-polled", ("join",), python="3.13"),
     Scenario("loop-result", python="3.12"),
     Scenario("loop-blocked", python="3.11"),
+    Scenario("loop-blocked", ("uvloop",), python="3.11"),
     Scenario("nested-pool", ("1",), python="3.12"),
     Scenario("nested-pool", ("2",), python="3.13"),
     Scenario("nested-pool", ("2",), python="3.9"),

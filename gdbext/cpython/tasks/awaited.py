@@ -62,6 +62,8 @@ _BY_ATTRIBUTES = (
     (Awaitable.EVENT, ("_value", "_waiters")),
     (Awaitable.QUEUE, ("_getters", "_putters")),
 )
+_PROCESS_WAITS = {("base_subprocess.py", "_wait"): "_pid", ("subprocess.py", "wait"): "pid"}
+"""Functions that wait for the end of a process, and the attribute of ``self`` with its id."""
 _TIMED = frozenset({("tasks.py", "wait_for"), ("timeouts.py", "__aenter__")})
 _KEEPERS = frozenset({
     "shield.<locals>._outer_done_callback", "shield.<locals>._clear_awaited_by_callback",
@@ -108,8 +110,8 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     if inner[0] == "taskgroups.py":
         waited = _tasks_of(runtime, attributes(runtime, task.subject).get("_tasks", 0))
         return Awaited(Awaitable.TASK, awaited, waited) if waited else None
-    if inner == ("base_subprocess.py", "_wait"):
-        return Awaited(Awaitable.PROCESS, awaited, pid=_pid(runtime, task.subject))
+    if inner in _PROCESS_WAITS:
+        return Awaited(Awaitable.PROCESS, awaited, pid=_pid(runtime, task.subject, _PROCESS_WAITS[inner]))
     descriptor = _descriptor(runtime, task, inner[0])
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
@@ -166,8 +168,8 @@ def _number(runtime: PythonRuntime, address: int) -> float | None:
         return None
 
 
-def _pid(runtime: PythonRuntime, transport: int) -> int | None:
-    number = _number(runtime, attributes(runtime, transport).get("_pid", 0))
+def _pid(runtime: PythonRuntime, process: int, attribute: str) -> int | None:
+    number = _number(runtime, attributes(runtime, process).get(attribute, 0))
     return int(number) if number else None
 
 

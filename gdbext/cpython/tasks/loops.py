@@ -33,6 +33,9 @@ _EAGER, _CURRENT = "_eager_tasks", "_current_tasks"
 _TASKS = 10_000
 _CALLBACKS = 64
 _DONE = frozenset({"FINISHED", "CANCELLED"})
+_LOOP_WORDS = 256
+_LOWEST = 1 << 16
+"""vm.mmap_min_addr: no object lies below it."""
 _HANDLE_WORDS = 8
 """Words of a Handle, which has slots for its callback and arguments (Lib/asyncio/events.py)."""
 
@@ -59,12 +62,14 @@ class RunningTask(Record):
 
 
 class RunningLoop(Record):
-    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where the loop does not keep it
-    (uvloop); ``ready`` how many callbacks are due, None where that is not known; ``current`` the task that runs."""
+    """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where that is not known; ``queue``
+    the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task that
+    runs."""
 
     address: int
     kind: str
     ident: int | None
+    queue: int
     ready: int | None
     current: int
     tasks: tuple[RunningTask, ...]
@@ -113,8 +118,7 @@ def owes(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
 
 
 def _schedules(runtime: PythonRuntime, loop: RunningLoop, future: int) -> bool:
-    ready = attributes(runtime, loop.address).get("_ready", 0)
-    handles = deque_items(runtime, ready)[1] if ready else ()
+    handles = deque_items(runtime, loop.queue)[1] if loop.queue else ()
     words = (word for handle in handles for word in runtime.memory.words(handle + 16, _HANDLE_WORDS))
     return any(future in closure_of(runtime, word) for word in words)
 
@@ -213,16 +217,39 @@ def _loop(
     runtime: PythonRuntime, address: int, current: int, tasks: tuple[RunningTask, ...], ident: int | None
 ) -> RunningLoop:
     own = attributes(runtime, address)
+    queue, found = own.get("_ready", 0), _integer(runtime, own.get("_thread_id", 0))
+    if not queue:
+        queue, found = _native_loop(runtime, address)
     try:
-        ready: int | None = deque_items(runtime, own.get("_ready", 0), 0)[0]
+        ready: int | None = deque_items(runtime, queue, 0)[0]
     except GdbextError:
-        ready = None
+        queue, ready = 0, None
     try:
         kind = runtime.objects.type_of(address).name
     except GdbextError:
         kind = ""
-    ident = ident or _integer(runtime, own.get("_thread_id", 0))
-    return RunningLoop(address, kind, ident, ready, current, tasks)
+    return RunningLoop(address, kind, ident or found, queue, ready, current, tasks)
+
+
+def _native_loop(runtime: PythonRuntime, address: int) -> tuple[int, int | None]:
+    """The deque of callbacks and the thread of a loop that is a C structure, as uvloop's is: by the only word that is a
+    deque, and by one that is the ident of a thread."""
+    try:
+        size = runtime.objects.type_of(address).size
+        words = runtime.memory.words(address, min(size // 8, _LOOP_WORDS))
+        idents = {state.ident for state in runtime.thread_states()}
+    except GdbextError:
+        return 0, None
+    queues = [word for word in words if _is_deque(runtime, word)]
+    ident = next((word for word in words if word in idents), None)
+    return (queues[0] if len(queues) == 1 else 0), ident
+
+
+def _is_deque(runtime: PythonRuntime, address: int) -> bool:
+    try:
+        return address > _LOWEST and not address & 7 and runtime.objects.type_of(address).name == "collections.deque"
+    except GdbextError:
+        return False
 
 
 def _text(runtime: PythonRuntime, address: int) -> str:

@@ -78,7 +78,7 @@ def _point_to_point(session: Session, thread: ThreadSnapshot, section: Collectiv
             except GdbextError:
                 continue
             peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
-            return CollectiveWait(frame.function, peer=peer)
+            return CollectiveWait(frame.function, peer=peer, tag=_integer(session, found.get("tag", 0)))
     return None
 
 

@@ -24,6 +24,8 @@ class CollectiveWait(Record):
     """The key of the store, "" where it is not known."""
     server: str = ""
     """Where the store is: ``127.0.0.1:29500``."""
+    tag: int | None = None
+    """That of a send or recv, None where it is not known."""
 
     @property
     def phrase(self) -> str:
@@ -32,7 +34,8 @@ class CollectiveWait(Record):
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
         if self.peer is not None:
-            return f"waits in {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}"
+            tag = f" (tag {self.tag})" if self.tag else ""
+            return f"waits in {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}{tag}"
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)

@@ -105,7 +105,7 @@ def test_the_analyser_of_pytorch_runs_on_our_files(job: Inferior, tmp_path: Path
     [
         ("late_sleep", 0, "waits in #4 all_reduce (enqueued 4"),
         ("crossing", 1, "waits in #1 all_reduce (enqueued 1"),
-        ("pipeline", 1, "waits in recv from rank 0"),
+        ("pipeline", 1, "waits in recv from rank 0 (tag 7)"),
         ("pipeline", 2, "waits in recv from rank 1"),
     ],
 )

@@ -103,7 +103,7 @@ def _task_lines(thread: ThreadReport) -> Iterator[str]:
     if loop is None:
         return
     ready = f", {loop.ready} callbacks due" if loop.ready is not None else ""
-    yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} tasks{ready}"
+    yield f"event loop ({escape(loop.kind)}): {len(loop.tasks)} task{'s' if len(loop.tasks) != 1 else ''}{ready}"
     for task in loop.tasks[:_MAX_TASKS]:
         yield f"  {escape(task.name)}: {escape(task.awaits or task.state.value)}"
         for number, frame in enumerate(task.frames):
