@@ -100,7 +100,7 @@ def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
         yield f"The Python line that waits: {line}"
 
 
-def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
     wait = finding.wait
     if finding.process_stopped:
         yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
@@ -117,6 +117,8 @@ def _external(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
         yield from _about_children(wait)
     elif wait is not None and wait.external and wait.kind.traits.needs_thread:
         yield "Other processes share it: one that is killed while it has it (terminate()) never gives it back."
+    elif any(thread.loop is not None and thread.loop.tasks for thread in involved):
+        yield "What the tasks of the event loop wait for: all-threads --tasks"
     else:
         yield "Look at the other end: the peer that should send."
 
@@ -138,6 +140,13 @@ def _about_socket(peer: Peer) -> Iterator[str]:
     if not peer.processes:
         yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
     yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+
+
+def _about_process(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at that process with the same command: scripts/dispatch -p {process.pid}"
+        if process.writes_to_us:
+            yield "Read what it writes before you wait for its end (communicate())."
 
 
 def _about_pipe(peer: Peer) -> Iterator[str]:
@@ -178,6 +187,7 @@ def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
 _AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str]]] = {
     PeerKind.SOCKET: _about_socket,
     PeerKind.PIPE: _about_pipe,
+    PeerKind.PROCESS: _about_process,
     PeerKind.FILE_LOCK: _about_file_lock,
 }
 _Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]

@@ -40,6 +40,9 @@ class Peers(Protocol):
     def of(self, link: str, call_writes: bool) -> Peer | None:
         """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
 
+    def process_of(self, fd: int) -> Peer | None:
+        """The process that a pidfd is about."""
+
     def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
         """Who has locked a descriptor's file; ``whole_file``: by flock(2), else by fcntl(2)."""
 
@@ -111,6 +114,9 @@ class ProcInfo(Protocol):
 
     def sharers(self, mapping: MemoryMapping) -> Sequence[ChildProcess] | None:
         """Parent, siblings and children that have the same shared memory; None where that is unknown."""
+
+    def absolute(self, path: str) -> str:
+        """A path that is relative to the process's current folder, from its root."""
 
     def file_exists(self, path: str) -> bool | None:
         """Whether the process sees such a file, None where that is unknown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gdbext.errors import GdbextError
 from gdbext.model.threads.child_process import ChildProcess
 from gdbext.model.threads.peer import Peer
 from gdbext.model.threads.wait import Resource, Wait
@@ -21,11 +22,16 @@ _BY_DESCRIPTOR = frozenset(
 _LOCKS = frozenset({"flock", "fcntl"})
 _WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
 _EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
+_PYTHONS = ("python", "libpython", "time.")
+"""The interpreter, and its module ``time`` where that is a file of its own."""
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+_PATH_ARGUMENTS = {"open": 0, "openat": 1}
+"""The argument with the path of calls that block on a FIFO until its other end is open (fifo(7))."""
+_MAX_PATH = 4096
 _MAX_POLL = 64
 _SHOWN = 4
 """Descriptors and processes that a sentence names."""
-_EVENTFD = "anon_inode:[eventfd]"
+_EVENTFD, _PIDFD = "anon_inode:[eventfd]", "anon_inode:[pidfd]"
 _TIMER_ABSTIME = 1
 """include/uapi/linux/time.h."""
 _FOREVER = (1 << 31) - 1
@@ -51,7 +57,19 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _select(process, call)
     if call.name in _EPOLL:
         return _epoll(process, call)
-    return Wait(Resource(WaitKind.IO, 0, call.name), evidence=(f"blocked in {call.name}",))
+    name = f"{call.name}{_opened(process, call)}"
+    return Wait(Resource(WaitKind.IO, 0, name), evidence=(f"blocked in {call.name}",))
+
+
+def _opened(process: ProcessSnapshot, call: Syscall) -> str:
+    """`` of /run/fifo``: what a call is about that waits for somebody to open the other end."""
+    number = _PATH_ARGUMENTS.get(call.name)
+    try:
+        path = process.memory.cstring(call.arguments[number], _MAX_PATH) if number is not None else b""
+    except GdbextError:
+        return ""
+    text = path.decode("utf-8", "replace")
+    return f" of {process.outside.absolute(text) if process.outside is not None else text}" if path else ""
 
 
 def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
@@ -77,7 +95,7 @@ def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
     process = thread.process
     seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
     if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:
-        return _sleeps(seconds)
+        return _sleeps(seconds, library=_caller(thread))
     now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
     if seconds is not None and now is not None:
         left = seconds - now
@@ -85,8 +103,16 @@ def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
     return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python is not None else None)
 
 
-def _sleeps(seconds: float | None, left: str = "") -> Wait:
+def _caller(thread: ThreadSnapshot) -> str:
+    """The library that called libc to sleep, "" for Python's own ``time.sleep``."""
+    level = thread.inner_libc_levels[-1] + 1 if thread.inner_libc_levels else 0
+    name = thread.module_name(level)
+    return "" if name.startswith(_PYTHONS) else name
+
+
+def _sleeps(seconds: float | None, left: str = "", library: str = "") -> Wait:
     text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
+    text += f" in {library}" if library else ""
     return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, seconds=seconds)
 
 
@@ -141,7 +167,10 @@ def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
         return None
     if call.name in _LOCKS:
         return process.outside.peers.lock_holder(fd, call.name == "flock")
-    return process.outside.peers.of(process.outside.descriptor(fd), call.name in _WRITES)
+    link = process.outside.descriptor(fd)
+    if link == _PIDFD:
+        return process.outside.peers.process_of(fd)
+    return process.outside.peers.of(link, call.name in _WRITES)
 
 
 def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:

@@ -96,6 +96,13 @@ REPORTED = [
     Scenario("task-cycle", python="3.15"),
     Scenario("asyncio-waits", python="3.10"),
     Scenario("asyncio-waits", python="3.14"),
+    Scenario("others-end", ("asyncio",), python="3.12"),
+    Scenario("others-end", ("fifo",), python="3.9"),
+    Scenario("others-end", ("sockets",), python="3.11"),
+    Scenario("never-done", ("queue",), python="3.12"),
+    Scenario("never-done", ("barrier",), python="3.8"),
+    Scenario("never-done", ("futures",), python="3.13"),
+    Scenario("never-done", ("executor",), python="3.10"),
     Scenario("python-lock-abba", python="3.13t"),
 ]
 """Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only

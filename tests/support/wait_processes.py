@@ -149,6 +149,12 @@ class Outside:
     def sharers(self, _mapping):
         return None
 
+    def absolute(self, path):
+        return path if path.startswith("/") else f"/work/{path}"
+
+    def process_of(self, _fd):
+        return None
+
     def file_exists(self, path):
         return path == "/lock"
 

@@ -12,13 +12,14 @@ from gdbext.arch.base import ReadCode
 from gdbext.arch.x86_64.registers import SYSCALL_ARGUMENTS
 
 NAMES = {
-    0: "read", 1: "write", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 22: "pipe", 23: "select", 34: "pause",
-    35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg",
-    47: "recvmsg", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync",
-    75: "fdatasync", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex", 208: "io_getevents",
-    219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid",
-    270: "pselect6", 271: "ppoll", 275: "splice", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 307: "sendmmsg",
-    318: "getrandom", 426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
+    0: "read", 1: "write", 2: "open", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 22: "pipe", 23: "select",
+    34: "pause", 35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
+    46: "sendmsg", 47: "recvmsg", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock",
+    74: "fsync", 75: "fdatasync", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex",
+    208: "io_getevents", 219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait",
+    242: "mq_timedsend", 243: "mq_timedreceive", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
+    275: "splice", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 307: "sendmmsg", 318: "getrandom",
+    426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
 }  # fmt: skip
 
 _RESTART = 219

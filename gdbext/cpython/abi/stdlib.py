@@ -78,6 +78,12 @@ OBJECT_KINDS = (
 """Kind of object by attributes that it must have, the first that fits: several classes have a method of the same
 name."""
 
+COUNTS = {Waitable.BARRIER: ("_count", "_parties"), Waitable.QUEUE: ("unfinished_tasks", "maxsize")}
+"""Attributes with numbers: threads that have come to a Barrier and that must come, tasks of a Queue that are not done
+and how many items it takes."""
+QUEUE_JOIN, QUEUE_PUT = "join", "put"
+"""Methods of a Queue: it waits until all tasks are done, or until there is room."""
+
 POOL_WORKERS = {
     ("thread.py", "_worker"): Pool.FUTURES,
     ("queues.py", "_feed"): Pool.QUEUE_FEEDER,

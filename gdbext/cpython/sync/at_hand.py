@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _PATH_LIMIT = 4096
 _LOCK_FILES = (".lock", "/lock")
 """How the names of lock files end: those of filelock, of the caches of Hugging Face, Triton and torch's extensions."""
+_FILE_ENDINGS = (
+    *_LOCK_FILES, ".lck", ".pid", ".done", ".flag", ".ready", ".pt", ".pth", ".ckpt", ".json", ".txt", ".bin",
+)  # fmt: skip
+"""How names without a folder end that are taken for a file's."""
 _PATH_WORDS = 16
 """Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
 
@@ -114,7 +118,8 @@ def _path(runtime: PythonRuntime, address: int, type_name: str, flags: int, size
     """A str or pathlib.Path that may be a file's name, "" for anything else."""
     if flags & FLAG_UNICODE:
         text = runtime.objects.text(address, _PATH_LIMIT)
-        return text if "/" in text[1:] and "\n" not in text and "://" not in text and " " not in text else ""
+        named = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
+        return text if named and "\n" not in text and "://" not in text and " " not in text else ""
     if type_name not in stdlib.PATH_TYPES:
         return ""
     texts = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
+from gdbext.cpython.sync.pending_futures import pending_futures
 from gdbext.cpython.sync.process_pools import executor_workers, pool_workers
 from gdbext.cpython.sync.thread_pools import exhausted_workers
 from gdbext.cpython.threads.python_frame import PythonFrame
@@ -47,7 +48,9 @@ class PythonWait(Record):
     exhausted: tuple[int, ...] = ()
     """Thread ids of the workers of the pool that owes it, where all of them wait for such results."""
     awaited: tuple[int, ...] = ()
-    """Thread ids of those whose end the interpreter waits for."""
+    """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
+    lacks: str = ""
+    """What is missing before it goes on, for people: ``2 of 3 threads have come``."""
 
 
 def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
@@ -73,6 +76,9 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     reacquiring = False
     for frame in frames:
         if not _is_waiting(frame):
+            pending = pending_futures(runtime, frame) if found is not None else ()
+            if pending:
+                return _for_futures(runtime, frame, pending)
             break
         values = _locals(runtime, frame)
         kind = Waitable.SHUTDOWN if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
@@ -92,7 +98,38 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
     tid = runtime.tid_of_ident(owner) if owner else None
     pids = _workers(runtime, kind, address, owner)
     exhausted = _exhausted(runtime, address) if kind is Waitable.FUTURE and owner is None and not pids else ()
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, exhausted)
+    lacks = _lacks(runtime, kind, address, frame)
+    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, exhausted, lacks=lacks)
+
+
+def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:
+    """How far a queue or a barrier has come, by the numbers that it keeps."""
+    if kind not in stdlib.COUNTS:
+        return ""
+    attributes = _attributes(runtime, address)
+    numbers = [_integer(runtime, attributes.get(name, 0)) for name in stdlib.COUNTS[kind]]
+    if None in numbers:
+        return ""
+    if kind is Waitable.BARRIER:
+        return f"{numbers[0]} of {numbers[1]} threads have come"
+    if _name(frame) == stdlib.QUEUE_JOIN:
+        return f"{numbers[0]} task{'s' if numbers[0] != 1 else ''} without task_done()"
+    return f"full, maxsize {numbers[1]}" if _name(frame) == stdlib.QUEUE_PUT else ""
+
+
+def _for_futures(runtime: PythonRuntime, frame: PythonFrame, pending: tuple[int, ...]) -> PythonWait:
+    """The wait for one or several futures (concurrent.futures.wait, as_completed)."""
+    runners = {future: ident_running(runtime, future) for future in pending}
+    address = next((future for future, ident in runners.items() if ident is not None), pending[0])
+    if len(pending) > 1:
+        tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in dict.fromkeys(runners.values()) if ident is not None)
+        lacks = f"{len(pending)} of them are pending"
+        return PythonWait(Waitable.FUTURE, address, frame, awaited=tids, lacks=lacks)
+    owner = runners[address]
+    tid = runtime.tid_of_ident(owner) if owner else None
+    pids = _workers(runtime, Waitable.FUTURE, address, owner)
+    exhausted = _exhausted(runtime, address) if owner is None and not pids else ()
+    return PythonWait(Waitable.FUTURE, address, frame, owner_ident=owner, owner_tid=tid, pids=pids, exhausted=exhausted)
 
 
 def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:

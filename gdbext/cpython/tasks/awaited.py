@@ -36,6 +36,8 @@ class Awaitable(Enum):
     DESCRIPTOR = "a descriptor"
     BARRIER = "the barrier {} (asyncio.Barrier)"
     PROCESS = "the end of a process"
+    EXECUTOR = "the end of the default executor's jobs"
+    JOIN = "all tasks of the queue {} (asyncio.Queue) to be done"
     JOB = "the job {} (concurrent.futures.Future)"
     FUTURE = "the future {}"
 
@@ -115,9 +117,14 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     descriptor = _descriptor(runtime, task, inner[0])
     if descriptor is not None:
         return Awaited(Awaitable.DESCRIPTOR, awaited, descriptor=descriptor)
-    barrier = next((frame for frame in task.frames if frame.function.startswith("Barrier.")), None)
-    if barrier is not None and inner[0] == "locks.py":
+    if inner == ("base_events.py", "shutdown_default_executor"):
+        return Awaited(Awaitable.EXECUTOR, awaited)
+    outer = task.frames[1:] if inner[0] == "locks.py" else ()
+    barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
+    if barrier is not None:
         return Awaited(Awaitable.BARRIER, _variable(runtime, barrier, "self"))
+    if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
+        return Awaited(Awaitable.JOIN, _variable(runtime, outer[0], "self"))
     return None
 
 

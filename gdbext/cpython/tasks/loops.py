@@ -63,8 +63,8 @@ class RunningTask(Record):
 
 class RunningLoop(Record):
     """One loop. ``ident`` is threading.get_ident() of the thread that runs it, None where that is not known; ``queue``
-    the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task that
-    runs."""
+    the deque of callbacks that are due (0 where it is not known), ``ready`` how many they are; ``current`` the task
+    that runs."""
 
     address: int
     kind: str

@@ -24,37 +24,45 @@ def children_of(session: Session, examine: bool) -> ChildrenSection | None:
         return None
     from gdbext.model.sections.children_section import ChildrenSection
 
-    reports = (_examined(each) if examine and number < MAX_EXAMINED else _report(each)
-               for number, each in enumerate(children))  # fmt: skip
+    assert session.procfs is not None
+    theirs = session.procfs.grandchildren()
+    family: list[tuple[ChildProcess, int | None]] = []
+    for child in children:
+        family += [(child, None), *((each, child.pid) for each in theirs.get(child.pid, ()))]
+    reports = (
+        _examined(each, parent) if examine and number < MAX_EXAMINED else _report(each, parent)
+        for number, (each, parent) in enumerate(family)
+    )
     return ChildrenSection(tuple(reports))
 
 
-def _report(child: ChildProcess) -> ChildReport:
+def _report(child: ChildProcess, parent: int | None) -> ChildReport:
     from gdbext.model.sections.children_section import ChildReport
 
-    return ChildReport(child.pid, child.command or child.name, child.doing)
+    return ChildReport(child.pid, child.command or child.name, child.doing, parent=parent)
 
 
-def _examined(child: ChildProcess) -> ChildReport:
+def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
+    from dataclasses import replace
+
     from gdbext.inspection.inspection import inspect_settled
     from gdbext.inspection.session import Session
-    from gdbext.model.sections.children_section import ChildReport
     from gdbext.targets.live.brief_stop import brief_stop
 
-    known = _report(child)
+    known = _report(child, parent)
     if child.ending:
         return known
     try:
         target = brief_stop(child.pid)
     except GdbextError as error:
-        return ChildReport(known.pid, known.command, known.doing, summary=error.what)
+        return replace(known, summary=error.what)
     try:
         _, found = inspect_settled(Session(target))
     except GdbextError as error:
-        return ChildReport(known.pid, known.command, known.doing, summary=error.what)
+        return replace(known, summary=error.what)
     finally:
         target.close()
     main = next((thread for thread in found.threads if thread.tid == child.pid), None)
     line = (main.user_line or main.python_line) if main is not None else ""
     finding = found.judgement.verdict.finding
-    return ChildReport(known.pid, known.command, known.doing, finding.kind.value, finding.summary, line)
+    return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line)

@@ -22,11 +22,13 @@ class ChildReport:
     """The sentence of its verdict, or why it could not be looked at."""
     line: str = ""
     """The Python line that its main thread is at."""
+    parent: int | None = None
+    """The child whose child it is; None for a child of the examined process itself."""
 
 
 @dataclass(frozen=True)
 class ChildrenSection(Section):
-    """The children, and those of them that could be looked at, in the order of their pids."""
+    """The children in the order of their pids, each followed by its own; those of them that could be looked at."""
 
     name: ClassVar[str] = "children"
     children: tuple[ChildReport, ...]

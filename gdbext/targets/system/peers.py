@@ -33,6 +33,15 @@ class Peers:
         self._files = files
         self._process = process
 
+    def process_of(self, fd: int) -> Peer | None:
+        """The process that a pidfd is about (/proc/PID/fdinfo/FD, pidfd_open(2))."""
+        lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()
+        pid = next((line.split()[-1] for line in lines if line.startswith("Pid:")), "")
+        if not pid.isdecimal():
+            return None
+        process = self._process(int(pid))
+        return Peer(PeerKind.PROCESS, f"the end of process {process.label}", (process,))
+
     def of(self, link: str, call_writes: bool) -> Peer | None:
         """The other end of what a descriptor refers to; ``call_writes``: the process writes to it."""
         if link.startswith("pipe:"):
@@ -93,13 +102,17 @@ class Peers:
 
     def _socket(self, link: str) -> Peer | None:
         found = self._list(f"other end of {link}", lambda: _socket(self._pid, link))
-        if len(found) != 5:
+        if len(found) < 5:
             return None
-        family, _, remote, state, other = found
+        family, _, remote, state, other, *queues = found
         pids = [pid for pid, _, _ in self._holders(f"socket:[{other}]")] if other != "0" else []
         held = self._held(PeerKind.SOCKET, pids, remote, state)
-        where = f"connected to {remote}" if remote and state != "LISTEN" else f"a {family} socket"
-        details = ", ".join(filter(None, (where, state if state != "ESTABLISHED" else "", held.text)))
+        is_open = state != "SYN_SENT"
+        connected = "connected" if is_open else "connecting"
+        where = f"{connected} to {remote}" if remote and state != "LISTEN" else f"a {family} socket"
+        queued = zip(("unsent", "unread"), queues) if is_open else ()
+        waiting = [f"{size} bytes {name}" for name, size in queued if size != "0"]
+        details = ", ".join(filter(None, (where, state if state != "ESTABLISHED" else "", *waiting, held.text)))
         return Peer(PeerKind.SOCKET, details, held.processes, remote, state, own=held.own)
 
 
@@ -108,7 +121,10 @@ def _socket(pid: int, link: str) -> list[str]:
 
     inode = link[len("socket:[") : -1]
     found = find_socket(pid, int(inode)) if inode.isdecimal() else None
-    return [found.family, found.local, found.remote, found.state, str(found.peer)] if found is not None else []
+    if found is None:
+        return []
+    numbers = (found.peer, found.unsent, found.unread)
+    return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
 
 
 def _lock_holders(place: str, kinds: Collection[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gdbext.targets.system.peers import Peers
 
 _MAX_CHILDREN = 4096
+_MAX_GRANDCHILDREN = 64
 _MAX_DESCRIPTORS = 4096
 _MAX_COMMAND = 4096
 _MAX_THREADS = 32
@@ -74,6 +75,16 @@ class ProcFs:
         """The child processes by pid."""
         return self._children
 
+    def grandchildren(self) -> Mapping[int, Sequence[ChildProcess]]:
+        """The child processes of the children, by the child's pid; those of a launcher's agent, for example."""
+        found, room = {}, _MAX_GRANDCHILDREN
+        for pid in sorted(self._children)[:_MAX_GRANDCHILDREN]:
+            theirs = self._children_of(pid)[:room]
+            room -= len(theirs)
+            if theirs:
+                found[pid] = [self._child(each, brief=True) for each in theirs]
+        return found
+
     @cached_property
     def peers(self) -> Peers:
         """Other ends of the descriptors."""
@@ -126,11 +137,13 @@ class ProcFs:
             found += map(int, filter(str.isdecimal, words[:_MAX_CHILDREN]))
         return found
 
-    def _child(self, pid: int) -> ChildProcess:
+    def _child(self, pid: int, brief: bool = False) -> ChildProcess:
+        """``brief``: without the pipes that its threads may wait for."""
         name, state = self._name_and_state(pid)
         ending = self._ending(pid) if state is ProcessState.ENDED else ""
         command = self._files.text(f"/proc/{pid}/cmdline", _MAX_COMMAND).replace("\0", " ").strip()
-        return ChildProcess(pid, name, state, self._waits_for_us(pid), ending, command, self._call(pid))
+        waits = None if brief else self._waits_for_us(pid)
+        return ChildProcess(pid, name, state, waits, ending, command, self._call(pid))
 
     def _ending(self, pid: int) -> str:
         """How a process ended, by the wait status that is the last field of /proc/PID/stat (exit_code)."""
@@ -157,6 +170,11 @@ class ProcFs:
             f"sharers of{wanted}", unknown, lambda: [str(pid) for pid in sorted(relatives) if wanted in _maps(pid)]
         )
         return [self.process(int(pid)) for pid in found if pid.isdecimal()] if mapping.inode and fields else None
+
+    def absolute(self, path: str) -> str:
+        """The path from the process's root; itself where its current folder is not known."""
+        folder = "" if path.startswith("/") else self._files.link(f"/proc/{self._pid}/cwd")
+        return os.path.normpath(f"{folder}/{path}") if folder else path
 
     def file_exists(self, path: str) -> bool | None:
         """Whether the process sees that file; a relative name is taken from its current folder."""

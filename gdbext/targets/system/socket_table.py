@@ -17,9 +17,10 @@ _ROWS = 100_000
 _ENOUGH = 8
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
 """NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
-_SHOW_NAME_AND_PEER = 1 | 4
-_NAME, _PEER = 0, 2
-"""UDIAG_SHOW_NAME | UDIAG_SHOW_PEER, UNIX_DIAG_NAME, UNIX_DIAG_PEER (linux/unix_diag.h)."""
+_SHOWN = 1 | 4 | 16
+_NAME, _PEER, _QUEUES = 0, 2, 4
+"""UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN, UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
+(linux/unix_diag.h)."""
 _ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
 
 
@@ -38,11 +39,11 @@ class Socket(Record):
 
 def find_socket(pid: int, inode: int) -> Socket | None:
     """The socket with that inode in the network namespace of a process, None where it is none of these families."""
-    return (_tcp(pid, inode) or _unix(inode)) if inode else None
+    return (_internet(pid, inode) or _unix(inode)) if inode else None
 
 
-def _tcp(pid: int, inode: int) -> Socket | None:
-    for family in ("tcp", "tcp6"):
+def _internet(pid: int, inode: int) -> Socket | None:
+    for family in ("tcp", "tcp6", "udp", "udp6"):
         rows = list(_rows(pid, family))
         mine = next((row for row in rows if row[9] == str(inode)), None)
         if mine is None:
@@ -51,10 +52,10 @@ def _tcp(pid: int, inode: int) -> Socket | None:
         other = next((row for row in rows if (row[1], row[2]) == ends), None)
         unsent, _, unread = mine[4].partition(":")
         state = int(mine[3], 16)
-        return Socket(
-            "tcp", _address(mine[1]), _address(mine[2]), _TCP_STATES[state] if state < len(_TCP_STATES) else "",
-            int(unsent, 16), int(unread, 16), int(other[9]) if other is not None else 0,
-        )  # fmt: skip
+        remote = "" if mine[2].endswith(":0000") and family.startswith("udp") else _address(mine[2])
+        named = _TCP_STATES[state] if state < len(_TCP_STATES) and family.startswith("tcp") else ""
+        peer = int(other[9]) if other is not None else 0
+        return Socket(family[:3], _address(mine[1]), remote, named, int(unsent, 16), int(unread, 16), peer)
     return None
 
 
@@ -92,14 +93,16 @@ def _unix(inode: int) -> Socket | None:
     peer = int.from_bytes(found.get(_PEER, b"")[:4], "little")
     theirs = _ask(peer) if peer else None
     names = [(each or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for each in (found, theirs)]
-    return Socket("unix", names[0], names[1], peer=peer)
+    queues = found.get(_QUEUES, b"")[:8].ljust(8, b"\0")  # struct unix_diag_rqlen: bytes unread, then unsent
+    unread, unsent = struct.unpack("<II", queues)
+    return Socket("unix", names[0], names[1], "", unsent, unread, peer)
 
 
 def _ask(inode: int) -> dict[int, bytes] | None:
     """The attributes of one socket; None where the kernel does not know it."""
     import socket
 
-    request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOW_NAME_AND_PEER, _NO_COOKIE, _NO_COOKIE)
+    request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as channel:

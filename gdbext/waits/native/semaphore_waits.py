@@ -38,7 +38,7 @@ def _shared_with(thread: ThreadSnapshot, address: int) -> str:
         return name
     if not sharers:
         return f"{name}, but no other process that has it is alive: whoever took it has ended without releasing it"
-    return f"{name}; alive are {listed(sharers)}"
+    return f"{name}; of those, {listed(sharers)} {'is' if len(sharers) == 1 else 'are'} alive"
 
 
 def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:

@@ -64,10 +64,12 @@ def _files(thread: ThreadSnapshot, wait: Wait, paths: Sequence[str]) -> Wait:
 
 
 def _file(thread: ThreadSnapshot, path: str, lock: Peer | None) -> str:
+    outside = thread.process.outside
+    shown = outside.absolute(path) if outside is not None else path
     if lock is not None:
-        return f"the file {path}, {lock.text}"
-    exists = thread.process.outside.file_exists(path) if thread.process.outside is not None else None
-    return f"the file {path}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
+        return f"the file {shown}, {lock.text}"
+    exists = outside.file_exists(path) if outside is not None else None
+    return f"the file {shown}" + ("" if exists is None else " (which exists)" if exists else " (which does not exist)")
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -70,7 +70,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _join(thread.tid, futex, found, meaning.name, evidence)
     if found.pids and not free:
         return worker_processes.for_result(thread, found, meaning.name, futex.timed, evidence)
-    resource = Resource(meaning.kind, found.address, meaning.name)
+    name = ": ".join(filter(None, (meaning.name, found.lacks)))
+    resource = Resource(meaning.kind, found.address, name)
     inside = python.inside_object(found.address) if python is not None and meaning.kind is WaitKind.SEMAPHORE else ()
     if len(inside) == 1 and not free:
         seen = f"thread {inside[0]} is inside a with statement of it"
@@ -85,7 +86,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     if loop is not None:
         return _from_loop(thread, loop, resource, futex, evidence)
     return Wait(
-        resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers
+        resource, timed=futex.timed, evidence=(evidence,), handover=free, set_by_handlers=meaning.set_by_handlers,
+        expects=found.awaited,
     )
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gdbext.arch.registry import by_machine
 from gdbext.model.threads.child_process import ChildProcess
 from gdbext.targets.host_files import HostFiles
 from gdbext.targets.system.descriptor_holders import DescriptorHolders
 from gdbext.targets.system.peers import Peers
+from gdbext.targets.system.procfs import ProcFs
 from gdbext.targets.system.socket_table import find_socket
 
 
@@ -145,3 +147,49 @@ def test_what_an_epoll_set_watches(peers):
 def test_descriptors_of_nobody():
     assert DescriptorHolders().of("pipe:[0]") == []
     assert find_socket(os.getpid(), 0) is None
+
+
+def test_bytes_that_nobody_has_read_yet(peers):
+    here, there = socket.socketpair()
+    here.sendall(b"x" * 100)
+    assert find_socket(os.getpid(), inode(there.fileno())).unread
+    assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
+    here.close()
+    there.close()
+
+
+def test_a_datagram_socket_has_the_address_that_it_is_connected_to():
+    with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
+        one.bind(("127.0.0.1", 0))
+        host, port = one.getsockname()
+        other.connect((host, port))
+        found = find_socket(os.getpid(), inode(other.fileno()))
+        assert (found.family, found.remote, found.state) == ("udp", f"{host}:{port}", "")
+        assert find_socket(os.getpid(), inode(one.fileno())).remote == ""
+
+
+def test_the_process_that_a_descriptor_is_about(peers, child):
+    pid = fork(child)
+    descriptor = os.pidfd_open(pid)
+    found = peers.process_of(descriptor)
+    assert (found.kind.value, [each.pid for each in found.processes]) == ("process", [pid])
+    os.close(descriptor)
+    output, into = os.pipe()
+    assert peers.process_of(output) is None
+    os.close(output)
+    os.close(into)
+
+
+def test_children_of_a_child(child):
+    def start() -> None:
+        if os.fork() == 0:
+            signal.pause()
+
+    pid = fork(child, start)
+    outside = ProcFs(os.getpid(), HostFiles(), by_machine(62))
+    ((parent, (grandchild,)),) = [each for each in outside.grandchildren().items() if each[0] == pid]
+    assert parent == pid
+    assert grandchild.pid not in (pid, os.getpid())
+    os.kill(grandchild.pid, signal.SIGKILL)
+    assert outside.absolute("model.lock") == str(Path.cwd() / "model.lock")
+    assert outside.absolute("/run/../tmp/x") == "/run/../tmp/x"

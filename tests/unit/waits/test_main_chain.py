@@ -28,6 +28,7 @@ def sleeping(*looked_at):
     (AtHand(Look.FILE, "path", 1, path="/lock"), "the file /lock (which exists)"),
     (AtHand(Look.FILE, "path", 1, path="/held"), "the file /held, which process 9 has locked"),
     (AtHand(Look.FILE, "path", 1, path="/none"), "the file /none (which does not exist)"),
+    (AtHand(Look.FILE, "path", 1, path="model.lock"), "the file /work/model.lock (which does not exist)"),
     (AtHand(Look.PROCESS, "child", 1, pid=50), "the process 50 (worker)"),
     (AtHand(Look.PROCESS, "child", 1, pid=51), "the process 51"),
     (AtHand(Look.THREAD, "worker", 1, ident=7), "the thread 7"),

@@ -14,7 +14,7 @@ from gdbext.model.threads.child_process import ChildProcess, ProcessState
 @pytest.mark.parametrize(("call", "args", "kind", "name"), [
     (0, (5,), "io", "read on fd 5"),
     (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
-    (35, (DATA + 16,), "sleep", "sleeps (2.5 s)"),
+    (35, (DATA + 16,), "sleep", "sleeps (2.5 s) in app.so"),
     (61, (1234,), "child-process", "child process 1234"),
     (61, (0xFFFFFFFF,), "child-process", "any child process"),
     (34, (), "sleep", "waits for a signal (pause)"),
@@ -56,6 +56,13 @@ def test_children_at_the_other_end_of_a_pipe():
     assert wait.resource.name == "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
     assert wait.children == (STOPPED,)
     assert waits_in(0, 6, outside=Outside(other_ends={5: [STOPPED]})).children == ()
+
+
+def test_an_open_names_the_file():
+    process = Process({DATA: b"/run/batches\0"})
+    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
+    assert wait.resource.name == "openat of /run/batches"
+    assert waits_in(257, 0, 8).resource.name == "openat"
 
 
 class AskedToSleep:

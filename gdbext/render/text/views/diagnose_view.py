@@ -64,11 +64,12 @@ def _children(report: Report, style: Style) -> Iterator[str]:
     yield ""
     yield style("Child processes", "bold")
     for child in section.children[:_MAX_CHILDREN]:
-        yield f"  {escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
+        indent = "  " if child.parent is None else "    "
+        yield f"{indent}{escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
         if child.summary:
-            yield escape(f"      {child.verdict + ': ' if child.verdict else ''}{child.summary}")
+            yield escape(f"{indent}    {child.verdict + ': ' if child.verdict else ''}{child.summary}")
         if child.line:
-            yield escape(f"      at {child.line}")
+            yield escape(f"{indent}    at {child.line}")
     if len(section.children) > _MAX_CHILDREN:
         yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
 
