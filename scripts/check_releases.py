@@ -37,7 +37,7 @@ FEATURES = {
                  "RECORD_FUNCTION_THREAD"),
     "flight recorder": ("FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL"),
     "hooks": ("LOOKUP", "STEP_CALLBACKS", "REGISTER_SCHEMA", "REGISTER_KERNEL", "DEREGISTER_KERNEL", "UPDATE_FALLBACK",
-              "COMPUTE_ENTRY", "STRUCTURED_META", "STRUCTURED_IMPL"),
+              "COMPUTE_ENTRY", "STRUCTURED_META", "STRUCTURED_IMPL", "CALL_CHECKS"),
 }  # fmt: skip
 """What a user asks for, and the rows of gdbext/torch/symbols.py that it rests on."""
 ALTERNATIVES = ({"SINGLETON", "SINGLETON_REFERENCE"}, {"FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL"},

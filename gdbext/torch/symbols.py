@@ -303,6 +303,13 @@ RECORD_FUNCTION_THREAD = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_118current_thread_id_E",), "RecordFunction's own number of a thread",
     "which thread made a node", CPU, first="2.6.0")  # fmt: skip
 
+CALL_CHECKS = TorchSymbol(
+    ("_ZN5torch6dynamo12_GLOBAL__N_1L18assert_size_strideEP7_objectS3_",
+     "_ZN5torch6dynamo12_GLOBAL__N_1L18assert_size_strideEP7_objectPKS3_l",
+     "_ZN5torch6dynamo12_GLOBAL__N_1L26assert_size_stride_groupedEP7_objectPKS3_l"),
+    "code that Inductor wrote checks its arguments", "dispatch-break for kernels that are not loaded yet",
+    PYTHON, first="2.6.0")  # fmt: skip
+
 # --- functions that give a wait its meaning: torch/csrc/autograd, torch/csrc/distributed, c10/core/thread_pool.cpp ---
 
 AUTOGRAD_POP = TorchSymbol(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gdbext.commands.reporting import make_report
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.break_plan import PLACES, check_keys
+from gdbext.live.breakpoints.generated_sites import check_pattern, is_generated
 from gdbext.live.host import write
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection
 
@@ -28,7 +29,9 @@ WHERE:
   redispatch  the same in at::_ops::OP::redispatch
   lookup      both
   boxed       at the boxed entries of the operator's kernels
-  kernel      at each distinct kernel of the operator's table, or the one for --key
+  kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
+              has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
+              (aoti_torch_cpu_mm_out), once they are loaded
   meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
   register    when an entry of its table is computed, until the program begins to end
   return      at the ends of call and redispatch
@@ -80,6 +83,9 @@ def _request(session: Session, args: argparse.Namespace) -> BreakRequest:
         raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
     if not args.op:
         raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
+    for pattern in args.op:
+        if is_generated(pattern):
+            check_pattern(pattern, args.where)
     request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on)
     if session.has_torch:
         check_keys(session.dispatch_keys, request)

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
+from gdbext.live.breakpoints.generated_sites import (
+    GeneratedFunction,
+    generated_functions,
+    is_generated,
+    not_loaded,
+)
 from gdbext.live.hooks.all_calls import AllCalls, SharedLookup
 from gdbext.live.hooks.operator_functions import OperatorFunction, OperatorFunctions
 from gdbext.model.sections.breaks_section import BreakRequest
@@ -66,12 +72,22 @@ class BreakPlan:
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
         """The patterns that mean no operator yet, each with an error that has the closest names."""
         dispatcher = self._session.dispatcher
-        return {pattern: dispatcher.unknown(pattern) for pattern in patterns if not dispatcher.find(pattern)}
+        found = {
+            pattern: dispatcher.unknown(pattern)
+            for pattern in patterns
+            if not is_generated(pattern) and not dispatcher.find(pattern)
+        }
+        generated = filter(is_generated, patterns)
+        return {**found, **{each: not_loaded(each) for each in generated if not self._functions_of(each)}}
+
+    def _functions_of(self, pattern: str) -> list[GeneratedFunction]:
+        return generated_functions(self._session, pattern)
 
     def operators(self, patterns: Sequence[str]) -> list[Operator]:
         """The operators that are named and registered."""
         find = self._session.dispatcher.find
-        return list({each.address: each for pattern in patterns for each in find(pattern)}.values())
+        named = [pattern for pattern in patterns if not is_generated(pattern)]
+        return list({each.address: each for pattern in named for each in find(pattern)}.values())
 
     def sites(self, request: BreakRequest) -> list[BreakSite]:
         """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
@@ -81,6 +97,10 @@ class BreakPlan:
             for site in self._of(operator, request):
                 limited = self._limited(site, request)
                 found.setdefault((limited.address, limited.condition), limited)
+        for pattern in filter(is_generated, request.patterns):
+            for each in self._functions_of(pattern):
+                site = BreakSite(each.address, "kernel", 0, each.name, each.what)
+                found.setdefault((site.address, ALWAYS), site)
         return list(found.values())
 
     def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError, UsageError
 from gdbext.live.breakpoints.break_plan import BreakPlan, BreakSite
 from gdbext.live.breakpoints.conditions import ALWAYS, holds
+from gdbext.live.breakpoints.generated_sites import is_generated
 from gdbext.live.breakpoints.stop_report import StopReports
 from gdbext.model.sections.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.torch.registry.operator_names import matcher
@@ -45,16 +46,18 @@ class BreakSet:
         setter: BreakpointSetter,
         open_session: Callable[[], Session],
         watch_of: Callable[[Session], RegistrationWatch],
+        watch_kernels: Callable[[Session], None],
         show: Callable[[str], None],
     ) -> None:
         """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
-        share; ``show`` shows text at once."""
+        share, ``watch_kernels`` begins to watch for generated kernels; ``show`` shows text at once."""
         self.request = request
         self.notes: tuple[str, ...] = ()
         self._setter = setter
         self._open_session = open_session
         self._reports = StopReports(open_session)
         self._watch_of = watch_of
+        self._watch_kernels = watch_kernels
         self._show = show
         self._placed: list[Placed] = []
         self._pending: Placed | None = None
@@ -106,13 +109,15 @@ class BreakSet:
         watch = self._watch_of(session)
         if missing and not watch.addresses:
             raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
+        if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.patterns):
+            self._watch_kernels(session)
         awaited = "" if self._add(plan) or missing else self._absent()
         notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
         if awaited:
             notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
         self.notes = tuple(notes)
         if missing:
-            awaited = f"{', '.join(missing)} is registered"
+            awaited = f"{', '.join(missing)} is {'loaded' if all(map(is_generated, missing)) else 'registered'}"
         if awaited and self._waiting is None and watch.addresses:
             self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
         if self._pending is not None:

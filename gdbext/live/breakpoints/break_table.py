@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError, UsageError
 from gdbext.live.breakpoints.break_set import BreakSet
+from gdbext.live.breakpoints.kernel_watch import KernelWatch
 from gdbext.live.breakpoints.registration_watch import RegistrationWatch
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class BreakTable:
         self._open_session = open_session
         self._sets: list[BreakSet] = []
         self._watch: RegistrationWatch | None = None
+        self._kernel_watch: KernelWatch | None = None
         setter.on_exit(self._ended)
 
     @property
@@ -36,7 +38,7 @@ class BreakTable:
 
         Raises UsageError, TargetError.
         """
-        found = BreakSet(request, self._setter, self._open_session, self._watch_of, show)
+        found = BreakSet(request, self._setter, self._open_session, self._watch_of, self._watch_kernels, show)
         try:
             if _readable(session):
                 found.resolve(session)
@@ -83,7 +85,19 @@ class BreakTable:
             )
         return self._watch
 
+    def _watch_kernels(self, session: Session) -> None:
+        """Look for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
+        if self._kernel_watch is None:
+            watch = KernelWatch(session, self._setter, self._refresh, self._failed)
+            if not watch.works:
+                watch.close()
+                raise UsageError("it cannot be seen when this torch loads a kernel", help="compile it first")
+            self._kernel_watch = watch
+
     def _end_watch(self) -> None:
+        if self._kernel_watch is not None:
+            self._kernel_watch.close()
+            self._kernel_watch = None
         if self._watch is not None:
             self._watch.close()
             self._watch = None
