@@ -109,6 +109,11 @@ class Target(ABC):
     def selected_thread(self) -> Thread | None:
         """The thread the user looks at; for a core without debugger the one that got the signal."""
 
+    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
+        """The address that an expression of the debugger's language means in the selected frame: of an object, or what
+        a pointer is. None where there is no debugger. Never calls or writes anything. Raises UsageError."""
+        return None
+
     @abstractmethod
     def maps(self) -> Sequence[MemoryMapping]:
         """The memory map, sorted by start. May lack anonymous regions (old cores)."""

@@ -21,6 +21,8 @@ NAME = "dispatch-tensor"
 _EPILOG = """\
   dispatch-tensor 0x55d0c1a2b340        a TensorImpl, an at::Tensor or a Python object at that address
   dispatch-tensor '*$REGISTER'          what a register of the selected thread points at
+  dispatch-tensor 'inputs[0]'           inside gdb or LLDB: a C++ variable of the selected frame, where there is debug
+                                        information: a TensorImpl*, an at::Tensor, a PyObject*, or what has one
   dispatch-tensor --py self.weight      a Python variable of the selected thread; also batch[0], state["step"]
 
 Nothing is called in the process: all of it is read from memory, of a core as well. NaNs are counted and take no part in
@@ -43,7 +45,7 @@ _QUIET_SECONDS = 1.0
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.epilog = _EPILOG
-    parser.add_argument("address", nargs="*", metavar="ADDRESS|EXPR", help="an address, $REGISTER, *$REGISTER+8")
+    parser.add_argument("address", nargs="*", metavar="ADDRESS|EXPR", help="an address, $REGISTER, *$REGISTER+8; C++")
     parser.add_argument("--py", metavar="NAME", help="a Python variable, with attributes and indices")
     parser.add_argument("--thread", metavar="TID|N", help="whose variables (default: the selected thread)")
     parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")

@@ -131,6 +131,12 @@ class GdbTarget(Target):
         """gdb's selected thread, asked anew each time."""
         return selected_of(self._all_threads())
 
+    def evaluate(self, expression: str) -> int | None:
+        """By gdb's parser, in gdb's selected frame."""
+        from gdbext.debuggers.gdb.evaluate import evaluated_address
+
+        return evaluated_address(expression)
+
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps of a local process, else what "info proc mappings" prints. Raises TargetError."""
         if self._maps is None:

@@ -142,6 +142,15 @@ class LldbTarget(Target):
         threads = self._all_threads()
         return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
 
+    def evaluate(self, expression: str) -> int | None:
+        """As ``frame variable`` would, in the frame that is selected in the command's thread."""
+        from gdbext.debuggers.lldb.evaluate import evaluated_address
+
+        selected = self._selected()
+        if selected is None or not selected.IsValid():
+            selected = self._process.GetSelectedThread()
+        return evaluated_address(selected.GetSelectedFrame(), expression)
+
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps. Raises TargetError for a remote process, of whose files LLDB does not know which part is
         mapped where."""

@@ -17,18 +17,26 @@ _ADDRESS = re.compile(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}")
 
 
 def evaluate(session: Session, expression: str) -> int:
-    """The value of ``0x7f…``, ``*0x7f…``, ``$NAME``, ``*$NAME+8``. Raises UsageError, MemoryFault."""
+    """The value of ``0x7f…``, ``*0x7f…``, ``$NAME``, ``*$NAME+8``, else what the debugger says an expression in its own
+    language is. Raises UsageError, MemoryFault."""
     word = expression.strip()
     plain = _ADDRESS.fullmatch(word)
     if plain:
         value = number(plain.group(2)) & WORD
         return session.memory.u64(value) if plain.group(1) else value
-    register = register_value(session, word, "the address")
+    refusal = None
+    try:
+        register = register_value(session, word, "the address")
+    except UsageError as error:  # $1 of gdb
+        register, refusal = None, error
+    if register is None:
+        register = session.target.evaluate(word)
     if register is not None:
         return register
-    raise UsageError(
+    raise refusal or UsageError(
         f"{expression!r} is not an address",
-        why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object",
+        why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object; without a "
+        "debugger there are no C++ variables",
         help="dispatch-tensor 0x7f…   dispatch-tensor '$NAME'   dispatch-tensor '*$NAME+8'   dispatch-tensor --py NAME",
     )
 

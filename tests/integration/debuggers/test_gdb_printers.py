@@ -14,6 +14,10 @@ pytestmark = [pytest.mark.gdb, pytest.mark.compiler, pytest.mark.torch]
 INIT = ROOT / "gdbext" / "init.py"
 SELECT = """
 import gdb, json
+EXPRESSIONS = ["kept", "a", "&kept", "implementation", "&implementation", "integers.impl_.target_",
+               "both._M_impl._M_start[1]", "tensors.Data[0]", "$again", "kept.dim()", "kept.impl_.target_=0",
+               "nothing"]
+gdb.execute("set $again = 0")
 def select():
     for thread in gdb.selected_inferior().threads():
         thread.switch()
@@ -38,6 +42,9 @@ show("frame", "bt 2")
 for kind in ("at::Tensor", "c10::IValue", "c10::OperatorHandle", "c10::KernelFunction", "c10::Storage", "c10::Scalar",
              "c10::Device", "c10::FunctionSchema", "at::IntArrayRef", "c10::DispatchKeySet", "caffe2::TypeMeta"):
     show(f"wild {kind}", f"print *({kind}*)garbage")
+for number, expression in enumerate(EXPRESSIONS):
+    show(f"tensor {number}", f"dispatch-tensor {expression}")
+show("again", "print kept")
 show("registered", "info pretty-printer .*debug_dispatch.*")
 gdb.execute("disable pretty-printer .*debug_dispatch.* gdbext;c10::Device")
 show("disabled", "print device")
@@ -75,6 +82,13 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
         if name.startswith("wild "):
             assert " = <" in text, (name, text)
     assert "gdbext" in shown["registered"]
+    first, second = "f32[2, 2] cpu", "i64[2, 3] cpu"
+    for number, headline in enumerate((first, first, first, first, first, second, second, first)):
+        assert shown[f"tensor {number}"].partition("\n")[0].endswith(headline), shown[f"tensor {number}"]
+    for number in range(8, 12):
+        assert shown[f"tensor {number}"].startswith("error: "), shown[f"tensor {number}"]
+    assert "nothing is called" in shown["tensor 9"]
+    assert shown["again"].endswith(tensor)
     assert "type_ =" in shown["disabled"]
 
 
