@@ -95,6 +95,8 @@ class Architecture(ABC):
     program_counter: str
     stack_pointer: str
     frame_pointer: str
+    result_register: str
+    """Where a function leaves a result of one word."""
     thread_register: str
     """The register that points to the thread's control block."""
     syscall_register: str = ""

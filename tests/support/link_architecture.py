@@ -36,6 +36,7 @@ class LinkArchitecture(Architecture):
     dwarf_registers = NAMES
     return_column = 8
     program_counter, stack_pointer, frame_pointer, thread_register = "pc", "sp", "fp", "tp"
+    result_register = "a0"
     argument_registers = ("a0", "a1", "a2", "a3")
     callee_saved = ("s0", "s1", "fp")
     call_pushes = 0

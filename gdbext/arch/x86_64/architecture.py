@@ -26,6 +26,7 @@ class X8664(Architecture):
     program_counter = "rip"
     stack_pointer = "rsp"
     frame_pointer = "rbp"
+    result_register = "rax"
     thread_register = "fs_base"
     syscall_register = "orig_rax"
 

@@ -1,15 +1,20 @@
-"""Where ``c10::Dispatcher`` is: found by symbols alone, without any layout."""
+"""Where ``c10::Dispatcher`` is: found by symbols and by the code of one exported function, without any layout."""
 
 from __future__ import annotations
 
+from gdbext.arch.returned_address import returned_address
 from gdbext.errors import TargetError
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
-from gdbext.torch.symbols import SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
+from gdbext.torch.symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
+
+_FUNCTION = 256
+"""Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
 
 
 def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
-    """Address of the dispatcher: its own local symbol, else the exported reference to it.
+    """Address of the dispatcher: its own local symbol, else the exported reference to it (which the dynamic loader may
+    have put into another library), else what the exported function returns.
 
     Raises TargetError where no symbol leads there and where it is not constructed yet, MemoryFault.
     """
@@ -20,7 +25,7 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
     if address is not None:
         return address
     place = SINGLETON_REFERENCE.address(symbolizer)
-    address = memory.try_u64(place) if place is not None else None
+    address = (memory.try_u64(place) if place is not None else None) or _returned(memory, symbolizer)
     if not address:
         raise TargetError(
             "the dispatcher cannot be found: no symbol leads to c10::Dispatcher",
@@ -28,6 +33,13 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
             help="use the release wheel's libraries, or give --sysroot with the files of the target",
         )
     return address
+
+
+def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
+    """Where the function that makes the dispatcher says that it is."""
+    function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
+    code = memory.try_read(function, _FUNCTION) if function is not None else None
+    return returned_address(memory.architecture, code, function) if code and function is not None else None
 
 
 def not_yet(detail: str) -> TargetError:

@@ -1,7 +1,8 @@
 """What is wanted from the headers of torch.distributed: a table of its own, in a translation unit of its own.
 
 These headers need others that wheels do not ship (gloo's, nlohmann's), and a build without them must still give the
-rest of a layout: where they do not compile, all of this is absent. Measured with -fno-access-control.
+rest of a layout: where they do not compile, all of this is absent, and a type that they lack is absent alone. Measured
+with -fno-access-control.
 """
 
 from __future__ import annotations
@@ -12,42 +13,29 @@ from gdbext.layouts.measure.types.wants import Wants
 
 _C10D = "torch/csrc/distributed/c10d"
 HEADERS = (
-    "c10/core/Event.h", "torch/csrc/profiler/combined_traceback.h", f"{_C10D}/logger.hpp",
+    "c10/core/Event.h", "torch/csrc/profiler/combined_traceback.h", f"{_C10D}/debug.h",
     f"{_C10D}/FlightRecorder.hpp", f"{_C10D}/ProcessGroup.hpp", f"{_C10D}/ProcessGroupGloo.hpp",
     f"{_C10D}/PrefixStore.hpp", f"{_C10D}/TCPStore.hpp", f"{_C10D}/FileStore.hpp", f"{_C10D}/HashStore.hpp",
 )  # fmt: skip
 
 # FlightRecorder became a template when its functions moved to FlightRecorderDetail.hpp (2.9). All instances are laid
 # out the same, since they hold their events by pointer. The one before is NCCL's alone and needs CUDA's headers.
-_HELPERS = f"""
-#include <map>
-#include <memory>
-#include <string>
-#include <tuple>
-#include <unordered_map>
-#include <vector>
-namespace gdbext {{
-#if __has_include(<{_C10D}/FlightRecorderDetail.hpp>)
-using Recorder = c10d::FlightRecorder<c10::Event>;
-using RecorderEntry = Recorder::Entry;
-#endif
-using GroupName = std::tuple<std::string, std::string>;
-using StatusNode = std::_Rb_tree_node<std::pair<const size_t, std::shared_ptr<c10d::ProcessGroupStatus>>>;
-using RanksNode = std::_Rb_tree_node<std::pair<const GroupName, std::vector<uint64_t>>>;
-using Backends = decltype(c10d::ProcessGroup::deviceTypeToBackend_);
-using BackendNode = std::__detail::_Hash_node<Backends::value_type, false>;
-}}
-"""
+_LIBRARY = "\n".join(f"#include <{name}>" for name in ("map", "memory", "string", "tuple", "unordered_map", "vector"))
+_RECORDER = "c10d::FlightRecorder<c10::Event>"
+_STATUS = "std::pair<const size_t, std::shared_ptr<c10d::ProcessGroupStatus>>"
+_GROUP_NAME = "std::tuple<std::string, std::string>"
+_RANKS = f"std::pair<const {_GROUP_NAME}, std::vector<uint64_t>>"
+_BACKEND = "decltype(c10d::ProcessGroup::deviceTypeToBackend_)::value_type"
 
 STRUCTS = {
-    "c10d::FlightRecorder": "gdbext::Recorder",
-    "c10d::FlightRecorder::Entry": "gdbext::RecorderEntry",
-    "c10d::FlightRecorder::all_pg_status_.node": "gdbext::StatusNode",
-    "c10d::FlightRecorder::pg_name_to_ranks_.node": "gdbext::RanksNode",
-    "c10d::FlightRecorder::pg_name": "gdbext::GroupName",
+    "c10d::FlightRecorder": _RECORDER,
+    "c10d::FlightRecorder::Entry": f"{_RECORDER}::Entry",
+    "c10d::FlightRecorder::all_pg_status_.node": f"std::_Rb_tree_node<{_STATUS}>",
+    "c10d::FlightRecorder::pg_name_to_ranks_.node": f"std::_Rb_tree_node<{_RANKS}>",
+    "c10d::FlightRecorder::pg_name": _GROUP_NAME,
     "c10d::ProcessGroupStatus": "",
     "c10d::ProcessGroup": "",
-    "c10d::ProcessGroup::deviceTypeToBackend_.node": "gdbext::BackendNode",
+    "c10d::ProcessGroup::deviceTypeToBackend_.node": f"std::__detail::_Hash_node<{_BACKEND}, false>",
     "c10d::Backend": "",
     "c10d::Backend::Options": "",
     "c10d::ProcessGroupGloo": "",
@@ -90,6 +78,7 @@ class UnboundBuffer;
 namespace rendezvous {
 class Store {
  public:
+  static constexpr std::chrono::milliseconds kDefaultTimeout{30000};
   virtual ~Store() = default;
   virtual void set(const std::string&, const std::vector<char>&) = 0;
   virtual std::vector<char> get(const std::string&) = 0;
@@ -113,4 +102,4 @@ def write_stubs(folder: Path) -> None:
 def wants() -> Wants:
     """The table, with one guarded #include for each header."""
     includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in HEADERS)
-    return Wants(f"#define USE_C10D_GLOO 1\n{includes}\n{_HELPERS}", STRUCTS, ENUMS)
+    return Wants(f"#define USE_C10D_GLOO 1\n{includes}\n{_LIBRARY}", STRUCTS, ENUMS)
