@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gdbext.jobs import sentences
+from gdbext.jobs.claims import by_start, claims_of, one_for_each_rank
 from gdbext.jobs.matching import groups_of, matches
 from gdbext.jobs.merge import Rows
 from gdbext.jobs.rank_waits import Edges, cycle, edges, roots
@@ -24,17 +25,19 @@ def judge(rows: Rows, pid: int | None = None) -> JobReport:
     everybody = rows.sorted()
     job = next((report.job for report in everybody if report.pid == pid), None) or _job(everybody)
     reports = tuple(report for report in everybody if report.job in (job, None))
-    size = max((report.size for report in reports if report.size is not None), default=None)
-    found = {report.rank for report in reports}
+    present, earlier = by_start(reports)
+    members = one_for_each_rank(present)
+    size = max((report.size for report in members if report.size is not None), default=None)
+    found = {report.rank for report in members}
     missing = tuple(rank for rank in range(size or 0) if rank not in found)
-    groups = groups_of(reports)
+    groups = groups_of(members)
     collectives = tuple(match for group in groups for match in matches(group))
     unreached = tuple(sorted(rows.unreached))
-    waits = edges(reports, groups)
-    verdict = _Judge(reports, missing, unreached, collectives, waits).verdict()
+    waits = edges(members, groups)
+    verdict = _Judge(members, missing, unreached, collectives, waits).verdict()
     return JobReport(
-        job, size, reports, missing, unreached, fold(reports), collectives, verdict,
-        _odd(reports, verdict), tuple(_notes(everybody, reports, job)),
+        job, size, reports, missing, unreached, fold(present), collectives, verdict,
+        _odd(members, verdict), tuple(_notes(everybody, present, earlier, job)),
     )  # fmt: skip
 
 
@@ -53,18 +56,23 @@ def _odd(reports: Sequence[RankReport], verdict: JobVerdict) -> tuple[RankReport
     return tuple(found[:_ODD])
 
 
-def _notes(everybody: Sequence[RankReport], reports: Sequence[RankReport], job: str | None) -> Iterator[str]:
+def _notes(
+    everybody: Sequence[RankReport], reports: Sequence[RankReport], earlier: Sequence[RankReport], job: str | None
+) -> Iterator[str]:
     others = Counter(report.job for report in everybody if report.job not in (job, None))
     for name, count in sorted(others.items(), key=lambda item: str(item[0])):
         yield f"{count} report{'s' if count > 1 else ''} of another job ({name}) left out"
-    ranks: dict[int, list[RankReport]] = {}
-    for report in reports:
-        if report.rank is not None:
-            ranks.setdefault(report.rank, []).append(report)
-    for rank, claims in sorted(ranks.items()):
+    if earlier:
+        many = "es" if len(earlier) > 1 else ""
+        which = sentences.processes(earlier)
+        yield f"{len(earlier)} process{many} of an earlier start left out, which the launcher has replaced: {which}"
+    for rank, claims in sorted(claims_of(reports).items()):
         if len(claims) > 1:
-            pids = ", ".join(f"pid {each.pid}" + (f" on {each.host}" if each.host else "") for each in claims)
-            yield f"rank {rank} is claimed by {len(claims)} processes: {pids}"
+            chosen = one_for_each_rank(claims)[0]
+            yield (
+                f"rank {rank} is claimed by {len(claims)} processes: {sentences.processes(claims)}; "
+                f"what is said of it is that of pid {chosen.pid}"
+            )
     yield from _problems(reports)
     versions = sorted({report.torch for report in reports if report.torch is not None})
     if len(versions) > 1:

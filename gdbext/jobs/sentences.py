@@ -116,6 +116,11 @@ def _operation(match: CollectiveMatch) -> str:
     return f"#{match.seq} {text} of group {match.group}"
 
 
+def processes(reports: Sequence[RankReport]) -> str:
+    """``pid 77 on node3, pid 78 on node3``."""
+    return ", ".join(f"pid {each.pid}" + (f" on {each.host}" if each.host else "") for each in reports)
+
+
 def labels(reports: Sequence[RankReport]) -> str:
     """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
     ranks = [report.rank for report in reports if report.rank is not None]

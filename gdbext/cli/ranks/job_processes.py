@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gdbext.errors import TargetError
 from gdbext.inspection.job.job_rank import job_names, rank_of
@@ -105,18 +105,38 @@ def _ranks(known: Mapping[int, LocalProcess], job: str | None) -> list[int]:
     started = [each for each in known.values() if each.rank is not None and (job is None or job in each.jobs)]
     launchers = _launchers(known)
     ranks = [each for each in started if each.pid not in launchers and _has_torch(each.pid)]
-    ranks = [each for each in ranks if not _inherited(each, known)]
+    ranks = [each for each in ranks if not _inherited(each, known, _has_torch)]
+    ranks += _before_torch(started, ranks, launchers, known)
     parents = {each.parent for each in ranks} - {0, 1}
     dead = [each for each in known.values() if each.is_zombie and each.parent in parents]
     return sorted(each.pid for each in (*ranks, *dead))
 
 
-def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess]) -> bool:
-    """It has its environment from another process of that rank that uses torch, as a loader's worker has. A shell
-    around the program is none."""
+def _before_torch(
+    started: Sequence[LocalProcess],
+    ranks: Sequence[LocalProcess],
+    launchers: Collection[int],
+    known: Mapping[int, LocalProcess],
+) -> list[LocalProcess]:
+    """The outermost Python of each rank that no process with torch is."""
+    found = {(each.jobs, each.rank) for each in ranks}
+    absent = [each for each in started if (each.jobs, each.rank) not in found and each.pid not in launchers]
+    return [each for each in absent if _is_python(each.pid) and not _inherited(each, known, _is_python)]
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")  # noqa: PTH115, PTH119
+    except OSError:
+        return False
+
+
+def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess], counts: Callable[[int], bool]) -> bool:
+    """It has its environment from another process of that rank that ``counts`` as one, as a loader's worker has. A
+    shell around the program is none."""
     above = known.get(process.parent)
     while above is not None and (above.jobs, above.rank) == (process.jobs, process.rank):
-        if _has_torch(above.pid):
+        if counts(above.pid):
             return True
         above = known.get(above.parent)
     return False
@@ -139,6 +159,7 @@ def _below(known: Mapping[int, LocalProcess], launcher: int) -> list[int]:
     """The launcher's children that use torch; zombies, of which nothing is left to tell, beside such ones."""
     children = sorted(each.pid for each in known.values() if each.parent == launcher)
     ranks = [pid for pid in children if _has_torch(pid)]
+    ranks += [pid for pid in children if pid not in ranks and ranks and known[pid].rank and _is_python(pid)]
     return sorted([*ranks, *(pid for pid in children if known[pid].is_zombie)]) if ranks and launcher > 1 else []
 
 

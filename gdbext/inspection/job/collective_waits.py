@@ -24,8 +24,10 @@ def name_collectives(
     session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
 ) -> CollectivesSection | None:
     """What the process knows of its job; the waits in ``states`` get to know what they are for."""
-    from gdbext.inspection.job.collectives import read_collectives
+    from gdbext.inspection.job.collectives import before_torch, read_collectives
 
+    if not session.has_torch:
+        return before_torch(session)
     try:
         section = read_collectives(session)
     except GdbextError as error:

@@ -56,6 +56,11 @@ def read_collectives(session: Session) -> CollectivesSection:
     return CollectivesSection(source, identity, tuple(found), store or _rendezvous(session))
 
 
+def before_torch(session: Session) -> CollectivesSection:
+    """What the environment says of a rank that has not loaded torch yet."""
+    return CollectivesSection(None, from_environment(session.target), (), _rendezvous(session))
+
+
 def _unknown_layout(layout: str) -> GdbextError:
     return GdbextError(
         f"layout {layout} does not have the structures of torch.distributed",

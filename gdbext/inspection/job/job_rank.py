@@ -21,6 +21,8 @@ _SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 """What torchrun, Open MPI, PMIx, MPICH and Slurm set, the first that is there."""
+_RESTART = ("TORCHELASTIC_RESTART_COUNT",)
+"""What torchrun's agent counts for its own machine (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
 _BACKENDS = (FunctionTag.GLOO_LOOP, FunctionTag.GLOO_QUEUE, FunctionTag.NCCL_WATCHDOG)
 
 
@@ -46,6 +48,7 @@ def from_environment(target: Target) -> JobRank:
         local_size=_number(environ, _LOCAL_SIZE),
         host=_host(target),
         job=job_of(environ),
+        restart=_number(environ, _RESTART),
     )
 
 

@@ -58,6 +58,8 @@ class RankReport(Record):
     groups: tuple[GroupState, ...] = ()
     problem: str = ""
     """Why nothing is known of where it is, and what to try; "" where something is."""
+    restart: int | None = None
+    """How often the launcher had started its machine's ranks before."""
 
     @property
     def label(self) -> str:

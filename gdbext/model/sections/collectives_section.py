@@ -83,6 +83,8 @@ class JobRank(Record):
     host: str | None
     job: str | None
     """What the ranks of a job have in common: the launcher's run id, or where they meet."""
+    restart: int | None = None
+    """How often the launcher had started this machine's ranks before (torchrun --max-restarts)."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         running=thread is not None and _runs(thread, document),
         groups=groups,
         problem="" if path else _problem(document["errors"]),
+        restart=_number(identity.get("restart")),
     )
 
 

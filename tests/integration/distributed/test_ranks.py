@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,14 @@ def test_nobody_is_late_in_a_job_that_runs() -> None:
     with harness.started("job", "moving", env={"GDBEXT_ROOM": "-" * 100}) as running:
         verdicts = [ranks("-p", running.truth["pids"]["moving"][0])["verdict"] for _ in range(3)]
     assert {verdict["kind"] for verdict in verdicts} <= {"all-busy", "all-idle"}, verdicts
+
+
+def test_a_rank_that_has_not_loaded_torch_yet() -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], env=environ, stdin=subprocess.PIPE) as early:
+        document = ranks("-p", early.pid)
+        early.kill()
+    assert (document["ranks"], document["missing"], document["job"]) == ("1", "0", "127.0.0.1:1")
 
 
 def test_a_process_that_is_no_rank() -> None:

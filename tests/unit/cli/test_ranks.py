@@ -203,3 +203,19 @@ def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
 
 def test_help() -> None:
     assert "--reports" in run("--help").output
+
+
+def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
+
+    def started(pid: int, parent: int, rank: int | None) -> LocalProcess:
+        return LocalProcess(pid, parent, False, ("j",) if rank is not None else (), rank and ("RANK", rank))
+
+    known = {each.pid: each for each in (
+        started(10, 1, None), started(11, 10, 1), started(12, 10, 2), started(13, 12, 2), started(14, 13, 2),
+        started(15, 14, 2), started(16, 11, 1),
+    )}  # fmt: skip
+    monkeypatch.setattr(job_processes, "local_processes", lambda: known)
+    monkeypatch.setattr(job_processes, "_has_torch", lambda pid: pid == 11)
+    monkeypatch.setattr(job_processes, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
+    assert job_processes.ranks_of_node("j") == [11, 13]

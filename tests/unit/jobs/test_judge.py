@@ -115,7 +115,9 @@ def test_running_ranks() -> None:
 
 def test_two_processes_with_one_rank() -> None:
     found = verdict(rank(0), rank(0, pid=77), rank(1))
-    assert found.notes == ("rank 0 is claimed by 2 processes: pid 77 on node1, pid 1000 on node1",)
+    assert found.notes == (
+        "rank 0 is claimed by 2 processes: pid 77 on node1, pid 1000 on node1; what is said of it is that of pid 77",
+    )
 
 
 def test_another_job_is_left_out_and_said() -> None:
@@ -176,3 +178,23 @@ def test_states_that_differ_are_no_mismatch() -> None:
     found = verdict(rank(0, None, done), rank(1, waits, pending), rank(2, waits, pending))
     assert found.collectives[0].state is MatchState.COLLECTIVE_STATE_MISMATCH
     assert found.verdict.kind != "mismatched-collective"
+
+
+def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
+    """Of one machine only: each machine's launcher counts for itself."""
+    late = [each._replace(host="node1", restart=1) for each in jobs.recorded_rows("late-sleep").sorted()]
+    old = late[2]._replace(pid=77, restart=0, wait=None, groups=())
+    elsewhere = late[3]._replace(host="node2", restart=0)
+    found = judge(rows([*late[:3], old, elsewhere]))
+    assert (found.verdict.kind, found.verdict.ranks) == ("late-rank", (1,))
+    assert found.notes == ("1 process of an earlier start left out, which the launcher has replaced: pid 77 on node1",)
+    assert old in found.reports
+
+
+def test_of_two_processes_with_one_rank_the_one_in_the_groups_counts() -> None:
+    late = [each._replace(host="node1") for each in jobs.recorded_rows("late-sleep").sorted()]
+    for pid in (1, 1 << 22):
+        forked = late[0]._replace(pid=pid, wait=None, running=True, groups=())
+        found = judge(rows([*late, forked]))
+        assert found.verdict == judge(rows(late)).verdict
+        assert f"what is said of it is that of pid {late[0].pid}" in found.notes[0]

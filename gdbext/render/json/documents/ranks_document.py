@@ -96,6 +96,7 @@ def _row(value: Mapping[str, Any]) -> RankReport:
         running=bool(value["running"]),
         groups=tuple(_group(each) for each in value["groups"]),
         problem=str(value.get("problem") or ""),
+        restart=_number(value.get("restart")),
     )
 
 
