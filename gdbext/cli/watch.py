@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gdbext.cli.evidence import ENDINGS, EvidenceFolder, take_core
+from gdbext.cli.kept_trace import KeptTrace
 from gdbext.commands.options import CommandParser, HelpRequested
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
 from gdbext.probes.progress_watch import ProgressWatch
@@ -37,12 +38,13 @@ and its children. Where kernel probes are permitted, a process that computes wit
 diagnosis finds something else than a busy or an idle thread. Every few seconds it is looked at in /proc (and for a
 dispatch, by one probe), which stops nobody; the diagnosis alone stops the process for some milliseconds.
 
-Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r) are
-written; --job adds .job.txt, .job.json and .job.html (scripts/dispatch ranks), --core adds .core, as large as the
-process's memory, for which the process stands still until it is written. COMMAND is run by the shell, and finds
-GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json,
-.rec) in its environment. Then it goes on watching. It ends with the process; with PROGRAM the exit status is the
-program's.
+Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r)
+are written; --trace adds .trace.html: the last dispatches before the hang, by kernel probes, which cost each dispatch
+one or two microseconds all the time, and us some percent of a processor; --job adds .job.txt, .job.json and .job.html
+(scripts/dispatch ranks), --core adds .core, as large as the process's memory, for which the process stands still
+until it is written. COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …),
+GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment. Then it goes on
+watching. It ends with the process; with PROGRAM the exit status is the program's.
 
   scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
       -- python train.py
@@ -83,6 +85,9 @@ def _parser() -> CommandParser:
     parser.add_argument("--save", metavar="DIR", help="keep diagnosis and recording there")
     parser.add_argument("--core", action="store_true", help="with --save: a core dump, too (by gcore)")
     parser.add_argument("--job", action="store_true", help="with --save: the report on all ranks of its job, too")
+    parser.add_argument(
+        "--trace", type=float, default=0.0, metavar="S", help="with --save: the last S seconds of a trace, too"
+    )
     parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
     return parser
 
@@ -94,8 +99,10 @@ class Watch:
         """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
         if not 0 < args.hung_after <= MAX_SECONDS:
             raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
-        if (args.core or args.job) and not args.save:
-            raise UsageError("--core and --job need --save DIR", why="they keep what may be large")
+        if (args.core or args.job or args.trace) and not args.save:
+            raise UsageError("--core, --job and --trace need --save DIR", why="they keep what may be large")
+        if not 0 <= args.trace <= MAX_SECONDS:
+            raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
         self._args = args
         self._folder = EvidenceFolder(args.save, dispatch)
         self._commands: list[subprocess.Popen[bytes]] = []
@@ -105,6 +112,7 @@ class Watch:
             from gdbext.targets.live.proc_checks import check_process
 
             check_process(self.pid)
+        self._trace = KeptTrace(self.pid, args.trace, args.save, dispatch) if args.trace else None
         # What the program itself writes to standard output stays alone there.
         self._output = sys.stderr if program else sys.stdout
 
@@ -120,6 +128,8 @@ class Watch:
             return 0
         finally:
             signal.signal(signal.SIGINT, handler)
+            if self._trace is not None:
+                self._trace.end()
         return self._ended()
 
     def _interrupted(self, *_: object) -> None:
@@ -141,6 +151,8 @@ class Watch:
             if not tried and uses_torch(self.pid):
                 tried = True
                 progress.pulse = _pulse(self.pid)
+            if tried:
+                self._keep_trace()
             found = progress.look()
             now = time.monotonic()
             moved = now if found.moves else moved
@@ -153,6 +165,14 @@ class Watch:
             elif not hangs and found.computes_only and now - dispatched > after:
                 hangs = self._hung(now - dispatched, _HEALTHY)
                 dispatched = dispatched if hangs else now
+
+    def _keep_trace(self) -> None:
+        if self._trace is not None:
+            try:
+                self._trace.keep()
+            except TargetError as error:
+                self._tell("failed", error.what)
+                self._trace = None
 
     def _sleep(self, seconds: float) -> None:
         """Raises TargetGone when a program of ours has ended."""
@@ -185,6 +205,9 @@ class Watch:
     def _keep_more(self, evidence: Evidence) -> None:
         """What takes long comes after the diagnosis was told."""
         steps: list[Callable[[], Sequence[str]]] = []
+        trace = self._trace
+        if trace is not None:
+            steps.append(lambda: [trace.take(evidence.start)])
         if self._args.job:
             steps.append(lambda: self._folder.take_job(evidence, self.pid))
         if self._args.core:

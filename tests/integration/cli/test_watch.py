@@ -83,7 +83,7 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
         (["-p", "1", "--", "true"], "say what to watch"),
         (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
         (["-p", "x"], "invalid int value"),
-        (["--core", "--", "true"], "--core and --job need --save"),
+        (["--core", "--", "true"], "--core, --job and --trace need --save"),
     ],
 )
 def test_wrong_usage(words: list[str], said: str) -> None:

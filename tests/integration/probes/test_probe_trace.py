@@ -16,7 +16,7 @@ from typing import Any
 import procfs
 import pytest
 from harness import DISPATCH, Inferior, run, started, wait_until
-from probing import PROBES, probes_placed
+from probing import PROBES, links_on, probes_placed
 
 pytestmark = [pytest.mark.torch, PROBES]
 
@@ -191,3 +191,21 @@ def test_an_unknown_operator_and_thread(counted: Inferior) -> None:
     assert outcome.status == 2, outcome
     assert str(counted.tid("other")) in outcome.stderr
     assert time.monotonic() - begun < 60
+
+
+def test_watch_keeps_the_last_seconds_before_a_hang(counted: Inferior, tmp_path: Path) -> None:
+    """The inferior waits to be told what to do, which is its hang."""
+    words = [DISPATCH, "watch", "-p", str(counted.pid), "--hung-after", "3", "--save", str(tmp_path), "--trace", "60"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watch:
+        try:
+            wait_until(lambda: links_on(counted.pid) > 1, "the probes are placed")  # one is not the trace's
+            counted.send("go")
+            wait_until(lambda: bool(list(tmp_path.glob("*.trace.html"))), "the hang is told")
+            watch.send_signal(signal.SIGINT)
+            output, _ = watch.communicate(timeout=60)
+        finally:
+            watch.kill()
+    assert ".trace.html" in output
+    assert "aten::mm" in next(tmp_path.glob("*.trace.html")).read_text()
+    assert not list(tmp_path.glob(".trace-*"))
+    wait_until(lambda: not links_on(counted.pid), "no probe is left")

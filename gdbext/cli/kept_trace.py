@@ -1,0 +1,102 @@
+"""The last seconds of a trace, kept while a process is watched and written down when it hangs.
+
+The trace is a process of its own (``dispatch-trace --last``), which reads the kernel's ring and drops what is too old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from gdbext.errors import TargetError
+
+if TYPE_CHECKING:
+    from gdbext.cli.evidence import Dispatch
+
+ENDING = "trace.html"
+_ATTEMPTS = 3
+"""How often it is started anew: torch may be just about to be loaded, and a program may replace itself by another."""
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG (linux/prctl.h)."""
+
+
+class KeptTrace:
+    """A trace of process ``pid``; nothing is started before the first keep()."""
+
+    def __init__(self, pid: int, seconds: float, folder: str, dispatch: Dispatch) -> None:
+        """``dispatch`` is scripts/dispatch."""
+        self._page = f"{folder}/.trace-{pid}.html"
+        self._report = f"{folder}/.trace-{pid}.json"
+        self._words = ["-p", str(pid), "dispatch-trace", "--all", "--engine", "probes", "--last", f"{seconds:g}"]
+        self._words += ["--output", self._page, "--json"]
+        self._dispatch = dispatch
+        self._child: int | None = None
+        self._left = _ATTEMPTS
+
+    def keep(self) -> None:
+        """Let it run, if it does not. Raises TargetError: it cannot."""
+        if self._child is not None and os.waitpid(self._child, os.WNOHANG)[0]:
+            self._child = None
+            if not self._left:
+                raise TargetError(f"no trace is kept: {self._wrong()}")
+        if self._child is None and self._left:
+            self._left -= 1
+            self._child = self._started()
+
+    def take(self, start: str) -> str:
+        """End it, and keep what it has as the file whose path begins with ``start``; the ending of that. Raises
+        TargetError."""
+        status = self._stop()
+        self._left = _ATTEMPTS
+        try:
+            if status:
+                raise TargetError(f"no trace was kept: {self._wrong()}")
+            os.replace(self._page, f"{start}.{ENDING}")  # noqa: PTH105
+        except OSError as error:
+            raise TargetError(f"no trace was kept: {error.strerror}") from error
+        return ENDING
+
+    def end(self) -> None:
+        """Nobody wants it any more."""
+        self._stop()
+        for path in (self._page, self._report):
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108
+
+    def _started(self) -> int:
+        child = os.fork()
+        if child:
+            return child
+        status = 1
+        try:
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            descriptor = os.open(self._report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(descriptor, 1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            status = self._dispatch(self._words)
+        finally:
+            os._exit(status)
+
+    def _stop(self) -> int:
+        """Its exit status; as if it had failed where it did not run."""
+        if self._child is None:
+            return 1
+        child, self._child = self._child, None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGINT)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def _wrong(self) -> str:
+        """What the trace's own report says of it."""
+        try:
+            with open(self._report) as file:
+                errors = json.load(file)["errors"]
+            return "; ".join(str(error["what"]) for error in errors) or "it ended"
+        except (OSError, ValueError, LookupError, TypeError):
+            return "it had not begun"

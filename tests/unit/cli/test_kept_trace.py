@@ -1,0 +1,69 @@
+"""A trace that runs beside a watch: taken when the process hangs, started again, and gone when nobody wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gdbext.cli.kept_trace import KeptTrace
+from gdbext.errors import TargetError
+
+
+def traces(words: Sequence[str]) -> int:
+    """As dispatch-trace does: writes when it is interrupted."""
+    page = Path(words[words.index("--output") + 1])
+    page.with_suffix(".runs").touch()
+    try:
+        time.sleep(1 << 20)
+    except KeyboardInterrupt:
+        page.write_text(" ".join(words[:2]))
+    return 0
+
+
+def is_refused(words: Sequence[str]) -> int:
+    """As where the kernel permits no probes."""
+    os.write(1, json.dumps({"errors": [{"what": "no probes for you"}], "words": words}).encode())
+    return 1
+
+
+def until(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    path.unlink()
+
+
+def keep_for(seconds: float, trace: KeptTrace) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        trace.keep()
+        time.sleep(0.002)
+
+
+def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
+    trace = KeptTrace(77, 5, str(tmp_path), traces)
+    for stem in ("one", "two"):
+        trace.keep()
+        until(tmp_path / ".trace-77.runs")
+        trace.keep()  # it runs already
+        assert not (tmp_path / ".trace-77.runs").exists()
+        assert trace.take(str(tmp_path / stem)) == "trace.html"
+    trace.keep()
+    until(tmp_path / ".trace-77.runs")
+    trace.end()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.trace.html", "two.trace.html"]
+    assert (tmp_path / "two.trace.html").read_text() == "-p 77"
+
+
+def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
+    trace = KeptTrace(77, 5, str(tmp_path), is_refused)
+    with pytest.raises(TargetError, match="no trace is kept: no probes for you"):
+        keep_for(20, trace)
+    with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
+        trace.take(str(tmp_path / "one"))
