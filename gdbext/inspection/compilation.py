@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.errors import GdbextError, NotTorch
+from gdbext.inspection.compiling_processes import compile_locks, compiling_processes
 from gdbext.inspection.kernel_comments import KernelComments
 from gdbext.inspection.target_reporting import torch_version
 from gdbext.model.sections.compile_section import (
     CompiledKernel,
     CompileFrame,
     CompileSection,
-    CompilingProcess,
     CompilingThread,
     ConfigValue,
     FrameState,
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _FRAME_LIMIT = 2000
 """Frames of all threads that have to do with torch.compile."""
-_COMMAND = 300
-"""Characters of a command line that are shown: compilers get long ones."""
 
 
 def read_compilation(session: Session) -> CompileSection:
@@ -54,7 +52,7 @@ def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str,
     """Where there is nothing to read, or nobody knows how."""
     enabled, disabled_by = _enabled(session.target.environ(), {}, False)
     return CompileSection(
-        imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), tuple(_processes(session)), {},
+        imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), compiling_processes(session), {},
         known=known, problems=problems,
     )  # fmt: skip
 
@@ -78,7 +76,8 @@ def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) ->
         codes=reader.codes(originals),
         frames=tuple(threads.frames),
         now=tuple(threads.compiling),
-        processes=tuple(_processes(session)),
+        processes=compiling_processes(session),
+        locks=compile_locks(session),
         settings=dynamo.values,
         inductor_settings=inductor.values,
         unshown_settings=(*dynamo.unshown, *inductor.unshown),
@@ -167,13 +166,3 @@ class _Threads:
         if found is None:
             return CompilingThread(tid, part, "", None, None)
         return CompilingThread(tid, part, found.name, found.file, found.first_line)
-
-
-def _processes(session: Session) -> Iterator[CompilingProcess]:
-    """Children, and their children, that compile; none of a core."""
-    if session.procfs is None:
-        return
-    for pid, child in session.procfs.children().items():
-        if child.name in names.COMPILERS or names.WORKER in child.command:
-            yield CompilingProcess(pid, child.name, child.command[:_COMMAND], child.doing)
-

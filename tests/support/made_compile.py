@@ -7,6 +7,7 @@ from gdbext.model.sections.compile_section import (
     CompiledCode,
     CompiledKernel,
     CompileFrame,
+    CompileLock,
     CompileSection,
     CompilingProcess,
     CompilingThread,
@@ -36,8 +37,9 @@ USED = CompileSection(
         CompileFrame(8, 0, FrameState.COMPILING, "_compile", "torch/_dynamo/convert_frame.py", None),
     ),
     now=(CompilingThread(8, "Inductor", "loss", "train.py", 20), CompilingThread(9, "", "", None, None)),
-    processes=(CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs"),),
+    processes=(CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs", 11, "kernel.cpp"),),
     guard_failures=(GuardFailures("step", "train.py", 8, ("1/0: n == 1", "1/0: n == 2\nmore")),),
+    locks=(CompileLock("/c/locks/ab.lock", (7, 11), (44,)), CompileLock("/c/locks/cd.lock", (7,), ())),
     kernels=(
         CompiledKernel("cpp_fused_add_relu_0", ("add", "relu"), "/c/ab.cpp", "/c/ab.so", "/c/cd.py", "[relu, add]"),
     ),

@@ -114,12 +114,24 @@ class CompilingThread(Record):
 
 
 class CompilingProcess(Record):
-    """A child process that compiles: a C++ compiler, ptxas, a worker of Inductor."""
+    """A process that compiles for this one: a C++ compiler, ptxas, a worker of Inductor. ``source`` is the file that a
+    compiler compiles, "" where its command does not say."""
 
     pid: int
     name: str
     command: str
     doing: str
+    parent: int
+    source: str
+
+
+class CompileLock(Record):
+    """A lock file of Inductor's cache. ``open_in``: the processes that have it open, of this one and its children:
+    they hold it, or wait for it. ``held_by``: the processes that hold it, of all of this machine."""
+
+    path: str
+    open_in: tuple[int, ...]
+    held_by: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,8 @@ class CompileSection(Section):
     """Options of either that are set to something that is not plain: functions, objects."""
     thread_settings: Mapping[int, Mapping[str, ConfigValue]] = field(default_factory=dict)
     """``settings`` of threads, by tid, that have others: since 2.13 each thread has its own."""
+    locks: tuple[CompileLock, ...] = ()
+    """Of a live process."""
     kernels: tuple[CompiledKernel, ...] = ()
     """Those that are loaded."""
     known: bool = True

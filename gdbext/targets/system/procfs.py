@@ -85,6 +85,28 @@ class ProcFs:
                 found[pid] = [self._child(each, brief=True) for each in theirs]
         return found
 
+    def descendants(self) -> dict[int, int]:
+        """The pid of each child, each child's child and so on with that of its parent, at most 4,096 of them."""
+        found: dict[int, int] = {}
+        waiting = [self._pid]
+        while waiting and len(found) < _MAX_CHILDREN:
+            parent = waiting.pop(0)
+            for pid in self._children_of(parent):
+                if pid not in found:
+                    found[pid] = parent
+                    waiting.append(pid)
+        return found
+
+    def open_files(self, pid: int) -> set[str]:
+        """What the descriptors of any process refer to, of at most 4,096 of them."""
+        return self._links_of(pid)
+
+    def has_locked(self, pid: int, path: str) -> bool:
+        """Whether a process holds a lock of a file by one of its descriptors (proc_pid_fdinfo(5))."""
+        names = filter(str.isdecimal, self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS])
+        files = [fd for fd in names if self._link(pid, int(fd)) == path]
+        return any("lock:" in self._files.text(f"/proc/{pid}/fdinfo/{fd}") for fd in files)
+
     @cached_property
     def peers(self) -> Peers:
         """Other ends of the descriptors."""

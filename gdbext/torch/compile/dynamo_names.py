@@ -6,6 +6,8 @@ COMPARED. A name that such a release does not have is named among the problems; 
 
 from __future__ import annotations
 
+import re
+
 COMPARED = ("2.6", "2.13", "2.15")
 """Releases whose programs were compared with what they print themselves (docs/compile-compared.md)."""
 
@@ -53,6 +55,8 @@ GENERATED_FILES = ("<eval_with_key>", "/torchinductor_")
 """In the file name of a graph's function (torch/fx/graph_module.py) and of Inductor's modules, in its default cache."""
 COMPILERS = ("cc1plus", "cc1", "g++", "gcc", "c++", "clang++", "clang", "ld", "as", "collect2", "nvcc", "ptxas", "cicc")
 """Programs that Inductor and Triton start."""
+LOCK_FILE = re.compile(r"/locks/[^/]+\.lock$")
+"""The end of a lock file's path in Inductor's cache (torch/_inductor/codecache.py, get_lock_dir)."""
 WORKER = "torch/_inductor/compile_worker"
 """In the command line of a process of Inductor's pool."""
 CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCodeCache", "modules"

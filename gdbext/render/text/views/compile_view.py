@@ -8,6 +8,7 @@ from gdbext.model.report import Report
 from gdbext.model.sections.compile_section import (
     Compilation,
     CompileFrame,
+    CompileLock,
     CompileSection,
     ConfigValue,
     FrameState,
@@ -63,6 +64,7 @@ def _counted(number: int, what: str) -> str:
 
 def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield "Compiling now", [*_now(section), *_processes(section)]
+    yield "Lock files of the cache", list(map(_lock, section.locks))
     yield "In compiled code", list(_compiled_threads(section.frames))
     yield "Failed", [_failure(each) for each in section.failures]
     yield "Graph breaks", [f"{each.times} × {_first_line(each.reason)}" for each in section.graph_breaks]
@@ -107,7 +109,13 @@ def _now(section: CompileSection) -> Iterator[str]:
 
 def _processes(section: CompileSection) -> Iterator[str]:
     for each in section.processes:
-        yield f"process {each.pid} ({escape(each.name)}), {escape(each.doing)}: {_first_line(each.command)}"
+        what = each.source or each.command
+        yield f"process {each.pid} ({escape(each.name)}) of {each.parent}, {escape(each.doing)}: {_first_line(what)}"
+
+
+def _lock(lock: CompileLock) -> str:
+    holders = f"held by {', '.join(map(str, lock.held_by))}" if lock.held_by else "held by nobody"
+    return f"{escape(lock.path)}: {holders}, open in {', '.join(map(str, lock.open_in))}"
 
 
 def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:

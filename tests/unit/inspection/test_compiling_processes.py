@@ -1,0 +1,60 @@
+"""Which processes compile, for whom, and who holds the lock files of Inductor's cache."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from gdbext.inspection.compiling_processes import compile_locks, compiling_processes
+from gdbext.model.sections.compile_section import CompileLock, CompilingProcess
+from gdbext.model.threads.child_process import ChildProcess
+
+LOCK = "/cache/locks/cab.lock"
+WORKER = "python -m torch._inductor.compile_worker --kind=fork torch/_inductor/compile_worker/__main__.py"
+PROCESSES = {
+    11: ChildProcess(11, "python", command=WORKER, call="read"),
+    12: ChildProcess(12, "g++", command="g++ /cache/ab/cab.cpp -O3 -o /cache/ab/cab.so", call="wait4"),
+    13: ChildProcess(13, "cc1plus", command="cc1plus -quiet cab.cpp -o /tmp/x.s"),
+    14: ChildProcess(14, "sleep", command="sleep 9"),
+    99: ChildProcess(99, "python", command="python other.py"),
+}
+
+
+class Proc:
+    """What the system says of them."""
+
+    def descendants(self) -> dict[int, int]:
+        return {11: 7, 14: 7, 12: 11, 13: 12}
+
+    def process(self, pid: int) -> ChildProcess:
+        return PROCESSES[pid]
+
+    def open_files(self, pid: int) -> set[str]:
+        return {"/dev/null", LOCK} if pid in (7, 12) else {"pipe:[1]", "/else/locks"}
+
+    def file_lock(self, path: str) -> Any:
+        assert path == LOCK
+        return SimpleNamespace(processes=(PROCESSES[99],))
+
+    def has_locked(self, pid: int, path: str) -> bool:
+        return (pid, path) == (12, LOCK)
+
+
+SESSION: Any = SimpleNamespace(procfs=Proc(), target=SimpleNamespace(pid=7))
+CORE: Any = SimpleNamespace(procfs=None)
+
+
+def test_compilers_and_workers_with_what_they_compile() -> None:
+    assert compiling_processes(SESSION) == (
+        CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, ""),
+        CompilingProcess(12, "g++", PROCESSES[12].command, "in wait4, started cc1plus 13", 11, "/cache/ab/cab.cpp"),
+        CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
+    )
+
+
+def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:
+    assert compile_locks(SESSION) == (CompileLock(LOCK, (7, 12), (12, 99)),)
+
+
+def test_a_core_has_neither() -> None:
+    assert (compiling_processes(CORE), compile_locks(CORE)) == ((), ())
