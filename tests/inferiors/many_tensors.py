@@ -156,6 +156,18 @@ class Wrapper(torch.Tensor):
         raise NotImplementedError
 
 
+def distributed():
+    """A DTensor: the rows of this rank, of two that are not there."""
+    import torch.distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2, 1))
+    return DTensor.from_local(torch.full((2, 3), 5.0), mesh, [Shard(0), Replicate()], run_check=False)
+
+
 def odd_ones():
     """Tensors without plain elements, or with more than that."""
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -167,6 +179,7 @@ def odd_ones():
         "coo": dense.to_sparse(), "csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(),
         "bsr": dense.to_sparse_bsr((1, 2)), "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]),
         "meta": torch.empty(3, 4, device="meta"), "fake": fake, "wrapper": Wrapper(torch.ones(2, 2)),
+        "distributed": distributed(),
         "mkldnn": torch.ones(4, 4).to_mkldnn(), "zero": torch._efficientzerotensor(3),
         "four_bits": torch.arange(16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
         "huge": torch.zeros(1).expand(1 << 40),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.tensors.tensor_report import TensorReporter
 
 Result = TypeVar("Result")
-_TELLING_ATTRIBUTES = ("fake_device", "device_mesh", "placements", "_spec")
+_TELLING_ATTRIBUTES = ("fake_device", "_fake_device", "device_mesh")
 """What subclasses of Tensor say of themselves: FakeTensor, DTensor."""
 
 
@@ -155,7 +155,10 @@ class TensorDescription:
             for name in _TELLING_ATTRIBUTES:
                 text = python.attribute_text(found, name)
                 if text is not None:
-                    self._notes.append(f"{name} is {text}")
+                    self._notes.append(f"{name.lstrip('_')} is {text}")
+            placements = python.placements(found)
+            if placements is not None:
+                self._notes.append(f"placements: {placements}")
         except GdbextError as error:
             self._problems.append(f"Python attributes: {error.what}")
 

@@ -48,7 +48,7 @@ class TensorReporter:
         runtime = self._session.python
         if runtime is None:
             return None
-        return PythonTensors(runtime, self.is_tensor, self.fields.python_object)
+        return PythonTensors(runtime, self.is_tensor, self.fields.python_object, self.fields.device_at)
 
     def is_tensor(self, address: int) -> bool:
         """There is a TensorImpl."""

@@ -174,6 +174,13 @@ class TensorFields:
             return None
         return device_text(self._devices, kind, index)
 
+    def device_at(self, address: int) -> str:
+        """The c10::Device there. Raises BadData, MemoryFault."""
+        kind, index = self._memory.read(address, 2)
+        if kind not in self._devices:
+            raise BadData(f"there is no device type {kind}")
+        return device_text(self._devices, kind, index)
+
     def held(self, address: int, implementation: str, member: str) -> int:
         """The TensorImpl of an ``at::Tensor`` member of a class derived from TensorImpl. Raises LayoutError."""
         return self._memory.u64(address + self._at(implementation, member))

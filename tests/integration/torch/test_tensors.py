@@ -85,6 +85,11 @@ def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
     assert odd["four_bits"]["values"][:3] == [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]
     assert [part["name"] for part in odd["wrapper"]["wraps"]] == ["inner"]
     assert odd["wrapper"]["python_type"] == "Wrapper"
+    distributed = odd["distributed"]
+    assert (distributed["python_type"], distributed["sizes"]) == ("DTensor", [4, 3])
+    assert [(part["name"], part["sizes"]) for part in distributed["wraps"]] == [("_local_tensor", [2, 3])]
+    assert "placements: Shard, Replicate" in " ".join(distributed["notes"]).replace("(0)", "")
+    assert "fake_device is cpu" in odd["fake"]["notes"]
     for name, why in {"meta": "no elements", "fake": "no elements", "zero": "zeros", "mkldnn": "oneDNN"}.items():
         assert any(why in note for note in odd[name]["notes"]), name
         assert odd[name]["min"] is None
