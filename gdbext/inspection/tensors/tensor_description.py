@@ -33,6 +33,7 @@ class TensorDescription:
     def __init__(self, reporter: TensorReporter, session: Session, address: int, label: str) -> None:
         self._reporter = reporter
         self._fields = reporter.fields
+        self._session = session
         self._keys = session.dispatch_keys
         self._address = address
         self._label = label
@@ -65,7 +66,7 @@ class TensorDescription:
             grad_fn=field("grad_fn", self._grad_fn),
             grad=field("grad", self._grad),
             version=field("version", lambda: fields.version(address)),
-            names=None,
+            names=field("names", self._dimension_names),
             contiguity=field("contiguity", lambda: fields.contiguity(address)) or (),
             conjugate="Conjugate" in self._names,
             negative="Negative" in self._names,
@@ -93,6 +94,13 @@ class TensorDescription:
 
     def _numel(self) -> int | None:
         return self._fields.numel(self._address) if self._facts.sizes is not None else None
+
+    def _dimension_names(self) -> tuple[str | None, ...] | None:
+        found = self._fields.dimension_names(self._address)
+        if found is None:
+            return None
+        read = self._session.dispatcher.schemas.symbol_text
+        return tuple(None if symbol is None else read(symbol) for symbol in found)
 
     def _kept_layout(self) -> str:
         """``SparseCsr`` is torch.sparse_csr."""

@@ -189,6 +189,12 @@ class SchemaReader:
             raise BadData(f"the alias set at {address:#x} has other than {count} elements")
         return names
 
+    def symbol_text(self, symbol: int) -> str:
+        """The unqualified name of a ``c10::Symbol``. Raises BadData, MemoryFault, LayoutError."""
+        if self._symbols_at is None:
+            raise BadData("the table of interned strings has no symbol")
+        return self._read_symbol(self._symbols_at, symbol)
+
     def _symbol_name(self, symbol: int) -> str:
         if self._symbols_at is None:
             self._missing.append("alias names: the table of interned strings has no symbol")

@@ -14,12 +14,14 @@ from gdbext.process.struct_view import StructView
 from gdbext.torch.autograd.nodes import node_object
 from gdbext.torch.state.references import strong_references
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
+from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import device_text
 from gdbext.torch.values.optional import optional_shape
 
 if TYPE_CHECKING:
     from gdbext.layouts.layout import Layout
     from gdbext.process.memory import Memory
+    from gdbext.process.struct_view import Struct
 
 _IMPL = "c10::TensorImpl"
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
@@ -74,6 +76,25 @@ class TensorFields:
         """Its PyObject*; 0 without one. The lowest bits of older versions say who owns it."""
         slot = address + self._at(_IMPL, "pyobj_slot_")
         return self._memory.u64(slot + self._at("c10::impl::PyObjectSlot", "pyobj_")) & ~7
+
+    def dimension_names(self, address: int) -> tuple[int | None, ...] | None:
+        """The ``c10::Symbol`` of each dimension's name, None for one without; None for a tensor without names.
+
+        ATen/core/NamedTensor.h and Dimname.h; versions from 2.13 on have no named tensors. Raises LayoutError.
+        """
+        extra = self._memory.u64(address + self._at(_IMPL, "extra_meta_"))
+        field = self._layout.struct("c10::ExtraMeta").fields.get("named_tensor_meta_") if extra else None
+        meta = self._memory.u64(extra + field.offset) if field is not None else 0
+        if not meta:
+            return None
+        shape = self._layout.struct("at::Dimname")
+        vector = meta + self._at("at::NamedTensorMeta", "names_")
+        first, count = vector_span(self._memory, vector, shape.size, _DIMENSIONS)
+        return tuple(self._dimension_name(first + shape.size * each, shape) for each in range(count))
+
+    def _dimension_name(self, address: int, shape: Struct) -> int | None:
+        is_wildcard = self._memory.u8(address + shape.offset("type_")) != 0
+        return None if is_wildcard else self._memory.u32(address + shape.offset("name_"))
 
     # --- storage ---------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     if tensor.strides is not None:
         strides = ", ".join("?" if stride is None else str(stride) for stride in tensor.strides)
         yield "strides", f"[{strides}], offset {tensor.storage_offset}  {', '.join(tensor.contiguity)}".rstrip()
+    if tensor.names is not None:
+        yield "names", f"[{', '.join(name or 'None' for name in tensor.names)}]"
     yield "keyset", f"DispatchKeySet({', '.join(tensor.keyset.keys)})  {tensor.keyset.bits:#x}"
     yield "autograd", ", ".join(_autograd(tensor))
     yield "version", "" if tensor.version is None else str(tensor.version)
