@@ -90,6 +90,12 @@ class PythonWaitView:
                     return found
         return ()
 
+    def in_signal_handler(self, tid: int) -> bool:
+        """A signal handler runs in the thread, and has interrupted other Python code."""
+        from gdbext.cpython.sync.signal_handlers import in_signal_handler
+
+        return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
+
     def asked_to_sleep(self, tid: int) -> float | None:
         """The seconds that the thread's innermost Python frame asked ``time.sleep`` for; None where that is not
         known."""

@@ -171,9 +171,10 @@ def _about_children(wait: Wait) -> Iterator[str]:
         yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
 
 
-def _explains(child: ChildProcess) -> tuple[bool, bool]:
-    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent."""
-    return child.is_stopped, child.writes_to_us
+def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
+    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent,
+    then one that does not wait for work, as an idle worker does."""
+    return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
 
 
 def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
@@ -184,6 +185,7 @@ def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
     yield from ()
 
 
+_CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 _AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str]]] = {
     PeerKind.SOCKET: _about_socket,
     PeerKind.PIPE: _about_pipe,

@@ -57,8 +57,13 @@ def _may_come_of_fork(wait: Wait) -> bool:
     return lacks_workers or (wait.kind.traits.is_lock and not wait.owners and not wait.handover)
 
 
+def _is_for_store(wait: Wait) -> bool:
+    return wait.collective is not None and wait.collective.is_store and not wait.collective.server
+
+
 _LIMITS: tuple[tuple[Callable[[Wait], bool], str], ...] = (
     (_is_on_descriptors, "what file descriptors refer to and which process is at their other end"),
+    (_is_for_store, "where the store is"),
     (_looks_at_files, "whether files exist and who has locked them"),
     (_is_shared, "which other processes share the memory that is waited on"),
     (_has_unknown_end, "how long a sleep still lasts"),

@@ -77,6 +77,9 @@ class PythonView(Protocol):
     def looked_at(self, tid: int) -> Sequence[AtHand]:
         """What the code of the thread's innermost Python frames looks at, between two sleeps for example."""
 
+    def in_signal_handler(self, tid: int) -> bool:
+        """A signal handler runs in the thread, and has interrupted other Python code."""
+
     def asked_to_sleep(self, tid: int) -> float | None:
         """The seconds that the thread's innermost Python frame asked ``time.sleep`` for."""
 

@@ -78,6 +78,7 @@ REPORTED = [
     Scenario("compile-worker", python="3.8"),
     Scenario("forked-lock", python="3.12"),
     Scenario("interrupted-lock", ("signal+with",), python="3.8"),
+    Scenario("interrupted-lock", ("signal+with",), python="3.14"),
     Scenario("interrupted-lock", ("del+finally",), python="3.10"),
     Scenario("interrupted-lock", ("weakref+condition",), python="3.13"),
     Scenario("interrupted-lock", ("signal+queue",), python="3.12"),

@@ -202,6 +202,9 @@ class Python:
     def inside_with(self, _semaphore):
         return self._inside
 
+    def in_signal_handler(self, _tid):
+        return False
+
     def inside_try(self, _semaphore, waiter):
         return [tid for tid, number in self._inside_try if number or tid != waiter]
 

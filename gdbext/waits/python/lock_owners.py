@@ -63,4 +63,8 @@ def interruption(thread: ThreadSnapshot) -> SelfWait | None:
     """What interrupted the thread's own code, by the functions and Python frames on its stack."""
     if any(frame.function.rpartition(".")[2] == "__del__" for frame in thread.python):
         return SelfWait.FINALIZER
-    return next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
+    found = next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
+    python = thread.process.python
+    if found is None and python is not None and python.in_signal_handler(thread.tid):
+        return SelfWait.SIGNAL  # without symbols, the function of C that calls handlers has no name
+    return found

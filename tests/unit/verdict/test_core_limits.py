@@ -6,6 +6,7 @@ import pytest
 from analysis_facts import thread, wait
 
 from gdbext.model.threads.child_process import ChildProcess
+from gdbext.model.threads.collective_wait import CollectiveWait
 from gdbext.model.threads.pool import MissingWorkers, Pool
 from gdbext.model.threads.thread_report import RunState
 from gdbext.verdict.core_limits import unknown_in_core
@@ -18,6 +19,7 @@ def unknown(*waits):
 @pytest.mark.parametrize(("found", "what"), [
     (wait("io", name="read on fd 5"), "other end, for thread 1"),
     (wait("sleep", looks_for="the file /lock", looks_outside=True, timed=True, seconds=1.0), "who has locked them"),
+    (wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True)), "where the store is"),
     (wait("semaphore", external=True), "share the memory"),
     (wait("sleep", timed=True), "how long a sleep still lasts"),
     (wait("child-process", children=(ChildProcess(7), ChildProcess(8))), "what processes 7 and 8 do"),
@@ -32,6 +34,7 @@ def test_what_only_the_system_knows(found, what):
 
 @pytest.mark.parametrize("found", [
     wait("mutex", 2), wait("python-lock", 2), wait("sleep", timed=True, seconds=2.0), wait("gil", handover=True),
+    wait("collective", collective=CollectiveWait("c10d::TCPStore::wait", is_store=True, server="node1:29500")),
     wait("queue"), wait("worker-pool", missing=MissingWorkers(Pool.OPENMP, forked=True)),
 ])  # fmt: skip
 def test_what_is_in_memory_is_not_missed(found):
