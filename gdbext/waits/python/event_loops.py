@@ -36,12 +36,24 @@ def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
     assert process.python is not None
     runtime = process.python.runtime
     awaited = {task.address: awaited_by(runtime, task) for task in loop.tasks if task.waiter}
-    tasks = tuple(_task(process, loop, task, awaited) for task in loop.tasks)
+    names = {task.address: task.name or f"{task.address:#x}" for task in loop.tasks}
+    inside: dict[int, list[RunningTask]] = {}
+    for task in loop.tasks:
+        for entered in task.entered:
+            # A task that is just entering has its __aexit__ on the stack already.
+            if task.subject != entered or not task.waiter:
+                inside.setdefault(entered, []).append(task)
+    tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
     return EventLoop(loop.address, loop.kind, tid, loop.ready, tuple(sorted(tasks, key=lambda task: task.name)))
 
 
 def _task(
-    process: ProcessSnapshot, loop: RunningLoop, task: RunningTask, awaited: Mapping[int, Awaited]
+    process: ProcessSnapshot,
+    loop: RunningLoop,
+    task: RunningTask,
+    awaited: Mapping[int, Awaited],
+    names: Mapping[int, str],
+    inside: Mapping[int, Sequence[RunningTask]],
 ) -> AsyncTask:
     frames = tuple(
         Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
@@ -53,23 +65,18 @@ def _task(
     found = awaited.get(task.address)
     if found is None:
         return AsyncTask(name, task.address, TaskState.READY, frames=frames)
-    names = {each.address: each.name or f"{each.address:#x}" for each in loop.tasks}
-    holders = _holders(loop, task, found) if found.kind in _HELD else ()
+    holders = _holders(inside.get(found.address, ()), task) if found.kind in _HELD else ()
     known = holders or tuple(each for each in found.tasks if each in names)
     text = _text(process, found, [names[each] for each in known], bool(holders))
     needs = () if found.first else known
     return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, frames)
 
 
-def _holders(loop: RunningLoop, task: RunningTask, found: Awaited) -> tuple[int, ...]:
-    """The tasks inside ``async with`` of the lock, that do not wait for it themselves. (A task that is just entering
-    has its ``__aexit__`` on the stack already.) A semaphore with several holders is free when any of them leaves."""
-    inside = tuple(
-        other.address for other in loop.tasks
-        if found.address in other.entered and (other.subject != found.address or not other.waiter)
-        and other.address != task.address
-    )  # fmt: skip
-    return inside if len(inside) == 1 else ()
+def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:
+    """The other task inside ``async with`` of the lock. A semaphore with several holders is free when any of them
+    leaves."""
+    others = tuple(other.address for other in inside if other.address != task.address) if len(inside) <= 2 else ()
+    return others if len(others) == 1 else ()
 
 
 def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool) -> str:
