@@ -14,9 +14,11 @@ from gdbext.targets.base import MemoryMapping
 
 _ALIGNMENT = 64
 """TCB_ALIGNMENT (glibc 2.36, sysdeps/nptl/libc-tls.h and csu/libc-tls.c), the least that any version has used."""
-_STACK_SEARCH = 1 << 20
+_STACK_SEARCH = (1 << 14, 1 << 20)
 """Bytes at the end of a thread's stack in which its control block is looked for: behind the thread-local blocks of all
-libraries that were loaded at start."""
+libraries that were loaded at start, which are small in most programs."""
+_MAIN_STACK = "[stack]"
+"""The kernel's name of the one stack that no control block is on (proc_pid_maps(5))."""
 _MAIN_SEARCH = 1 << 20
 """Anonymous mappings up to this size may hold the main thread's block, which the dynamic loader allocates."""
 _WORD_SIZE = 8
@@ -44,22 +46,29 @@ def find_control_block(
 
 
 def _places(mappings: Sequence[MemoryMapping], stack_pointer: int) -> Iterator[tuple[int, int]]:
+    """Where to look, the likeliest first: to read is what it costs."""
     stack = next((each for each in mappings if each.start <= stack_pointer < each.end), None)
-    if stack is not None:
-        start = max(stack_pointer & -_ALIGNMENT, stack.end - _STACK_SEARCH)
-        yield start, stack.end - start
-    for each in mappings:
-        if not each.path and each.permissions.startswith("rw") and each.end - each.start <= _MAIN_SEARCH:
-            yield each.start, each.end - each.start
+    if stack is not None and stack.path != _MAIN_STACK:
+        end = stack.end
+        for size in _STACK_SEARCH:
+            start = max(stack_pointer & -_ALIGNMENT, stack.end - size)
+            if start < end:
+                yield start, end - start
+            end = start
+    sizes = ((each.end - each.start, each) for each in mappings if not each.path and each.permissions.startswith("rw"))
+    for size, each in sorted(sizes, key=lambda found: found[0]):
+        if size <= _MAIN_SEARCH:
+            yield each.start, size
 
 
 def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
     """Aligned addresses at which that very address stands wherever a control block has it."""
     words = memoryview(data[: len(data) & -_WORD_SIZE]).cast("Q")
-    offsets = [offset // _WORD_SIZE for offset in abi.own_addresses]
-    for index in range(0, len(words) - max(offsets), _ALIGNMENT // _WORD_SIZE):
-        address = start + index * _WORD_SIZE
-        if all(words[index + offset] == address for offset in offsets):
+    first, *others = (offset // _WORD_SIZE for offset in abi.own_addresses)
+    held = words[first :: _ALIGNMENT // _WORD_SIZE].tolist()
+    for address, word in zip(range(start, start + len(data), _ALIGNMENT), held):
+        index = (address - start) // _WORD_SIZE
+        if word == address and all(words[index + other : index + other + 1].tolist() == [address] for other in others):
             yield address
 
 

@@ -1,7 +1,7 @@
-"""Functions of ours that LLDB calls at breakpoints.
+"""Functions and classes of ours that LLDB calls at breakpoints and for values.
 
-LLDB takes a callback by its name, which it looks up in the user's namespace for scripts. That namespace is to stay as
-it is, and has LLDB's own module: so the functions are kept in there, also while our commands are loaded anew.
+LLDB takes them by name, which it looks up in the user's namespace for scripts. That namespace is to stay as it is, and
+has LLDB's own module: so they are kept in there, also while our commands are loaded anew.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ Callback = Callable[[lldb.SBFrame], bool]
 _KEPT = "callbacks_of_gdbext"
 
 
-def attach(breakpoint: lldb.SBBreakpoint, callback: Callback) -> None:
-    """Call the function at each hit. Raises TargetError."""
+def keep(what: object) -> str:
+    """The name by which LLDB finds it."""
     kept = vars(vars(lldb).setdefault(_KEPT, SimpleNamespace()))
     name = f"at_{len(kept)}"
+    kept[name] = what
+    return f"lldb.{_KEPT}.{name}"
+
+
+def attach(breakpoint: lldb.SBBreakpoint, callback: Callback) -> None:
+    """Call the function at each hit. Raises TargetError."""
 
     def called(frame: lldb.SBFrame, _location: lldb.SBBreakpointLocation, names: dict[str, object]) -> bool:
         try:
@@ -31,8 +37,7 @@ def attach(breakpoint: lldb.SBBreakpoint, callback: Callback) -> None:
         finally:
             _admit(names, sys._getframe(1).f_globals)
 
-    kept[name] = called
-    error = breakpoint.SetScriptCallbackFunction(f"lldb.{_KEPT}.{name}")
+    error = breakpoint.SetScriptCallbackFunction(keep(called))
     if error is not None and error.Fail():
         raise TargetError(f"LLDB takes no callback: {error.GetCString()}")
 

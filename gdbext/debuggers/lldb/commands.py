@@ -1,4 +1,5 @@
-"""The commands inside LLDB: one command object per entry of the registry, and the same as words of ``dispatch``."""
+"""What ``command script import gdbext/lldb_init.py`` brings into LLDB: a command object per entry of the registry, the
+same as words of ``dispatch``, and printers of values."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import lldb
 from gdbext.commands import registry
 from gdbext.debuggers.lldb.command import DispatchCommand
 from gdbext.debuggers.lldb.debugger import LldbDebugger
+from gdbext.debuggers.lldb.printers import TypePrinters
 from gdbext.debuggers.lldb.version import check_version
 from gdbext.debuggers.shell import Shell
 from gdbext.errors import TargetError
@@ -36,6 +38,7 @@ class LldbCommands:
             self._define(vars(classes))
         finally:
             del names[_NAMESPACE]
+        self._printers = TypePrinters(self._ours.selection, self._shell.summaries)
 
     def _define(self, classes: dict[str, object]) -> None:
         kind, add = _kind_of_command(self._debugger)
@@ -58,6 +61,7 @@ class LldbCommands:
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""
+        self._printers.remove()
         self._shell.close()
 
     def _wants_color(self) -> bool:
