@@ -38,7 +38,7 @@ def found_arguments(process: Inferior) -> dict[str, dict[str, Argument]]:
 def test_arguments_of_every_kind(inferior: Callable[..., Inferior]) -> None:
     process = inferior("operator-arguments")
     found = found_arguments(process)
-    assert len(found) == len(process.truth["threads"]) >= 16
+    assert len(found) == len(process.truth["threads"]) >= 40
     wrong: dict[str, Any] = {}
     counts: dict[bool, list[bool]] = {True: [], False: []}
     for role, facts in process.truth["threads"].items():
