@@ -48,9 +48,9 @@ AOTInductor's code calls. Kernels that are compiled later are watched, too.
 
 N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
 
-Cost: two or three stops of 0.2 ms for each call of a named operator, and the time to read its tensors:
-about 0.1 ms for a small one; of more than 262,144 elements a sample is looked at, and said to be one (save writes all
-of it). All other operators run at full speed.
+Cost: 1 to 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
+more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
+All other operators run at full speed.
 """
 
 

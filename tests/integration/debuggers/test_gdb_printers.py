@@ -45,6 +45,9 @@ for kind in ("at::Tensor", "c10::IValue", "c10::OperatorHandle", "c10::KernelFun
 for number, expression in enumerate(EXPRESSIONS):
     show(f"tensor {number}", f"dispatch-tensor {expression}")
 show("again", "print kept")
+for name in ("keyset", "device", "sizes", "symint", "dtype", "key", "whole"):
+    gdb.execute(f"set $copy = {name}")
+    show(f"copy {name}", "print $copy")
 show("registered", "info pretty-printer .*debug_dispatch.*")
 gdb.execute("disable pretty-printer .*debug_dispatch.* gdbext;c10::Device")
 show("disabled", "print device")
@@ -81,6 +84,9 @@ def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> Non
     for name, text in shown.items():
         if name.startswith("wild "):
             assert " = <" in text, (name, text)
+    for name in ("keyset", "device", "sizes", "symint", "dtype", "key"):  # values that are not in memory
+        assert shown[f"copy {name}"].partition(" = ")[2] == shown[name]
+    assert "not in memory" in shown["copy whole"]
     assert "gdbext" in shown["registered"]
     first, second = "f32[2, 2] cpu", "i64[2, 3] cpu"
     for number, headline in enumerate((first, first, first, first, first, second, second, first)):
