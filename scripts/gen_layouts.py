@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 import torch_wheels  # noqa: E402
 
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.layouts import store  # noqa: E402
+from gdbext.layouts import packed, store  # noqa: E402
 from gdbext.layouts.measure import generate, pack, write  # noqa: E402
 
 Document = dict[str, Any]
@@ -114,6 +114,8 @@ def _keep(folder: Path, document: Document) -> None:
     if document["kind"] == "torch":
         others = (each for each in sorted(folder.glob("torch-*.json")) if each != path)
         pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
+    elif document["kind"] == "cpython":
+        write.write(packed.alone(document), path)
     else:
         write.write(document, path)
     print(path)

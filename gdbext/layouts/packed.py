@@ -3,7 +3,8 @@
 A release's own file (schema "gdbext-layout/2") has its identity and, under "parts", numbers of lines in ``SHARED``
 beside it. Each of those is a JSON array: the section, the name, the value. In a structure a member is an array, too:
 offset, size, type; for a bit-field its bit offset and size; and the base class that it comes from. A report needs a
-handful of the 150 structures, and only these are parsed.
+handful of the 150 structures, and only these are parsed. A file of this schema without "parts" (CPython's) shares
+nothing, and has its structures in the same short form.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Section(Mapping[str, Any]):
 
 def unpack(head: Mapping[str, Any], path: Path, schema: str) -> dict[str, Any]:
     """The layout document (of ``schema``) that the file at ``path`` is the ``head`` of. Raises LayoutError."""
+    if "parts" not in head:
+        return {**head, "schema": schema, "structs": _alone(head, path)}
     lines = _lines(path.parent / SHARED)
     numbers = head.get("parts")
     if not isinstance(numbers, list) or not all(isinstance(n, int) and 0 < n < len(lines) for n in numbers):
@@ -63,6 +66,14 @@ def unpack(head: Mapping[str, Any], path: Path, schema: str) -> dict[str, Any]:
     sections = {name: Section(parts, str(path)) for name, parts in _by_section(chosen, path).items()}
     identity = {key: value for key, value in head.items() if key not in ("parts", "crc32")}
     return {**identity, "schema": schema, **sections}
+
+
+def _alone(head: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The structures of a file that shares nothing. Raises LayoutError."""
+    try:
+        return {name: expanded(stored) for name, stored in head["structs"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise LayoutError(f"a structure in {path} is damaged") from error
 
 
 def _by_section(lines: list[bytes], path: Path) -> dict[str, dict[str, bytes]]:
@@ -94,6 +105,12 @@ def checksum(lines: list[bytes]) -> int:
 def compact(struct: Mapping[str, Any]) -> list[Any]:
     """An entry of "structs" as it is stored."""
     return [struct["size"], {name: _short(field) for name, field in struct["fields"].items()}]
+
+
+def alone(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document as it is stored where it shares nothing."""
+    structs = {name: compact(struct) for name, struct in document["structs"].items()}
+    return {**document, "schema": SCHEMA, "structs": structs}
 
 
 def expanded(stored: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def read_layout(path: Path, whole: bool = False) -> Any:
     if isinstance(document, dict) and document.get("schema") == packed.SCHEMA:
         document = packed.unpack(document, path, validate.SCHEMA)
         if whole:
-            document.update({section: dict(document[section]) for section in packed.SECTIONS})
+            document.update({name: dict(document[name]) for name in packed.SECTIONS if name in document})
     return document
 
 

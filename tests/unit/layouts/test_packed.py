@@ -59,6 +59,19 @@ def test_all_layouts_are_small() -> None:
     assert sum(path.stat().st_size for path in store.DATA.iterdir()) <= 1_500_000
 
 
+def test_a_file_that_shares_nothing(tmp_path: Path) -> None:
+    """CPython's: the same as if its structures stood there in full, and refused where one is damaged."""
+    path = tmp_path / "cpython-3.12.json"
+    document = store.read_layout(store.DATA / path.name)
+    assert document["structs"]["PyObject"]["fields"]["ob_type"] == {"offset": 8, "size": 8, "type": "_typeobject*"}
+    path.write_text(json.dumps(packed.alone(document)))
+    assert store.read_layout(path, whole=True) == document
+    for damage in ([8], [8, []], {}, None):
+        path.write_text(json.dumps({**packed.alone(document), "structs": {"PyObject": damage}}))
+        with pytest.raises(LayoutError):
+            store.read_layout(path)
+
+
 def test_only_what_is_asked_for_is_parsed() -> None:
     document = store.read_layout(SHIPPED[0])
     document["structs"]["c10::Dispatcher"]
