@@ -162,8 +162,8 @@ def addresses(session: Session, places: Sequence[TracePlace]) -> dict[int, int]:
     bases: dict[str, list[tuple[int, int, int]]] = {}
     for module in session.modules.modules:
         if module.image is not None:
-            path = session.target.local_path(module.path)
-            bases[path] = [(load.offset, load.filesz, module.base + load.vaddr) for load in module.image.loads]
+            loads = module.image.loads
+            bases[module.image.path] = [(load.offset, load.filesz, module.base + load.vaddr) for load in loads]
     found = {}
     for number, place in enumerate(places):
         for start, size, address in bases.get(place.path, ()):

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import make_report
-from gdbext.errors import UsageError
+from gdbext.errors import TargetGone, UsageError
 from gdbext.probes.summary import GROUPINGS, ORDERS, Selection
 
 if TYPE_CHECKING:
@@ -128,17 +128,25 @@ def _latency(
         def report() -> Report:
             return make_report(session, args, NAME, "latency", sections=(meter.section(args.limit),))
 
-        return _repeated(report, args, host, interrupt)
+        return _repeated(session, report, args, host, interrupt)
 
 
-def _repeated(report: Callable[[], Report], args: argparse.Namespace, host: Host, interrupt: LateInterrupt) -> Report:
-    """The last of --count reports; those before it are shown at once."""
+def _repeated(
+    session: Session, report: Callable[[], Report], args: argparse.Namespace, host: Host, interrupt: LateInterrupt
+) -> Report:
+    """The last of --count reports; those before it are shown at once. It ends with the process, too."""
+    from gdbext.probes.watched_process import WatchedProcess
+
+    process = WatchedProcess(session.target.pid)
     for _ in range((args.count or 1) - 1):
-        if not interrupt.sleep(args.interval):
+        if not interrupt.sleep(args.interval) or process.ending() is not None:
             break
         _show(report(), args, host)
     else:
         interrupt.sleep(args.interval)
+    ending = process.ending()
+    if ending is not None:
+        session.errors.note(TargetGone(ending.text, help="what is counted is what it did before"), NAME)
     return report()
 
 
@@ -164,13 +172,15 @@ class _Top:
 
     def run(self, interrupt: LateInterrupt) -> Report:
         """The last report; those before it are shown at once."""
+        from gdbext.probes.watched_process import WatchedProcess
         from gdbext.render.text import top_screen
 
         args = self._args
         if args.count is None and not args.json and top_screen.is_possible():
             screen = top_screen.TopScreen(self._report, self._select, args.interval)
-            return screen.run(lambda: interrupt.came)
-        return _repeated(lambda: self._report(self._select), args, self._host, interrupt)
+            process = WatchedProcess(self._session.target.pid)
+            return screen.run(lambda: interrupt.came or process.ending() is not None)
+        return _repeated(self._session, lambda: self._report(self._select), args, self._host, interrupt)
 
     def _report(self, select: Selection) -> Report:
         section: TopSection = self._meter.section(select)

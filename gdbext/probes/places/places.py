@@ -50,8 +50,9 @@ class ProbePlaces:
 
     @property
     def path(self) -> str:
-        """The library as we can open it."""
-        return self._session.target.local_path(self.module.path)
+        """The library as we have opened it: where it was replaced on disk, or another file is mounted over it, the one
+        that the process has mapped."""
+        return self._image.path
 
     def redispatch(self, operator: Operator, address: int) -> RedispatchPlace | None:
         """The place of the operator's redispatch at ``address``; None where there is none that is cheap."""

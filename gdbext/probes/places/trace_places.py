@@ -46,7 +46,7 @@ class TracePlaces:
 
     def _shared(self) -> Iterator[tuple[str, DispatchSite]]:
         for module in AllCalls(self._session, self._functions).modules():
-            path = self._session.target.local_path(module.path)
+            path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             sites = self._sites if is_torch else self._store.sites(module)
             yield from ((path, site) for site in sites if site.shared)

@@ -51,7 +51,11 @@ class RunningProcess(LocalProcess):
     def thread_names(self) -> Mapping[int, str]:
         """Thread id → the kernel's name of the thread, of those that live now."""
         found = {}
-        for tid in os.listdir(f"/proc/{self.pid}/task"):  # noqa: PTH208 - strings are all that is needed
+        try:
+            tids = os.listdir(f"/proc/{self.pid}/task")  # noqa: PTH208 - strings are all that is needed
+        except FileNotFoundError:
+            return {}
+        for tid in tids:
             try:
                 with open(f"/proc/{self.pid}/task/{tid}/comm", errors="replace") as file:
                     found[int(tid)] = file.read().rstrip("\n")

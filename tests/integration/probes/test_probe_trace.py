@@ -134,16 +134,23 @@ def test_two_tools_on_one_process(counted: Inferior) -> None:
 
 def test_a_process_that_ends() -> None:
     with started("counted-calls") as inferior:
-        words = [DISPATCH, "--json", "-p", str(inferior.pid), "dispatch-trace", "mm", "--output", os.devnull]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as tool:
+        process = [DISPATCH, "-p", str(inferior.pid), "--json"]
+        trace = [*process, "dispatch-trace", "mm", "--output", os.devnull]
+        top = [*process, "dispatch-top", "mm", "--count", "1000", "--interval", "0.2"]
+        with (
+            subprocess.Popen(trace, stdout=subprocess.PIPE, text=True) as tracer,
+            subprocess.Popen(top, stdout=subprocess.PIPE, text=True) as counter,
+        ):
             try:
-                wait_until(lambda: probes_placed(tool.pid) or tool.poll() is not None, "the probes are placed")
+                wait_until(lambda: all(probes_placed(tool.pid) for tool in (tracer, counter)), "the probes are placed")
                 os.kill(inferior.pid, signal.SIGKILL)
-                stdout, _ = tool.communicate(timeout=120)
+                traced, counted = (tool.communicate(timeout=120)[0] for tool in (tracer, counter))
             finally:
-                tool.kill()
-    assert tool.returncode == 0
-    assert json.loads(stdout)["trace"]["ending"]["kind"] == "gone"
+                tracer.kill()
+                counter.kill()
+    assert (tracer.returncode, counter.returncode) == (0, 0)
+    assert json.loads(traced)["trace"]["ending"]["kind"] == "gone"
+    assert json.loads(counted.splitlines()[-1])["errors"][0]["what"] == "the process ended"
 
 
 def test_one_thread_and_a_limit(counted: Inferior) -> None:

@@ -17,8 +17,8 @@ from gdbext.errors import TargetError
 def traces(words: Sequence[str]) -> int:
     """As dispatch-trace does: writes when it is interrupted."""
     page = Path(words[words.index("--output") + 1])
-    page.with_suffix(".runs").touch()
     try:
+        page.with_suffix(".runs").touch()
         time.sleep(1 << 20)
     except KeyboardInterrupt:
         page.write_text(" ".join(words[:2]))

@@ -22,6 +22,9 @@ _SOURCES = {
     CollectivesSource.PROCESS_GROUP: "from the process groups and their queues",
 }
 
+_COUNTS = "gloo"
+"""The backend whose groups count without a flight recorder, too."""
+
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then the groups."""
@@ -34,7 +37,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield "This process has no process group: torch.distributed.init_process_group() was not called, or waits."
     for group in section.groups:
         yield ""
-        yield from group_lines(group, style)
+        yield from group_lines(group, style, section.source is CollectivesSource.FLIGHT_RECORDER)
     if section.output:
         yield ""
         yield f"Written: {escape(section.output)} (the flight recorder's format; torchfrtrace reads a folder of them)"
@@ -48,15 +51,16 @@ def identity(rank: JobRank) -> str:
     return text + (f", job {rank.job}" if rank.job else "")
 
 
-def group_lines(group: ProcessGroup, style: Style) -> Iterator[str]:
-    """A group: what it is, how far it came, what is pending."""
+def group_lines(group: ProcessGroup, style: Style, is_recorded: bool) -> Iterator[str]:
+    """A group: what it is, how far it came, what is pending; ``is_recorded``: a flight recorder would have noted it."""
     about = f" ({group.description})" if group.description else ""
     members = f", ranks {fold(group.ranks)}" if group.ranks else ""
     own = f", rank {group.rank} of {group.size}" if group.rank is not None else ""
     title = style(f"group {escape(group.name + about)}", "bold")
     yield title + escape(f": {group.backend or 'backend ?'}{own}{members}")
     if group.last_enqueued is None:
-        yield "  nothing was issued yet"
+        is_known = is_recorded or _COUNTS in (group.backend or "")
+        yield "  nothing was issued yet" if is_known else "  what was issued is not recorded for this backend"
     else:
         yield f"  enqueued {group.last_enqueued}, started {_known(group.last_started)}, completed " + _known(
             group.last_completed
