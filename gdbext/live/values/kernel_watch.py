@@ -111,7 +111,7 @@ class KernelWatch:
                 yield "", module.base + kernel.vaddr
             elif any(index.exported(name) is not None for name in COMPILED_MODULES):
                 for symbol in index.matching(_KERNELS.encode()):
-                    if self._is_wanted(symbol.name):
+                    if "." not in symbol.name and self._is_wanted(symbol.name):  # kernel.cold is a part of it
                         yield symbol.name, module.base + symbol.vaddr
         except GdbextError:
             return

@@ -10,7 +10,9 @@ from gdbext.torch.values.number_text import number_text
 
 
 def launch_lines(launch: Launch) -> Iterator[str]:
-    """Each value with a headline, tensors with their statistics."""
+    """Each value with a headline, tensors with their statistics; the kernel where none is known."""
+    if not launch.values:
+        yield kernel_line(launch)
     for value in launch.values:
         headline = f"[ {launch.when} - {escape(launch.qualified)} - {value.name} ]"
         if not value.tensors:

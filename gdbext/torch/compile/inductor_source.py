@@ -12,7 +12,7 @@ KERNEL = "kernel"
 """What the function is called in every library that is compiled for Python."""
 KERNEL_MODULE = "PyInit_kernel"
 """Exported by these libraries (torch/_inductor/codecache.py)."""
-COMPILED_MODULES = ("AOTInductorModelContainerCreate", "inductor_entry_impl", "inductor_entry_cpp")
+COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cpp")
 """Exported by libraries that have the calling code in C++, too; there the kernels have their own names."""
 _CALL = re.compile(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
 _POINTER_OUT = re.compile(r"\bout_ptr\d+$")

@@ -58,3 +58,7 @@ def test_a_find() -> None:
     document = find_document(find)
     assert (document["file"], document["line"], document["certain"]) == ("model.py", 8, False)
     assert document["result"]["tensor"]["nan"] == 2
+
+
+def test_a_kernel_of_which_no_value_is_known_is_named() -> None:
+    assert list(launch_lines(LAUNCH._replace(values=()))) == [kernel_line(LAUNCH)]
