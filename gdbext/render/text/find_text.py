@@ -15,7 +15,8 @@ _WIDTH = 44
 def find_lines(find: Find, what: str) -> Iterator[str]:
     """The operator, where it was called, its values, and the calls before it. ``what``: "NaN" or the like."""
     launch = find.launch
-    yield f"{escape(launch.qualified)} made the first {what}: call {launch.call}, key {launch.key}"
+    key = f", key {launch.key}" if launch.key else ""
+    yield f"{escape(launch.qualified)} made the first {what}: call {launch.call}{key}"
     yield f"  kernel {escape(launch.kernel)}"
     if find.file:
         yield f"  called at {escape(find.file)}:{find.line}"
