@@ -22,6 +22,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="instead: PyTorch's global settings (determinism, seed, threads, default dtype, cuDNN, anomaly mode, …)",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="instead: what the tensors hold that Python knows: storages and bytes by dtype, the largest with the name "
+        "of a module's parameter",
+    )
     parser.add_argument("--reproduce", metavar="FILE", help="with --settings: write Python that sets them again")
 
 
@@ -31,6 +37,10 @@ def run(session: Session, args: argparse.Namespace) -> Report:
         return _settings(session, args)
     if args.reproduce:
         raise UsageError("--reproduce goes with --settings", help="dispatch-info --settings --reproduce FILE")
+    if args.memory:
+        from gdbext.inspection.tensors.held_memory import read_memory
+
+        return make_report(session, args, NAME, "memory", sections=(read_memory(session),))
     from gdbext.inspection.info_collection import read_target_info
 
     info = read_target_info(session)

@@ -36,5 +36,10 @@ forward line. Seen in 2.13.0."""
 FUNCTION_FORWARD_CLASS, FUNCTION_FORWARD = "_forward_cls", "forward"
 """Of the class of a torch.autograd.Function's nodes, the Function itself, and of that the method
 (torch/autograd/function.py); without them, such a node does not say where its forward is. Seen in 2.13.0."""
+TENSOR_CLASS = "torch._C.TensorBase"
+"""tp_name of the class that every tensor's class has among its bases (torch/csrc/autograd/python_variable.cpp); before
+2.1 it has another one, and no tensors are found. Seen in 2.6.0, 2.13.0, 2.15.0."""
+MODULE_CLASS, PARAMETERS, BUFFERS = "Module", "_parameters", "_buffers"
+"""The class of torch/nn/modules/module.py, and its dicts by name; without them, the largest tensors have no names."""
 MODULE_FILE = "torch/nn/modules/module.py"
 """Its frames on a stack mean that a torch.nn.Module is called."""

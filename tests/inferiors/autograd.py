@@ -7,6 +7,7 @@ grad_fn._sequence_nr(), and the profiler's sequence numbers of the operators.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -130,8 +131,20 @@ for position, loss in enumerate(losses):
     thread.start()
 stopped.wait()
 
+def held():
+    """Number of tensors that Python knows, and storages and bytes by dtype, of the storages' first tensors."""
+    tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+    storages, found = {each.untyped_storage()._cdata: each for each in reversed(tensors)}, {}
+    for each in storages.values():
+        entry = found.setdefault(str(each.dtype).partition(".")[2], [0, 0])
+        entry[0], entry[1] = entry[0] + 1, entry[1] + each.untyped_storage().nbytes()
+    return [len(tensors), found]
+
+
+module = torch.nn.Linear(400, 300)
 truth.thread("main", waits="any")
 truth.note(
+    held=held(),
     verdict="idle",
     nodes=[[node.name(), node._sequence_nr()] for node in kept],
     next_sequence_nr=total.grad_fn._sequence_nr() + 1,

@@ -151,6 +151,10 @@ class TensorReader:
         numbers = struct.unpack(f"<{2 * count}q", self._memory.read(block, 16 * count))
         return numbers[:count], numbers[count:]
 
+    def dtype(self, address: int) -> str:
+        """As in TensorFacts. Raises MemoryFault."""
+        return self._dtype(address)
+
     def _dtype(self, address: int) -> str:
         """``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h)."""
         number = self._memory.u16(address + self._impl.field("data_type_").offset)

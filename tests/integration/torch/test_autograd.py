@@ -92,6 +92,16 @@ def _check_tasks(tasks: list[dict[str, Any]], expected: dict[int, dict[str, Any]
     assert [task for task in tasks if task["waiting"] + task["outstanding"] > task["nodes"] + 1] == []
 
 
+def test_what_its_tensors_hold(process: Inferior) -> None:
+    memory = look_once(process, "dispatch-info", "--memory")["memory"]
+    tensors, held = process.truth["held"]
+    assert memory["tensors"] == tensors > 10
+    assert {each["dtype"]: [each["storages"], each["bytes"]] for each in memory["held"]} == held
+    assert memory["largest"][0]["name"] == "Linear.weight"
+    assert (memory["largest"][0]["tensor"], memory["largest"][0]["bytes"]) == ("f32[300, 400] CPU", 480_000)
+    assert memory["problems"] == []
+
+
 def test_the_node_stands_between_the_frames_of_its_backward(process: Inferior) -> None:
     report = look_once(process, "dispatch-bt", "--all", "--native")
     expected = backwards(process)

@@ -20,10 +20,12 @@ from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.dispatch.dispatch_frame import DispatchStage
 from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.error_report import ErrorReport
+from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.model.sections.frames_section import FramesSection
 from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, LatencySection
+from gdbext.model.sections.memory_section import HeldMemory, LargeStorage, MemorySection
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
@@ -95,6 +97,19 @@ LATENCIES = (
 )  # fmt: skip
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
+MEMORY = MemorySection(
+    objects=250_000,
+    tensors=30,
+    storages=29,
+    bytes=3_000_100,
+    held=(HeldMemory("float32", "cpu", 28, 3_000_000), HeldMemory("int64", "cuda:0", 1, 100)),
+    largest=(
+        LargeStorage(Hexadecimal(0x1000), 2_097_152, "f32[512, 1024] CPU", "Lin\x1bear.weight"),
+        LargeStorage(Hexadecimal(0x2000), 100, "i64[4] CUDA", ""),
+    ),
+    truncated=("Python objects, truncated at 250000",),
+    problems=("what CUDA's caching allocator holds is not read",),
+)
 SETTINGS = SettingsSection(
     (
         Setting("deterministic_algorithms", True, False),
@@ -112,6 +127,7 @@ MADE = {
     ),
     "tensor-floats": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.FLOATS,)),
     "tensor-odd": Report("dispatch-tensor", None, "tensor", sections=(made_tensors.ODD,)),
+    "memory": Report("dispatch-info", None, "memory", sections=(MEMORY,)),
     "compile-used": Report("dispatch-compile", None, "compile", sections=(made_compile.USED,)),
     "compile-imported": Report("dispatch-compile", None, "compile", sections=(made_compile.IMPORTED,)),
     "compile-unused": Report("dispatch-compile", None, "compile", sections=(made_compile.UNUSED,)),

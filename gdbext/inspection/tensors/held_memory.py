@@ -1,0 +1,167 @@
+"""What the tensors that Python's garbage collector knows hold: storages and bytes, and the largest of them by name."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.objects.collected import collected_objects
+from gdbext.errors import GdbextError, NotTorch
+from gdbext.inspection.tensors.tensor_report import TensorReporter
+from gdbext.model.hexadecimal import Hexadecimal
+from gdbext.model.sections.memory_section import HeldMemory, LargeStorage, MemorySection
+from gdbext.torch.python_names import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_CLASS
+from gdbext.torch.tensors.python_tensor import PythonTensors
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.inspection.session import Session
+
+OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
+"""Objects, tensors and modules that are read at most: half a second of work."""
+_SHOWN = 20
+_BASES = 64
+CUDA = "libtorch_cuda.so"
+
+
+def read_memory(session: Session) -> MemorySection:
+    """All of it. Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
+    if session.python is None or not session.has_torch:
+        raise NotTorch("no PyTorch for Python is loaded in this process")
+    return _HeldMemory(session, session.python).section()
+
+
+class _HeldMemory:
+    """Collects it from one process."""
+
+    def __init__(self, session: Session, runtime: PythonRuntime) -> None:
+        self._session = session
+        self._runtime = runtime
+        self._tensors = TensorReporter(session)
+        self._fields = self._tensors.fields
+        self._python = PythonTensors(
+            runtime, self._tensors.is_tensor, self._fields.python_object, self._fields.device_at
+        )
+        self._kinds: dict[int, str] = {}
+        self._storages: dict[int, tuple[int, int, str, str]] = {}
+        self._modules: list[int] = []
+        self._unread = self._place = 0
+
+    def section(self) -> MemorySection:
+        """Walks the objects, then names the largest storages."""
+        objects = tensors = 0
+        truncated = []
+        for address, kind in collected_objects(self._runtime, OBJECTS):
+            objects += 1
+            what = self._kind(kind)
+            if what == TENSOR_CLASS:
+                if tensors == TENSORS:
+                    truncated.append(f"tensors, truncated at {TENSORS}")
+                    break
+                tensors += 1
+                self._add(address)
+            elif what == MODULE_CLASS and len(self._modules) < MODULES:
+                self._modules.append(address)
+        if objects == OBJECTS:
+            truncated.append(f"Python objects, truncated at {OBJECTS}")
+        return MemorySection(
+            objects=objects,
+            tensors=tensors,
+            storages=len(self._storages),
+            bytes=sum(size for size, *_ in self._storages.values()),
+            held=self._held(),
+            largest=tuple(self._largest()),
+            truncated=tuple(truncated),
+            problems=tuple(self._problems()),
+        )
+
+    def _problems(self) -> Iterator[str]:
+        if self._unread:
+            yield f"{self._unread} tensors without a storage that can be read"
+        if self._session.modules.named(CUDA) is not None:
+            yield "what CUDA's caching allocator holds is not read"
+
+    def _kind(self, kind: int) -> str:
+        """TENSOR_CLASS, MODULE_CLASS or "", by the names of the type and its bases."""
+        if kind not in self._kinds:
+            try:
+                self._kinds[kind] = self._read_kind(kind)
+            except GdbextError:
+                self._kinds[kind] = ""
+        return self._kinds[kind]
+
+    def _read_kind(self, kind: int) -> str:
+        memory, objects = self._runtime.memory, self._runtime.objects
+        mro = memory.u64(kind + self._runtime.layout.offset("PyTypeObject", "tp_mro"))
+        for base in objects.tuple_items(mro, _BASES) if mro else ():
+            name = objects.type_info(base).name
+            if name == TENSOR_CLASS or (name == MODULE_CLASS and self._is_of_torch(base)):
+                return name
+        return ""
+
+    def _is_of_torch(self, kind: int) -> bool:
+        """A class in Python has a bare tp_name, and its module among its attributes."""
+        namespace = self._runtime.memory.u64(kind + self._runtime.layout.offset("PyTypeObject", "tp_dict"))
+        module = self._runtime.dicts.get(namespace, "__module__") if namespace else None
+        return module is not None and self._runtime.objects.text(module, 100).startswith("torch.nn.")
+
+    def _add(self, address: int) -> None:
+        try:
+            tensor = self._tensor(address)
+            storage = self._fields.storage(tensor) if tensor is not None else None
+            if tensor is None or storage is None:
+                self._unread += 1
+            elif storage.address not in self._storages:
+                dtype = self._session.tensors.dtype(tensor)
+                self._storages[storage.address] = storage.size, tensor, dtype, storage.device or "unknown"
+        except GdbextError:
+            self._unread += 1
+
+    def _tensor(self, address: int) -> int | None:
+        """The TensorImpl, at first where that of the tensor before was: behind the header of every tensor alike."""
+        word = self._runtime.memory.u64(address + self._place) if self._place else 0
+        if word and not word & 7 and self._fields.python_object(word) == address and self._tensors.is_tensor(word):
+            return word
+        found = self._python.tensor_of(address)
+        if found is not None:
+            start = address + self._runtime.layout.size("PyObject")
+            self._place = start - address + 8 * self._runtime.memory.words(start, 6).index(found)
+        return found
+
+    def _held(self) -> tuple[HeldMemory, ...]:
+        sums: dict[tuple[str, str], list[int]] = {}
+        for size, _, dtype, device in self._storages.values():
+            entry = sums.setdefault((dtype, device), [0, 0])
+            entry[0] += 1
+            entry[1] += size
+        found = [HeldMemory(*key, *numbers) for key, numbers in sums.items()]
+        return tuple(sorted(found, key=lambda each: -each.bytes))
+
+    # --- the largest -----------------------------------------------------------------------------
+
+    def _largest(self) -> Iterator[LargeStorage]:
+        chosen = heapq.nlargest(_SHOWN, self._storages.items(), key=lambda item: item[1][0])
+        names = self._names({self._fields.python_object(tensor) for _, (_, tensor, _, _) in chosen})
+        for storage, (size, tensor, _, _) in chosen:
+            short = self._session.tensors.read(tensor).short
+            name = names.get(self._fields.python_object(tensor), "")
+            yield LargeStorage(Hexadecimal(storage), size, short, name)
+
+    def _names(self, wanted: set[int]) -> dict[int, str]:
+        """Of tensor objects: the class of the module that has it, and its name there."""
+        found: dict[int, str] = {}
+        for module in self._modules:
+            for owned in (PARAMETERS, BUFFERS):
+                table = self._runtime.dicts.attribute(module, owned)
+                for key, value in self._items(table) if table else ():
+                    if value in wanted:
+                        name = self._runtime.objects.type_of(module).name
+                        found.setdefault(value, f"{name}.{self._runtime.objects.text(key, 200)}")
+        return found
+
+    def _items(self, table: int) -> list[tuple[int, int]]:
+        try:
+            return list(self._runtime.dicts.items(table, 1000))
+        except GdbextError:
+            return []
