@@ -2,7 +2,9 @@
 
 LLDB makes one for each thread at each stop, and asks it for frames one by one. A provider that in turn asks LLDB's
 frames for anything makes 22.1.8 lock a stack twice in one thread, which ends LLDB, or two locks in either order, which
-hangs it. So all stacks are made before the provider is registered, and hold as long as their threads do not run.
+hangs it. So all stacks are made before the provider is registered, and hold as long as their threads do not run. A stop
+hook that registers it anew with the new stacks makes LLDB tell of the stop again, and hangs 22.1.8 in the middle of a
+step: it is for the user to say when.
 """
 
 from __future__ import annotations
