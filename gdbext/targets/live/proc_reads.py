@@ -14,11 +14,20 @@ def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
     except (OSError, OverflowError, ValueError) as error:
         raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
     if not found and size:
-        # The kernel answers "end of file" when the memory has no user any more: the process was killed.
-        raise TargetGone(f"process {pid} ended while it was looked at")
+        # The kernel answers "end of file" when the memory has no user any more.
+        raise TargetGone(f"process {pid} {_what_became_of_it(pid)} while it was looked at")
     if len(found) < size:
         raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
     return found
+
+
+def _what_became_of_it(pid: int) -> str:
+    """Of a process whose memory is gone: one that has a program still has other memory now."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - pathlib is slow to import
+    except OSError:
+        return "ended"
+    return "executed another program"
 
 
 def thread_name(pid: int, tid: int) -> str | None:

@@ -124,5 +124,5 @@ def test_debians_torch(debian: Inferior, debugger: str) -> None:
     }
     verdict = debian.dispatch("dispatch-diagnose", debugger=debugger).document["verdict"]
     assert (verdict["kind"], verdict["op"], verdict["stage"]) == ("blocked", "aten::mm", "in-kernel")
-    (operator,) = debian.dispatch("dispatch-op", "mm", debugger=debugger).document["operators"]
+    (operator,) = debian.dispatch("dispatch-op", "aten::mm", debugger=debugger).document["operators"]
     assert operator["schema"].startswith("aten::mm(")
