@@ -49,6 +49,8 @@ class Summary:
         self._session = session
         self._lines = lines
         self._known: dict[tuple[int, int], tuple[int | None, str | None, str | None]] = {}
+        self._unknown: set[int] = set()
+        """What is no operator."""
 
     def rows(
         self, counts: Sequence[DispatchCount], select: Selection, seconds: float, names: Mapping[int, str]
@@ -66,13 +68,23 @@ class Summary:
 
     def dispatched(self, count: DispatchCount) -> Dispatched:
         """What a count is about. Raises MemoryFault, BadData."""
-        operator = self._session.dispatcher.by_def(count.entry)
+        operator = self._operator(count.entry)
         line = self._lines.text(count.code, count.instruction) if self._lines is not None else None
         known: tuple[int | None, str | None, str | None] = (count.keyset, None, None)
         if operator is not None:
             known = self._known.get((count.entry, count.keyset)) or self._kernel(operator, count.keyset)
             self._known[count.entry, count.keyset] = known
         return Dispatched(count.entry, count.event.value, *known, count.tid, line)
+
+    def _operator(self, address: int) -> Operator | None:
+        """The one whose OperatorEntry is there, also if it was registered since the last report."""
+        found = self._session.dispatcher.by_def(address)
+        if found is None and address not in self._unknown:
+            self._session = self._session.reopened(self._session.target)
+            found = self._session.dispatcher.by_def(address)
+            if found is None:
+                self._unknown.add(address)
+        return found
 
     def _kernel(self, operator: Operator, keyset: int) -> tuple[int | None, str | None, str | None]:
         """(keyset, key, kernel). A keyset that no call can have is dropped: it was something else."""
