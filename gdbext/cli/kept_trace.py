@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from gdbext.errors import TargetError
@@ -21,6 +22,8 @@ _ATTEMPTS = 3
 """How often it is started anew: torch may be just about to be loaded, and a program may replace itself by another."""
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG (linux/prctl.h)."""
+_ENDINGS = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+"""How a trace is ended, and how many seconds it has to write its page: the watch must not hang with it."""
 
 
 class KeptTrace:
@@ -88,8 +91,12 @@ class KeptTrace:
         if self._child is None:
             return 1
         child, self._child = self._child, None
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGINT)
+        for number, patience in _ENDINGS:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+            status = _ended(child, patience)
+            if status is not None:
+                return status
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     def _wrong(self) -> str:
@@ -100,3 +107,14 @@ class KeptTrace:
             return "; ".join(str(error["what"]) for error in errors) or "it ended"
         except (OSError, ValueError, LookupError, TypeError):
             return "it had not begun"
+
+
+def _ended(child: int, patience: float) -> int | None:
+    """The exit status of a child that ends within so many seconds, None of one that does not."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None
