@@ -12,6 +12,8 @@ from gdbext.targets.live.proc_checks import check_exists
 from gdbext.targets.system.linux import parse_environ
 
 _TORCH = "libtorch_cpu.so"
+_RANK = "RANK"
+"""The variable that torchrun sets (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
 _PYTHONS = (b"python", b"pt_main_thread")
 """How the kernel's name of a Python process begins; some releases of torch set the second one."""
 
@@ -118,9 +120,14 @@ def _before_torch(
     launchers: Collection[int],
     known: Mapping[int, LocalProcess],
 ) -> list[LocalProcess]:
-    """The outermost Python of each rank that no process with torch is."""
+    """The outermost Python of each rank that no process with torch is.
+
+    Only PyTorch's own variable makes a rank of a process without torch: Slurm and MPI number whatever they start, what
+    looks at the job in a step of its own (``srun --overlap``) as well.
+    """
     found = {(each.jobs, each.rank) for each in ranks}
-    absent = [each for each in started if (each.jobs, each.rank) not in found and each.pid not in launchers]
+    numbered = [each for each in started if each.rank is not None and each.rank[0] == _RANK]
+    absent = [each for each in numbered if (each.jobs, each.rank) not in found and each.pid not in launchers]
     return [each for each in absent if _is_python(each.pid) and not _inherited(each, known, _is_python)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _LARGEST_REPORT = 64 << 20
 """Bytes: the report on a job of 10,000 ranks has 30 MB."""
+_A_MOMENT = 0.05
+"""Seconds in which a job that runs comes out of the collective that it was seen in."""
 
 
 def local_rows(options: argparse.Namespace) -> Rows:
@@ -49,6 +52,8 @@ def _live_rows(options: argparse.Namespace) -> Rows:
     measure_for_process(pids[0], 2)
     motion = Motion()
     reports, unreached = _parted(_found([_process(pid) for pid in pids], options, motion))
+    if len({report.wait is None for report in reports}) > 1:
+        time.sleep(_A_MOMENT)  # for what the others wait may be just about to come
     moved = {report.pid: report for report in motion.moved(reports)}
     for later in _found([_process(pid) for pid in moved], options):
         if isinstance(later, RankReport):

@@ -111,6 +111,8 @@ class CallRecovery:
             if value is None or not self._possible(value):
                 continue
             index, kernel = operator.kernel_for(value)
+            if value == kernel.functor:  # not a keyset, though its bits may be those of one: an address in the heap
+                continue
             before = values[position - 1] if position else None
             if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
                 continue
@@ -188,7 +190,7 @@ class CallRecovery:
                 if value in proven or not self._looks_computed(value):
                     continue
                 _, kernel = operator.kernel_for(value)
-                if kernel.valid and self._matcher.matches_frame(stack, call.kernel, kernel):
+                if kernel.valid and value != kernel.functor and self._matcher.matches_frame(stack, call.kernel, kernel):
                     proven[value] = f"{place} of frame #{level}"
         possible = [value for value in proven if self._could_be_called_with(value, call, operator)]
         if len(possible) == 1:
