@@ -106,7 +106,7 @@ HEADER_FLIPS = st.lists(st.tuples(st.integers(0, 0x200), st.integers(0, 255)), m
 TAIL_FLIPS = st.lists(st.tuples(st.integers(0x2000, len(SMALL) - 1), st.integers(0, 255)), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(FLIPS, HEADER_FLIPS, TAIL_FLIPS, st.integers(0, len(SMALL)) | st.none())
 def test_damaged_files_raise_only_typed_errors(
     anywhere: list[tuple[int, int]], headers: list[tuple[int, int]], tail: list[tuple[int, int]], length: int | None
@@ -124,7 +124,7 @@ def test_truncated_real_files_raise_only_typed_errors(path: str) -> None:
         _use_everything(data[:length])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=200))
 def test_note_parsing_survives_anything(data: bytes) -> None:
     found = build_id_in(data)

@@ -171,7 +171,7 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text(max_size=4), st.just([]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_any_damage_is_refused_or_harmless(data: st.DataObject) -> None:
     """Whatever one value is replaced by: LayoutError, or a document whose required members still lie inside."""

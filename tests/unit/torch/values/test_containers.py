@@ -198,7 +198,7 @@ class HashMap:
 VALUE = 32
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 200), unique=True, max_size=60))
 def test_any_map_gives_its_keys_back(keys: list[int]) -> None:
     fake = HashMap(keys).memory()
@@ -237,7 +237,7 @@ def test_a_distance_too_far_is_refused() -> None:
         map_entries(fake.memory(bytes(contents)), BASE, VALUE)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 200), unique=True, min_size=1, max_size=30), st.integers(1, 150), st.data())
 def test_a_changed_key_is_noticed_where_it_hashes_elsewhere(
     keys: list[int], change: int, data: st.DataObject
@@ -258,7 +258,7 @@ def test_a_changed_key_is_noticed_where_it_hashes_elsewhere(
             check_hashed(damaged, BASE, VALUE, entries, 2)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_garbage_is_refused_or_empty(raw: bytes) -> None:
     fake = memory({BASE: raw})
