@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.inspection.target_reporting import recording_errors, report_target
+from gdbext.inspection.target_reporting import report_target, target_errors
 from gdbext.model.error_report import ErrorReport
 from gdbext.model.report import Report
 from gdbext.model.threads.source_line import NO_SOURCES, SourceLines
@@ -51,7 +51,7 @@ def make_report(
         threads=tuple(threads),
         verdict=verdict,
         findings=tuple(findings),
-        errors=(*failed, *errors, *unread, *recording_errors(session.target)),
+        errors=(*failed, *errors, *unread, *target_errors(session.target)),
         sections=tuple(sections),
         why=args.why,
         sources=sources,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ASK_THE_PROCESS = (
     "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a core"
 )
+_TAKE_AGAIN = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
 _RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
 
 
@@ -36,10 +37,12 @@ def report_target(session: Session) -> TargetReport:
     )
 
 
-def recording_errors(target: Target) -> tuple[ErrorReport, ...]:
-    """What was asked of a recording and is not in it; empty for any other target."""
+def target_errors(target: Target) -> tuple[ErrorReport, ...]:
+    """What the target lacks, whatever is asked of it: the end of a core; what was asked of a recording and is not in
+    it."""
+    damage = tuple(ErrorReport(what, "core", _TAKE_AGAIN) for what in target.damage())
     lacks = target.lacks()
-    return (ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN),) if lacks else ()
+    return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN)) if lacks else damage
 
 
 def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:

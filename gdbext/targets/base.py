@@ -130,6 +130,10 @@ class Target(ABC):
         """The target's initial environment, empty if unknown."""
         return {}
 
+    def damage(self) -> Sequence[str]:
+        """What is missing from the target itself: the end of a core that was cut off."""
+        return ()
+
     def lacks(self) -> str:
         """What was asked for and is not in the recording, "" when nothing was."""
         return ""

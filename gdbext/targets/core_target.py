@@ -44,7 +44,7 @@ class CoreFileThread(Thread):
 class CoreTarget(Target):
     """The ELF core at ``path``; files of the target are looked for below ``sysroot``.
 
-    Raises BadCore, ForeignArchitecture, NotPermitted. ``warnings`` says what is missing from a damaged core.
+    Raises BadCore, ForeignArchitecture, NotPermitted. ``damage`` says what is missing from a damaged core.
     """
 
     kind = "core"
@@ -55,7 +55,6 @@ class CoreTarget(Target):
         self._sysroot = sysroot or ""
         self._core = open_core(path)
         self.architecture = registry.by_machine(self._core.machine)
-        self.warnings = self._core.warnings
         self.command = self._core.arguments or self._core.name
         self._segments = self._core.segments
         self._starts = [segment.start for segment in self._segments]
@@ -124,6 +123,10 @@ class CoreTarget(Target):
                 strings.append(text)
                 left -= len(text)
         return linux.parse_environ(b"\0".join(strings))
+
+    def damage(self) -> Sequence[str]:
+        """What is missing from the file."""
+        return self._core.warnings
 
     def close(self) -> None:
         """Unmap the core and all files; idempotent."""

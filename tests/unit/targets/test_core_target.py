@@ -12,7 +12,9 @@ import pytest
 from core_maker import REGISTERS, Core, Load, R, W, X, auxv, files, note, prpsinfo, prstatus, siginfo
 from elf_maker import make_elf
 
+from gdbext.commands import registry
 from gdbext.errors import BadCore, ForeignArchitecture, MemoryFault, NotPermitted
+from gdbext.inspection.session import Session
 from gdbext.targets.base import MemoryMapping
 from gdbext.targets.core_target import CoreTarget
 
@@ -349,10 +351,18 @@ def test_compressed_cores_say_how_to_unpack(tmp_path: Path) -> None:
 def test_a_core_that_lost_its_end(tmp_path: Path) -> None:
     target = open_core(tmp_path, GOOD[: -PAGE - 100])
     assert target.read(BASE, PAGE - 100) == b"\1" * (PAGE - 100)
-    assert [warning for warning in target.warnings if "truncated" in warning and str(PAGE + 100) in warning]
+    assert [warning for warning in target.damage() if "truncated" in warning and str(PAGE + 100) in warning]
     for address in (BASE + PAGE - 100, BASE + PAGE):
         with pytest.raises(MemoryFault, match="truncated"):
             target.read(address, 8)
+
+
+def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
+    session = Session(open_core(tmp_path, GOOD[: -PAGE - 100]))
+    for command in ("dispatch-diagnose", "dispatch-bt", "all-threads", "dispatch-info"):
+        outcome = registry.execute(command, [], lambda: session)
+        assert f"{tmp_path}/core is truncated: {PAGE + 100} bytes" in outcome.output, command
+        assert "gcore PID" in outcome.output
 
 
 def test_a_gcore_that_lost_its_end_lost_its_threads(tmp_path: Path) -> None:
