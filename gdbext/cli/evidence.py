@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gdbext.errors import TargetError
 from gdbext.model.record import Record
@@ -100,11 +101,17 @@ def take_core(evidence: Evidence, pid: int) -> str:
 
 def run_aside(dispatch: Dispatch, words: list[str], output: str) -> int:
     """``dispatch`` with these words in a process of its own, what it prints in a file; the exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, output), 0)[1])
+
+
+def start_aside(dispatch: Dispatch, words: list[str], output: str, prepare: Callable[[], None] = lambda: None) -> int:
+    """As ``run_aside``, but not waited for: the process id. ``prepare`` is called in the child first."""
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return child
     status = 1
     try:
+        prepare()
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(descriptor, 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -113,13 +120,17 @@ def run_aside(dispatch: Dispatch, words: list[str], output: str) -> int:
         os._exit(status)
 
 
+def errors_in(document: dict[str, Any]) -> str:
+    """What went wrong in a report, "" if nothing did. Raises LookupError, TypeError for what is no report."""
+    return "; ".join(str(error["what"]) for error in document["errors"])
+
+
 def _verdict(path: str) -> tuple[dict[str, str], str]:
     """Kind and summary of a report's verdict, and what went wrong, "" if nothing did."""
     try:
         with open(path) as file:
             document = json.load(file)
-        verdict = document["verdict"] or {}
-        wrong = "; ".join(str(error["what"]) for error in document["errors"])
+        verdict, wrong = document["verdict"] or {}, errors_in(document)
     except (OSError, ValueError, LookupError, TypeError):
         return {"kind": "", "summary": ""}, "it left no report"
     return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, wrong

@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.cli.evidence import errors_in, start_aside
 from gdbext.errors import TargetError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class KeptTrace:
                 raise TargetError(f"no trace is kept: {self._wrong()}")
         if self._child is None and self._left:
             self._left -= 1
-            self._child = self._started()
+            self._child = start_aside(self._dispatch, self._words, self._report, _end_with_us)
 
     def take(self, start: str) -> str:
         """End it, and keep what it has as the file whose path begins with ``start``; the ending of that. Raises
@@ -69,23 +70,6 @@ class KeptTrace:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108
 
-    def _started(self) -> int:
-        child = os.fork()
-        if child:
-            return child
-        status = 1
-        try:
-            import ctypes
-
-            ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            descriptor = os.open(self._report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.dup2(descriptor, 1)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            status = self._dispatch(self._words)
-        finally:
-            os._exit(status)
-
     def _stop(self) -> int:
         """Its exit status; as if it had failed where it did not run."""
         if self._child is None:
@@ -103,10 +87,17 @@ class KeptTrace:
         """What the trace's own report says of it."""
         try:
             with open(self._report) as file:
-                errors = json.load(file)["errors"]
-            return "; ".join(str(error["what"]) for error in errors) or "it ended"
+                return errors_in(json.load(file)) or "it ended"
         except (OSError, ValueError, LookupError, TypeError):
             return "it had not begun"
+
+
+def _end_with_us() -> None:
+    """In the trace's process: it ends when we do, and heeds SIGINT."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _ended(child: int, patience: float) -> int | None:

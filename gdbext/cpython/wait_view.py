@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.loops import RunningLoop
+    from gdbext.cpython.threads.python_frame import PythonFrame
     from gdbext.cpython.threads.thread_state import ThreadState
 
 
@@ -101,10 +102,8 @@ class PythonWaitView:
         known."""
         from gdbext.cpython.sync.sleep_call import asked_to_sleep
 
-        for state in self.states(tid):
-            for frame in self.runtime.frames.stack(state).frames[:1]:
-                return asked_to_sleep(self.runtime, frame)
-        return None
+        frame = self._innermost(tid)
+        return None if frame is None else asked_to_sleep(self.runtime, frame)
 
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks."""
@@ -127,10 +126,12 @@ class PythonWaitView:
         """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
         from gdbext.cpython.threads.slots import instruction
 
-        for state in self.states(tid):
-            for frame in self.runtime.frames.stack(state).frames[:1]:
-                return frame.address, instruction(self.runtime, frame)
-        return None
+        frame = self._innermost(tid)
+        return None if frame is None else (frame.address, instruction(self.runtime, frame))
+
+    def _innermost(self, tid: int) -> PythonFrame | None:
+        stacks = (self.runtime.frames.stack(state) for state in self.states(tid))
+        return next((frame for stack in stacks for frame in stack.frames[:1]), None)
 
     def tid_of_ident(self, ident: int) -> int | None:
         """The tid of the thread with this threading.get_ident()."""

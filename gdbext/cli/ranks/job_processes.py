@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gdbext.errors import TargetError
 from gdbext.inspection.job.job_rank import job_names, rank_of
@@ -106,8 +106,9 @@ def _ranks(known: Mapping[int, LocalProcess], job: str | None) -> list[int]:
     """Processes that were started as ranks, and the dead beside them, of which the kernel keeps no environment."""
     started = [each for each in known.values() if each.rank is not None and (job is None or job in each.jobs)]
     launchers = _launchers(known)
-    ranks = [each for each in started if each.pid not in launchers and _has_torch(each.pid)]
-    ranks = [each for each in ranks if not _inherited(each, known, _has_torch)]
+    torch = {each.pid for each in started if _has_torch(each.pid)}
+    ranks = [each for each in started if each.pid not in launchers and each.pid in torch]
+    ranks = [each for each in ranks if not _inherited(each, known, torch)]
     ranks += _before_torch(started, ranks, launchers, known)
     parents = {each.parent for each in ranks} - {0, 1}
     dead = [each for each in known.values() if each.is_zombie and each.parent in parents]
@@ -128,7 +129,8 @@ def _before_torch(
     found = {(each.jobs, each.rank) for each in ranks}
     numbered = [each for each in started if each.rank is not None and each.rank[0] == _RANK]
     absent = [each for each in numbered if (each.jobs, each.rank) not in found and each.pid not in launchers]
-    return [each for each in absent if _is_python(each.pid) and not _inherited(each, known, _is_python)]
+    pythons = {each.pid for each in started if _is_python(each.pid)} if absent else set()
+    return [each for each in absent if each.pid in pythons and not _inherited(each, known, pythons)]
 
 
 def _is_python(pid: int) -> bool:
@@ -138,12 +140,12 @@ def _is_python(pid: int) -> bool:
         return False
 
 
-def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess], counts: Callable[[int], bool]) -> bool:
-    """It has its environment from another process of that rank that ``counts`` as one, as a loader's worker has. A
+def _inherited(process: LocalProcess, known: Mapping[int, LocalProcess], members: Collection[int]) -> bool:
+    """It has its environment from another process of that rank that is one of ``members``, as a loader's worker has. A
     shell around the program is none."""
     above = known.get(process.parent)
     while above is not None and (above.jobs, above.rank) == (process.jobs, process.rank):
-        if counts(above.pid):
+        if above.pid in members:
             return True
         above = known.get(above.parent)
     return False

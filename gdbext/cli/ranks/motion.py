@@ -28,8 +28,7 @@ class Motion:
         return [each for each in reports if each.pid in self._places and self._has_moved(each.pid)]
 
     def _has_moved(self, pid: int) -> bool:
-        now, earlier = turns_of(pid, pid), self._places[pid]
-        return now != earlier if now.ran else now.has_moved(earlier)
+        return turns_of(pid, pid).has_moved(self._places[pid])
 
 
 def settled(earlier: RankReport, later: RankReport) -> RankReport:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.cpython.objects.objects import ObjectReader
+from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE, ObjectReader
 
-_HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: a class statement made it (Include/object.h)."""
 _BASES = 64
 _POINTER = 8
 
@@ -24,7 +22,7 @@ def slot_attributes(objects: ObjectReader, address: int) -> Iterator[tuple[int, 
         base = memory.u64(kind + offset("PyTypeObject", "tp_base"))
         if not base:
             return
-        if objects.type_info(kind).flags & _HEAP_TYPE:
+        if objects.type_info(kind).flags & FLAG_HEAP_TYPE:
             yield from _of_class(objects, address, kind, objects.type_info(base).size)
         kind = base
 

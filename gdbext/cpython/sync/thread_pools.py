@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.sync.simple_queue import queued
-from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.slots import local_of
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def _pools(runtime: PythonRuntime) -> dict[int, list[tuple[int, int]]]:
         if loop is None:
             continue
         waits = next((frame for frame in frames[:_INNER] if _is(frame, "futures/_base.py", "result")), None)
-        future = _local(runtime, waits, "self") if waits is not None else 0
-        pools.setdefault(_local(runtime, loop, "work_queue"), []).append((state.ident, future))
+        future = local_of(runtime, waits, "self") if waits is not None else 0
+        pools.setdefault(local_of(runtime, loop, "work_queue"), []).append((state.ident, future))
     return pools
 
 
@@ -58,10 +58,3 @@ def _futures(runtime: PythonRuntime, queue: int) -> frozenset[int]:
 
 def _is(frame: PythonFrame, file: str, function: str) -> bool:
     return frame.function.rpartition(".")[2] == function and frame.file.endswith(file)
-
-
-def _local(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
-    try:
-        return locals_of(runtime, frame).get(name, 0)
-    except GdbextError:
-        return 0

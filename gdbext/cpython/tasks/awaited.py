@@ -13,13 +13,12 @@ from gdbext.cpython.abi.task_layout import FUTURE_CALLBACK
 from gdbext.cpython.sync.python_wait import ident_running
 from gdbext.cpython.tasks.containers import set_items
 from gdbext.cpython.threads.namespaces import attributes, closure_of, items
-from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.slots import local_of
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningTask
-    from gdbext.cpython.threads.python_frame import PythonFrame
     from gdbext.cpython.threads.runtime import PythonRuntime
 
 
@@ -122,9 +121,9 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
     outer = task.frames[1:] if inner[0] == "locks.py" else ()
     barrier = next((frame for frame in outer if frame.function.startswith("Barrier.")), None)
     if barrier is not None:
-        return Awaited(Awaitable.BARRIER, _variable(runtime, barrier, "self"))
+        return Awaited(Awaitable.BARRIER, local_of(runtime, barrier, "self"))
     if outer and _call(outer[0].file, outer[0].function) == ("queues.py", "join"):
-        return Awaited(Awaitable.JOIN, _variable(runtime, outer[0], "self"))
+        return Awaited(Awaitable.JOIN, local_of(runtime, outer[0], "self"))
     return None
 
 
@@ -178,13 +177,6 @@ def _number(runtime: PythonRuntime, address: int) -> float | None:
 def _pid(runtime: PythonRuntime, process: int, attribute: str) -> int | None:
     number = _number(runtime, attributes(runtime, process).get(attribute, 0))
     return int(number) if number else None
-
-
-def _variable(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
-    try:
-        return locals_of(runtime, frame).get(name, 0)
-    except GdbextError:
-        return 0
 
 
 def _call(file: str, function: str) -> tuple[str, str]:

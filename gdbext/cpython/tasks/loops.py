@@ -80,8 +80,9 @@ def read_loops(runtime: PythonRuntime) -> list[RunningLoop]:
     build: the structures of _asyncio and _collections are not known of it."""
     if runtime.layout.abi.free_threaded:
         return []
-    lists = published_lists(runtime)
-    layout = lists.task if lists is not None else TASK_LAYOUTS.get(runtime.layout.abi.version)
+    known = TASK_LAYOUTS.get(runtime.layout.abi.version)
+    lists = published_lists(runtime) if known is None else None
+    layout = lists.task if lists is not None else known
     return [
         loop
         for interpreter in _interpreters(runtime)

@@ -26,6 +26,14 @@ def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
     return {name: value for name, value in found if value}
 
 
+def local_of(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
+    """Address of one fast local; 0 where it is not set or nothing can be read."""
+    try:
+        return locals_of(runtime, frame).get(name, 0)
+    except GdbextError:
+        return 0
+
+
 def namespace_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
     """Address of the dict of the frame's global variables. Raises MemoryFault, LayoutError."""
     if isinstance(runtime.layout.abi.frames, FrameObjects):

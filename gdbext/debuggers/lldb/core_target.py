@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import lldb
 
-from gdbext.debuggers.lldb.selection import SelectedThread, no_thread
+from gdbext.debuggers.lldb.selection import SelectedThread, no_thread, thread_of
 from gdbext.errors import TargetError
 from gdbext.formats.elf.elf_core import is_core
 from gdbext.targets.base import Thread
@@ -46,9 +46,7 @@ class LldbCoreTarget(CoreTarget):
 
     def selected_thread(self) -> Thread | None:
         """The thread that the command is about, else LLDB's selected one."""
-        selected = self._selected()
-        if selected is None or not selected.IsValid():
-            selected = self._process.GetSelectedThread()
+        selected = thread_of(self._process, self._selected)
         threads = self.threads()
         found = [thread for thread in threads if selected.IsValid() and thread.tid == selected.GetThreadID()]
         return next(iter(found or threads), None)

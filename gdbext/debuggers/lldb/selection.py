@@ -17,6 +17,13 @@ SelectedThread = Callable[[], "lldb.SBThread | None"]
 def no_thread() -> None:
     """Nobody says which one: LLDB's selected one is meant."""
 
+
+def thread_of(process: lldb.SBProcess, selected: SelectedThread) -> lldb.SBThread:
+    """The thread that the command is about, else LLDB's selected one; invalid where there is none."""
+    thread = selected()
+    return thread if thread is not None and thread.IsValid() else process.GetSelectedThread()
+
+
 class Selection:
     """Of one debugger: an editor may have several in one process."""
 

@@ -9,7 +9,7 @@ import lldb
 
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
-from gdbext.debuggers.lldb.selection import SelectedThread, no_thread
+from gdbext.debuggers.lldb.selection import SelectedThread, no_thread, thread_of
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.glibc.abi import glibc_abi
@@ -135,9 +135,7 @@ class LldbTarget(Target):
 
     def selected_thread(self) -> Thread | None:
         """The thread that the command is about, else LLDB's selected one, asked anew each time."""
-        selected = self._selected()
-        if selected is None or not selected.IsValid():
-            selected = self._process.GetSelectedThread()
+        selected = thread_of(self._process, self._selected)
         number = selected.GetIndexID() if selected.IsValid() else None
         threads = self._all_threads()
         return next((thread for thread in threads if thread.number == number), next(iter(threads), None))
@@ -146,10 +144,7 @@ class LldbTarget(Target):
         """As ``frame variable`` would, in the frame that is selected in the command's thread."""
         from gdbext.debuggers.lldb.evaluate import evaluated_address
 
-        selected = self._selected()
-        if selected is None or not selected.IsValid():
-            selected = self._process.GetSelectedThread()
-        return evaluated_address(selected.GetSelectedFrame(), expression)
+        return evaluated_address(thread_of(self._process, self._selected).GetSelectedFrame(), expression)
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps. Raises TargetError for a remote process, of whose files LLDB does not know which part is

@@ -49,8 +49,8 @@ class SourceReader:
 
     def texts(self, file: str) -> list[str]:
         """All lines of the process's own file without the blanks around them; none where it cannot be read, or not
-        beside a process that runs."""
-        if not file.startswith("/") or self._target.is_core:
+        beside a process that runs here."""
+        if not file.startswith("/") or self._target.is_core or not self._target.files.are_here:
             return []
         lines, _ = self._read(file)
         return [line.decode("utf-8", "replace").strip() for line in lines]

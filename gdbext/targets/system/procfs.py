@@ -85,8 +85,12 @@ class ProcFs:
                 found[pid] = [self._child(each, brief=True) for each in theirs]
         return found
 
-    def descendants(self) -> dict[int, int]:
+    def descendants(self) -> Mapping[int, int]:
         """The pid of each child, each child's child and so on with that of its parent, at most 4,096 of them."""
+        return self._descendants
+
+    @cached_property
+    def _descendants(self) -> Mapping[int, int]:
         found: dict[int, int] = {}
         waiting = [self._pid]
         while waiting and len(found) < _MAX_CHILDREN:
@@ -99,12 +103,11 @@ class ProcFs:
 
     def open_files(self, pid: int) -> set[str]:
         """What the descriptors of any process refer to, of at most 4,096 of them."""
-        return self._links_of(pid)
+        return {self._link(pid, fd) for fd in self._descriptors(pid)}
 
     def has_locked(self, pid: int, path: str) -> bool:
         """Whether a process holds a lock of a file by one of its descriptors (proc_pid_fdinfo(5))."""
-        names = filter(str.isdecimal, self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS])
-        files = [fd for fd in names if self._link(pid, int(fd)) == path]
+        files = [fd for fd in self._descriptors(pid) if self._link(pid, fd) == path]
         return any("lock:" in self._files.text(f"/proc/{pid}/fdinfo/{fd}") for fd in files)
 
     @cached_property
@@ -212,7 +215,7 @@ class ProcFs:
     def _waits_for_us(self, pid: int) -> PipeWait | None:
         """The pipe of this process that the child is blocked on: who waits for that child may have to act itself.
         proc_pid_syscall(5): the number of the system call, then its arguments."""
-        mine = self._links_of(self._pid)
+        mine = self.open_files(self._pid)
         for tid in self._files.names(f"/proc/{pid}/task")[:_MAX_THREADS]:
             words = self._files.text(f"/proc/{pid}/task/{tid}/syscall").split()
             writes = self._writes(words[0]) if len(words) > 1 and _HEXADECIMAL.match(words[1]) else None
@@ -225,9 +228,9 @@ class ProcFs:
         """Whether that system call writes to a pipe; None for any other, and for "running"."""
         return _PIPE_CALLS.get(self._syscall_names.get(int(number), "")) if number.isdecimal() else None
 
-    def _links_of(self, pid: int) -> set[str]:
+    def _descriptors(self, pid: int) -> list[int]:
         names = self._files.names(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]
-        return {self._link(pid, int(fd)) for fd in names if fd.isdecimal()}
+        return [int(name) for name in names if name.isdecimal()]
 
     def _link(self, pid: int, fd: int) -> str:
         key = (pid, fd)

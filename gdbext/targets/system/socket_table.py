@@ -39,7 +39,7 @@ class Socket(Record):
 
 def find_socket(pid: int, inode: int) -> Socket | None:
     """The socket with that inode in the network namespace of a process, None where it is none of these families."""
-    return (_internet(pid, inode) or _unix(inode)) if inode else None
+    return (_unix(inode) or _internet(pid, inode)) if inode else None  # one request, before whole tables are read
 
 
 def _internet(pid: int, inode: int) -> Socket | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Iterator
 
 from gdbext.cpython.tasks.containers import set_items
@@ -33,14 +32,10 @@ class PythonValues:
         objects, kind = self.runtime.objects, self.type_name(address)
         if kind == "bool":
             return bool(objects.integer(address))
-        if kind == "int":
-            return objects.integer(address)
+        if kind in ("int", "float"):
+            return objects.number(address)
         if kind == "str":
             return objects.text(address, TEXT_LIMIT)
-        if kind == "float":
-            at = self.runtime.layout.offset("PyFloatObject", "ob_fval")
-            number: float = struct.unpack("<d", self.runtime.memory.read(address + at, 8))[0]
-            return number
         if kind == "NoneType":
             return None
         raise BadData(f"a {kind} is not shown")
