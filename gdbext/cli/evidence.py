@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gdbext.errors import TargetError
 from gdbext.model.record import Record
@@ -120,9 +119,9 @@ def start_aside(dispatch: Dispatch, words: list[str], output: str, prepare: Call
         os._exit(status)
 
 
-def errors_in(document: dict[str, Any]) -> str:
-    """What went wrong in a report, "" if nothing did. Raises LookupError, TypeError for what is no report."""
-    return "; ".join(str(error["what"]) for error in document["errors"])
+def errors_in(errors: list[dict[str, str]]) -> str:
+    """What a report's field "errors" says, "" if it is empty. Raises LookupError, TypeError for what is no report."""
+    return "; ".join(str(error["what"]) for error in errors)
 
 
 def _verdict(path: str) -> tuple[dict[str, str], str]:
@@ -130,7 +129,7 @@ def _verdict(path: str) -> tuple[dict[str, str], str]:
     try:
         with open(path) as file:
             document = json.load(file)
-        verdict, wrong = document["verdict"] or {}, errors_in(document)
+        verdict, wrong = document["verdict"] or {}, errors_in(document["errors"])
     except (OSError, ValueError, LookupError, TypeError):
         return {"kind": "", "summary": ""}, "it left no report"
     return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, wrong

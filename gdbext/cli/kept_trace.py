@@ -87,7 +87,7 @@ class KeptTrace:
         """What the trace's own report says of it."""
         try:
             with open(self._report) as file:
-                return errors_in(json.load(file)) or "it ended"
+                return errors_in(json.load(file)["errors"]) or "it ended"
         except (OSError, ValueError, LookupError, TypeError):
             return "it had not begun"
 

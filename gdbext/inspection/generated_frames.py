@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from gdbext.model.threads.frame import Frame, FrameKind
+from gdbext.torch.compile.inductor_source import KERNEL
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
 
-_FUNCTION = "kernel"
-_PART = f"{_FUNCTION}._omp_fn."
+_PART = f"{KERNEL}._omp_fn."
 """The beginning of what GCC calls a part of it that OpenMP's threads run."""
 
 
@@ -22,7 +22,7 @@ def named_kernels(session: Session, frames: Sequence[Frame]) -> tuple[Frame, ...
         return tuple(frames)
     by_library = {PurePosixPath(each.library).name: each for each in session.generated_kernels.all}
     return tuple(
-        frame._replace(function=kernel.name + frame.function[len(_FUNCTION) :], file=kernel.source)
+        frame._replace(function=kernel.name + frame.function[len(KERNEL) :], file=kernel.source)
         if _is_candidate(frame) and (kernel := by_library.get(frame.module)) is not None
         else frame
         for frame in frames
@@ -30,4 +30,4 @@ def named_kernels(session: Session, frames: Sequence[Frame]) -> tuple[Frame, ...
 
 
 def _is_candidate(frame: Frame) -> bool:
-    return frame.kind is FrameKind.NATIVE and (frame.function == _FUNCTION or frame.function.startswith(_PART))
+    return frame.kind is FrameKind.NATIVE and (frame.function == KERNEL or frame.function.startswith(_PART))

@@ -49,4 +49,7 @@ def turn(folder: Path, alone: bool) -> Iterator[None]:
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
-        yield
+        try:
+            yield
+        finally:  # a child that the test forked and left has the same open file, and would hold the lock
+            fcntl.flock(room, fcntl.LOCK_UN)

@@ -52,6 +52,11 @@ class DictReader:
         equals = self._objects.text_equals
         return next((value for name, value in self.items(address) if equals(name, key)), None)
 
+    def class_attribute(self, kind: int, name: str) -> int | None:
+        """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
+        namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
+        return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
+
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""
         return values + (self._layout.find("PyDictValues", "values") or 0)

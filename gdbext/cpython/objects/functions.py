@@ -109,8 +109,7 @@ class FunctionReader:
         layout, memory = self._layout, self._memory
         mro = memory.u64(type_address + layout.offset("PyTypeObject", "tp_mro"))
         for base in self._objects.tuple_items(mro, _BASES_LIMIT) if mro else (type_address,):
-            namespace = memory.u64(base + layout.offset("PyTypeObject", "tp_dict"))  # 0: a static built-in type of 3.12
-            found = self._dicts.get(namespace, name) if namespace else None
+            found = self._dicts.class_attribute(base, name)
             if found is not None:
                 return found
         return None

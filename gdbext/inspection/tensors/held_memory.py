@@ -12,6 +12,7 @@ from gdbext.inspection.tensors.tensor_report import TensorReporter
 from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.sections.memory_section import HeldMemory, LargeStorage, MemorySection
 from gdbext.torch.python_names import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_CLASS
+from gdbext.torch.symbols import CUDA
 from gdbext.torch.tensors.python_tensor import PythonTensors
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
 _SHOWN = 20
 _BASES = 64
-CUDA = "libtorch_cuda.so"
 
 
 def read_memory(session: Session) -> MemorySection:
@@ -102,8 +102,7 @@ class _HeldMemory:
 
     def _is_of_torch(self, kind: int) -> bool:
         """A class in Python has a bare tp_name, and its module among its attributes."""
-        namespace = self._runtime.memory.u64(kind + self._runtime.layout.offset("PyTypeObject", "tp_dict"))
-        module = self._runtime.dicts.get(namespace, "__module__") if namespace else None
+        module = self._runtime.dicts.class_attribute(kind, "__module__")
         return module is not None and self._runtime.objects.text(module, 100).startswith("torch.nn.")
 
     def _add(self, address: int) -> None:

@@ -14,8 +14,8 @@ from gdbext.inspection.types.cpp_object import CppObject
 from gdbext.inspection.types.type_names import TENSOR_CLASSES, summarized_type
 from gdbext.inspection.types.type_summary import Child, TypeSummary
 from gdbext.torch.state.references import strong_references, weak_references
+from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_values import CppValues
-from gdbext.torch.values.dtype import device_text, python_name
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 1 << 32
 _VALUES_LIMIT = 16
-_MAX_UNREPRESENTABLE = -(1 << 62) - 1
-"""c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
 _SMALL_ELEMENT = 4
 """c10/util/SmallVector.h: vectors of elements that are smaller count them in 64 bits, all others in 32."""
 
@@ -154,7 +152,7 @@ class TypeSummaries:
         facts = self._session.tensors.read_alive(address)
         text = facts.short
         children: list[Child] = []
-        if not self._reporter.is_undefined(address):
+        if facts.implementation != UNDEFINED_TENSOR:
             if self._requires_grad(address):
                 text += " requires_grad"
             children = [Child("keys", self._keyset_text(facts.key_set))]
@@ -201,31 +199,17 @@ class TypeSummaries:
         return TypeSummary(self._values.stored("c10::Scalar", found.place()).text)
 
     def _device(self, found: CppObject) -> TypeSummary:
-        word = found.number(self._memory, 0, 2)
-        names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
-        if word & 255 not in names:
-            raise BadData(f"there is no device type {word & 255}")
-        return TypeSummary(device_text(names, word & 255, word >> 8))
-
-    @cached_property
-    def _dtypes(self) -> list[str]:
-        return [python_name(name) for name, _size in self._layout.dispatch("scalar_types")]
+        return TypeSummary(self._values.device(found.number(self._memory, 0, 2)))
 
     def _scalar_type(self, found: CppObject) -> TypeSummary:
-        return TypeSummary(self._dtype(found.number(self._memory, 0, 1)))
+        return TypeSummary(self._values.dtype(found.number(self._memory, 0, 1)))
 
     def _type_meta(self, found: CppObject) -> TypeSummary:
-        return TypeSummary(self._dtype(found.number(self._memory, 0, 2)))
-
-    def _dtype(self, number: int) -> str:
-        if number >= len(self._dtypes):
-            raise BadData(f"there is no dtype {number}")
-        return f"torch.{self._dtypes[number]}"
+        return TypeSummary(self._values.dtype(found.number(self._memory, 0, 2)))
 
     def _symint(self, found: CppObject) -> TypeSummary:
         word = found.number(self._memory, 0, 8)
-        number = word - (1 << 64) if word >> 63 else word
-        return TypeSummary("a symbolic number" if number <= _MAX_UNREPRESENTABLE else str(number))
+        return TypeSummary(self._values.symint(word - (1 << 64) if word >> 63 else word).text)
 
     # --- lists -----------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gdbext.errors import UsageError
 from gdbext.live.breakpoints.conditions import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
 from gdbext.live.breakpoints.generated_sites import (
-    GeneratedFunction,
     generated_functions,
     is_generated,
     not_loaded,
@@ -77,11 +76,10 @@ class BreakPlan:
             for pattern in patterns
             if not is_generated(pattern) and not dispatcher.find(pattern)
         }
-        generated = filter(is_generated, patterns)
-        return {**found, **{each: not_loaded(each) for each in generated if not self._functions_of(each)}}
-
-    def _functions_of(self, pattern: str) -> list[GeneratedFunction]:
-        return generated_functions(self._session, pattern)
+        for pattern in filter(is_generated, patterns):
+            if not generated_functions(self._session, pattern):
+                found[pattern] = not_loaded(pattern)
+        return found
 
     def operators(self, patterns: Sequence[str]) -> list[Operator]:
         """The operators that are named and registered."""
@@ -98,7 +96,7 @@ class BreakPlan:
                 limited = self._limited(site, request)
                 found.setdefault((limited.address, limited.condition), limited)
         for pattern in filter(is_generated, request.patterns):
-            for each in self._functions_of(pattern):
+            for each in generated_functions(self._session, pattern):
                 site = BreakSite(each.address, "kernel", 0, each.name, each.what)
                 found.setdefault((site.address, ALWAYS), site)
         return list(found.values())

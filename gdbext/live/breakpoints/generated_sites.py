@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import NotTorch, UsageError
 from gdbext.model.record import Record
+from gdbext.torch.compile.inductor_source import CPP, TRITON
+from gdbext.torch.compile.shim_signatures import PREFIX as SHIM
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-
-_PREFIXES = ("cpp_", "triton_", "aoti_torch_")
-_OF_TRITON = "triton_"
 
 
 class GeneratedFunction(Record):
@@ -30,14 +29,14 @@ class GeneratedFunction(Record):
 
 def is_generated(pattern: str) -> bool:
     """The pattern means such kernels and functions, not operators."""
-    return pattern.startswith(_PREFIXES)
+    return pattern.startswith((CPP, TRITON, SHIM))
 
 
 def check_pattern(pattern: str, where: str) -> None:
     """Raises UsageError for a place that they do not have, and for kernels without a function on the CPU."""
     if where != "kernel":
         raise UsageError(f"{pattern} has no {where}", why="it is no operator", help=f"dispatch-break kernel {pattern}")
-    if pattern.startswith(_OF_TRITON):
+    if pattern.startswith(TRITON):
         raise UsageError(
             f"{pattern} is a kernel of Triton",
             why="it runs on a device, and Triton's launchers all are one function on the CPU",
@@ -49,7 +48,7 @@ def generated_functions(session: Session, pattern: str) -> list[GeneratedFunctio
     """Those that are loaded; none without a Python. Raises MemoryFault."""
     found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
     if not found and pattern.isidentifier():
-        exported = session.symbolizer.search(pattern, None)
+        exported = session.symbolizer.symbol_of(pattern)
         if exported is not None:
             module, symbol = exported
             found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))

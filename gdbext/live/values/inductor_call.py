@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.errors import GdbextError
+from gdbext.inspection.threads.source_lines import SourceReader
 from gdbext.model.record import Record
 from gdbext.torch.compile.inductor_source import called_kernel, kernel_parameters
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.python_frame import PythonFrame
     from gdbext.inspection.session import Session
-
-_LONGEST = 1 << 24
-"""Bytes of a generated file that are read."""
 
 
 class KernelArgument(Record):
@@ -61,17 +58,9 @@ class KernelCalls:
 
     def _line(self, session: Session, frame: PythonFrame) -> str:
         if frame.file not in self._sources:
-            self._sources[frame.file] = self._read(session.target.local_path(frame.file))
+            self._sources[frame.file] = SourceReader(session.target).texts(frame.file)
         lines, number = self._sources[frame.file], frame.line or 0
         return lines[number - 1] if 0 < number <= len(lines) else ""
-
-    @staticmethod
-    def _read(path: str) -> list[str]:
-        try:
-            with Path(path).open("rb") as stream:
-                return stream.read(_LONGEST).decode("utf-8", "replace").split("\n")
-        except OSError:
-            return []
 
     def _kinds(self, file: str, kernel: str, count: int) -> tuple[str, ...]:
         if (file, kernel) not in self._parameters:

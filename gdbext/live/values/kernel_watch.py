@@ -24,7 +24,7 @@ from gdbext.live.values.return_watch import ReturnWatch
 from gdbext.live.waiting import loader_state
 from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch
 from gdbext.model.record import Record
-from gdbext.torch.compile.inductor_source import COMPILED_MODULES, KERNEL, KERNEL_MODULE
+from gdbext.torch.compile.inductor_source import COMPILED_MODULES, CPP, KERNEL, KERNEL_MODULE
 from gdbext.torch.compile.shim_signatures import HEADERS, PREFIX, TENSOR, Parameter, shim_signatures
 from gdbext.torch.values.cpp_values import CppValues, Value
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gdbext.process.modules import Module
 
 _SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
-_KERNELS = "cpp_"
 _LONGEST_LIST = 256
 _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
 _FLOATS = ("double", "float")
@@ -43,7 +42,7 @@ _FLOATS = ("double", "float")
 
 def is_compiled(pattern: str) -> bool:
     """The pattern means functions of compiled code, not operators."""
-    return pattern.startswith((_KERNELS, PREFIX))
+    return pattern.startswith((CPP, PREFIX))
 
 
 class _Call(Record):
@@ -71,6 +70,8 @@ class KernelWatch:
         self._python = KernelCalls()
         self._returns: ReturnWatch[_Call] = ReturnWatch(control, self._architecture.stack_pointer, self._returned)
         self._hooked: set[int] = set()
+        self._searched: set[tuple[int, str]] = set()
+        """Libraries, by where they are and their path."""
         self._patterns: list[str] = []
         self.count = 0
         """Calls that were seen."""
@@ -84,9 +85,9 @@ class KernelWatch:
         self._patterns = list(patterns)
         if any(pattern.startswith(PREFIX) for pattern in patterns):
             self._place_shims()
-        self._place_kernels(self._session)
-        frame = at_entry(self._architecture)
-        self._control.place(HookSpec(loader_state(self._session), frame, self._loaded))
+        if any(pattern.startswith(CPP) for pattern in patterns):
+            self._place_kernels(self._session)
+            self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), self._loaded))
 
     def _loaded(self, _tid: int, _cfa: int, _value: int) -> bool:
         """The dynamic loader has mapped libraries, or taken some away."""
@@ -95,6 +96,9 @@ class KernelWatch:
 
     def _place_kernels(self, session: Session) -> None:
         for module in session.modules.modules:
+            if (module.base, module.path) in self._searched:
+                continue
+            self._searched.add((module.base, module.path))
             for name, address in self._kernels_of(session, module):
                 if address not in self._hooked:
                     self._hooked.add(address)
@@ -107,10 +111,10 @@ class KernelWatch:
             if index is None:
                 return
             kernel = index.exported(KERNEL) if index.exported(KERNEL_MODULE) is not None else None
-            if kernel is not None and any(pattern.startswith(_KERNELS) for pattern in self._patterns):
+            if kernel is not None:
                 yield "", module.base + kernel.vaddr
             elif any(index.exported(name) is not None for name in COMPILED_MODULES):
-                for symbol in index.matching(_KERNELS.encode()):
+                for symbol in index.matching(CPP.encode()):
                     if "." not in symbol.name and self._is_wanted(symbol.name):  # kernel.cold is a part of it
                         yield symbol.name, module.base + symbol.vaddr
         except GdbextError:
@@ -173,16 +177,13 @@ class KernelWatch:
             stays = self._sink.launch(self._launch(BEFORE, tid, call, ()), self._reporter)
         if self._request.after and not stays:
             self._returns.expect(tid, cfa, call)
-        self.over = self._is_last() and not self._request.after
+        self.over = self._request.is_last(self.count) and not self._request.after
         return stays or self.over
-
-    def _is_last(self) -> bool:
-        return bool(self._request.limit) and self.count >= self._request.limit
 
     def _returned(self, tid: int, call: _Call) -> bool:
         self._session.memory.forget()
         stays = self._sink.launch(self._launch(AFTER, tid, call, tuple(self._results(call))), self._reporter)
-        self.over = self._is_last() and not self._returns.is_inside(tid)
+        self.over = self._request.is_last(self.count) and not self._returns.is_inside(tid)
         return stays or self.over
 
     def _results(self, call: _Call) -> Iterator[tuple[str, str, Value | None]]:

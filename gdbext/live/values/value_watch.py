@@ -47,6 +47,10 @@ class ValueRequest(Record):
     redispatches: bool = False
     """Redispatches count, too, not only calls."""
 
+    def is_last(self, count: int) -> bool:
+        """So many calls reach the limit."""
+        return bool(self.limit) and count >= self.limit
+
 
 class ValueSink(Protocol):
     """Where launches go. Raises OSError."""
@@ -206,7 +210,7 @@ class ValueWatch:
             stays = self._sink.launch(self._launch(BEFORE, tid, opened, ()), self._reporter)
         if self._request.after and not stays:
             self.hooks += self._returns.expect(tid, opened.cfa, opened)
-        if self._request.limit and self.count >= self._request.limit and not self._request.after:
+        if self._request.is_last(self.count) and not self._request.after:
             self.over = True
         return stays or self.over
 
@@ -260,7 +264,7 @@ class ValueWatch:
         self._session.memory.forget()
         launch = self._launch(AFTER, tid, opened, self._results(opened))
         stays = self._sink.launch(launch, self._reporter)
-        if self._request.limit and self.count >= self._request.limit and not self._returns.is_inside(tid):
+        if self._request.is_last(self.count) and not self._returns.is_inside(tid):
             self.over = True
         return stays or self.over
 

@@ -68,8 +68,7 @@ class ForwardLineReader:
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         kind = self._python.objects.type_of(self._nodes.python_object(node))
-        namespace = self._python.memory.u64(kind.address + self._python.layout.offset("PyTypeObject", "tp_dict"))
-        forward_class = self._python.dicts.get(namespace, FUNCTION_FORWARD_CLASS) if namespace else None
+        forward_class = self._python.dicts.class_attribute(kind.address, FUNCTION_FORWARD_CLASS)
         if not forward_class:
             return None
         function = self._function_of(forward_class)
@@ -80,8 +79,7 @@ class ForwardLineReader:
 
     def _function_of(self, forward_class: int) -> int | None:
         """The function in a staticmethod named ``forward``."""
-        namespace = self._python.memory.u64(forward_class + self._python.layout.offset("PyTypeObject", "tp_dict"))
-        held = self._python.dicts.get(namespace, FUNCTION_FORWARD)
+        held = self._python.dicts.class_attribute(forward_class, FUNCTION_FORWARD)
         if held is None:
             return None
         objects = self._python.objects

@@ -28,14 +28,10 @@ class UnnamedVariables:
         self._memory = memory
         self._symbolizer = symbolizer
         self._found: dict[str, tuple[Module, Symbol]] = {}
-        self._named: dict[str, bool] = {}
 
     def is_named(self, variable: TorchSymbol) -> bool:
         """It has a name of its own in this release."""
-        name = variable.names[0]
-        if name not in self._named:
-            self._named[name] = variable.find(self._symbolizer) is not None
-        return self._named[name]
+        return variable.find(self._symbolizer) is not None
 
     def returned_by(self, access: TorchSymbol) -> tuple[Module, Symbol]:
         """The variable that the function returns to which ``access`` points. Raises BadData, MemoryFault."""

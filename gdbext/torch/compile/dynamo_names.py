@@ -61,10 +61,6 @@ WORKER = "torch/_inductor/compile_worker"
 """In the command line of a process of Inductor's pool."""
 CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCodeCache", "modules"
 """The module, its class, and the list of the modules that Inductor wrote."""
-KERNEL_PREFIXES = ("cpp_", "triton_")
-"""Of the names of kernels in such a module (torch/_inductor/codegen/cpp.py)."""
-KERNEL_FUNCTION = "kernel"
-"""What the function of such a kernel is called in its library (CppPythonBindingsCodeCache.entry_function)."""
 SOURCE_NODES = "Source Nodes: "
 """In a comment of such a module, above what calls a kernel."""
 

@@ -16,6 +16,7 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.model.record import Record
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.compile import dynamo_names as names
+from gdbext.torch.compile.inductor_source import CPP, KERNEL, TRITON
 
 MODULE_LIMIT = 500
 _BUILTIN = "builtin_function_or_method"
@@ -70,8 +71,7 @@ class GeneratedKernels:
         for interpreter in runtime.interpreters():
             cache = module_global(runtime, interpreter, names.CODE_CACHE, names.PY_CODE_CACHE)
             if cache:
-                namespace = runtime.memory.u64(cache + runtime.layout.offset("PyTypeObject", "tp_dict"))
-                modules = runtime.dicts.get(namespace, names.WRITTEN_MODULES) if namespace else None
+                modules = runtime.dicts.class_attribute(cache, names.WRITTEN_MODULES)
                 if modules is None:
                     raise BadData(f"it has no {names.WRITTEN_MODULES}")
                 return runtime.objects.list_items(modules)
@@ -84,7 +84,7 @@ class GeneratedKernels:
         for key, value in runtime.dicts.items(namespace, _GLOBALS):
             if runtime.objects.type_of(value).name == _BUILTIN:
                 name = runtime.objects.text(key, 400)
-                if name.startswith(names.KERNEL_PREFIXES):
+                if name.startswith((CPP, TRITON)):
                     functions.append((name, value))
         file = runtime.dicts.get(namespace, "__file__") if functions else None
         for name, function in functions:
@@ -97,7 +97,7 @@ class GeneratedKernels:
         method = memory.u64(function + self._runtime.layout.offset("PyCFunctionObject", "m_ml"))
         module = self._symbolizer.modules.find(memory.u64(method + _METHOD))
         index = self._symbolizer.index(module) if module is not None else None
-        symbol = index.exported(names.KERNEL_FUNCTION) if index is not None else None
+        symbol = index.exported(KERNEL) if index is not None else None
         if module is None or symbol is None:
             return None
         return GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)

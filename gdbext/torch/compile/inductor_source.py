@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 
+CPP, TRITON = "cpp_", "triton_"
+"""How names of kernels begin (torch/_inductor/codegen/cpp.py, triton.py)."""
 KERNEL = "kernel"
-"""What the function is called in every library that is compiled for Python."""
+"""What the function is called in every library that is compiled for Python
+(CppPythonBindingsCodeCache.entry_function)."""
 KERNEL_MODULE = "PyInit_kernel"
 """Exported by these libraries (torch/_inductor/codecache.py)."""
 COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cpp")

@@ -193,16 +193,16 @@ class SchemaReader:
         """The unqualified name of a ``c10::Symbol``. Raises BadData, MemoryFault, LayoutError."""
         if self._symbols_at is None:
             raise BadData("the table of interned strings has no symbol")
-        return self._read_symbol(self._symbols_at, symbol)
+        name = self._symbol_names.get(symbol)
+        if name is None:
+            name = self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
+        return name
 
     def _symbol_name(self, symbol: int) -> str:
         if self._symbols_at is None:
             self._missing.append("alias names: the table of interned strings has no symbol")
             return _UNKNOWN
-        name = self._symbol_names.get(symbol)
-        if name is None:
-            name = self._symbol_names[symbol] = self._read_symbol(self._symbols_at, symbol)
-        return name
+        return self.symbol_text(symbol)
 
     def _read_symbol(self, interned: int, symbol: int) -> str:
         table, limit = interned + self._at(_INTERNED, "sym_to_info_"), 1 << 20

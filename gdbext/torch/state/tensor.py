@@ -86,7 +86,7 @@ class TensorReader:
             key_set=bits,
             sizes=sizes,
             strides=strides,
-            dtype=self._dtype(address),
+            dtype=self.dtype(address),
             device=self._device(address),
             backend="" if backend.endswith("Undefined") else backend,
         )
@@ -152,11 +152,10 @@ class TensorReader:
         return numbers[:count], numbers[count:]
 
     def dtype(self, address: int) -> str:
-        """As in TensorFacts. Raises MemoryFault."""
-        return self._dtype(address)
+        """As in TensorFacts. Raises MemoryFault.
 
-    def _dtype(self, address: int) -> str:
-        """``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h)."""
+        ``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h).
+        """
         number = self._memory.u16(address + self._impl.field("data_type_").offset)
         return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
 

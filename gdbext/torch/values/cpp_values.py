@@ -114,24 +114,29 @@ class CppValues:
         if kind in _ENUMS:
             return Value(self._enumerator(kind, value))
         if kind == "c10::Device":
-            return Value(self._device(value))
+            return Value(self.device(value))
         return Value(str(_signed(value, size)))
 
-    def _enumerator(self, kind: str, value: int) -> str:
-        if kind == "c10::ScalarType":
-            if value >= len(self._dtypes):
-                raise BadData(f"there is no dtype {value}")
-            return f"torch.{self._dtypes[value]}"
-        names = {number: name for name, number in self._layout.enum(_ENUMS[kind]).items()}
-        if value not in names:
-            raise BadData(f"there is no {kind} {value}")
-        return f"torch.{names[value].lower()}"
+    def dtype(self, number: int) -> str:
+        """A c10::ScalarType, which is also what a caffe2::TypeMeta of an element type has. Raises BadData."""
+        if number >= len(self._dtypes):
+            raise BadData(f"there is no dtype {number}")
+        return f"torch.{self._dtypes[number]}"
 
-    def _device(self, value: int) -> str:
+    def device(self, value: int) -> str:
+        """A c10::Device by its two bytes. Raises BadData."""
         names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
         if value & 255 not in names:
             raise BadData(f"there is no device type {value & 255}")
         return device_text(names, value & 255, value >> 8)
+
+    def _enumerator(self, kind: str, value: int) -> str:
+        if kind == "c10::ScalarType":
+            return self.dtype(value)
+        names = {number: name for name, number in self._layout.enum(_ENUMS[kind]).items()}
+        if value not in names:
+            raise BadData(f"there is no {kind} {value}")
+        return f"torch.{names[value].lower()}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
         """One that is passed in registers: the words are its bytes, in order."""
@@ -215,7 +220,7 @@ class CppValues:
         if kind.startswith("c10::IListRef<"):
             return self._tensor_list_reference(address)
         if kind == "c10::SymInt":
-            return self._symint(self._memory.i64(address))
+            return self.symint(self._memory.i64(address))
         if kind == "at::Generator":
             return Value("a generator")
         if kind == "double":
@@ -228,7 +233,8 @@ class CppValues:
         return Value(text, (implementation,), True)
 
     @staticmethod
-    def _symint(number: int) -> Value:
+    def symint(number: int) -> Value:
+        """A c10::SymInt by its signed number."""
         return Value("a symbolic number" if number <= _MAX_UNREPRESENTABLE else str(number))
 
     def _scalar(self, address: int) -> Value:
@@ -283,7 +289,7 @@ class CppValues:
         if tag == "Double":
             return Value(repr(struct.unpack("<d", self._memory.read(payload, 8))[0]))
         if tag == "Device":
-            return Value(self._device(self._memory.u16(payload)))
+            return Value(self.device(self._memory.u16(payload)))
         return Value(str(self._memory.i64(payload))) if tag == "Int" else Value("a symbolic number")
 
 

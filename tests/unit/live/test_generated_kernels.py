@@ -29,7 +29,7 @@ class Symbols:
     def address_of(self, name: str, _: str) -> int | None:
         return self._addresses.get(name)
 
-    def search(self, name: str, _: None) -> Any:
+    def symbol_of(self, name: str) -> Any:
         address = self._addresses.get(name)
         module = SimpleNamespace(base=0x4000, name="libtorch_cpu.so")
         return None if address is None else (module, SimpleNamespace(vaddr=address))
