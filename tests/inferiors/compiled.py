@@ -1,7 +1,7 @@
 """compiled: a program that torch.compile has compiled, and what it says of itself.
 
-Argument: ``kinds`` (breaks, recompilations, an error that is suppressed, a thread in compiled code and one in the
-compiler). Other programs are in compile_programs.py.
+It has breaks, recompilations, an error that is suppressed, a thread in compiled code and one in the compiler. Other
+programs are in compile_programs.py.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def say():
     }
 
 
-kind = sys.argv[1]
-if kind == "kinds":
-    kinds()
+kinds()
 truth.thread("main", waits="any")
 truth.note(verdict="idle", said=say())
 truth.ready()

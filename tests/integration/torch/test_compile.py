@@ -22,7 +22,7 @@ def report_of(look: Look, process: Inferior) -> dict[str, Any]:
 
 
 def test_a_program_with_all_kinds(inferior: GetInferior, look: Look) -> None:
-    process = inferior("compiled", "kinds")
+    process = inferior("compiled")
     report, said = report_of(look, process), process.truth["said"]
     assert (report["imported"], report["enabled"], report["problems"]) == (True, True, [])
     assert report["counters"] == said["counters"]
