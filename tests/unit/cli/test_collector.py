@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+import procfs
+from harness import PATIENCE, wait_until
 
 from gdbext.cli.ranks.collector import Look, Result, collect
 
@@ -69,25 +74,27 @@ def test_a_worker_ends_with_us() -> None:
     said, says = os.pipe()
     middle = os.fork()
     if middle == 0:
+        _collect_and_hang(says)
+    os.close(says)
+    try:
+        with os.fdopen(said) as answer:
+            readable, _, _ = select.select([answer], [], [], PATIENCE)
+            workers = [int(pid) for pid in answer.readline().split()] if readable else []
+        assert len(workers) == 2
+        os.kill(middle, signal.SIGKILL)
+        os.waitpid(middle, 0)
+        wait_until(lambda: not any(map(procfs.alive, workers)), "both workers have ended")
+    finally:
+        os.killpg(middle, signal.SIGKILL)  # the one that hangs, and where something failed all of them
+
+
+def _collect_and_hang(says: int) -> NoReturn:
+    """In a process group of its own: write the pids of two workers, while a third hangs."""
+    try:
         os.setpgid(0, 0)
         looks = [Look("", own_pid), Look("", own_pid), Look("", hang)]
         pids = (result.output for result in collect(looks, 3, 60.0))
-        os.write(says, " ".join((next(pids), next(pids))).encode())
+        os.write(says, f"{next(pids)} {next(pids)}\n".encode())
         time.sleep(FOREVER)
-    workers = os.read(said, 100).decode().split()
-    os.kill(middle, signal.SIGKILL)
-    os.waitpid(middle, 0)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}/exe").is_symlink() and _is_alive(pid) for pid in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.killpg(middle, signal.SIGKILL)  # the one that hangs
-    os.close(said)
-    os.close(says)
-
-
-def _is_alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except OSError:
-        return False
+    finally:
+        os._exit(1)

@@ -44,17 +44,22 @@ def child() -> Iterator[list[int]]:
 
 
 def fork(pids: list[int], prepare=lambda: None) -> int:
+    """A child that has done ``prepare`` and sleeps; one that fails ends, and is missed here."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        prepare()
-        os.write(told, b".")
-        while True:
-            signal.pause()
-    os.read(ready, 1)
-    os.close(ready)
-    os.close(told)
+        try:
+            os.close(ready)
+            prepare()
+            os.write(told, b".")
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
     pids.append(pid)
+    os.close(told)
+    with os.fdopen(ready, "rb") as answer:
+        assert answer.read(1) == b".", "the child has failed"
     return pid
 
 
@@ -184,12 +189,20 @@ def test_children_of_a_child(child):
     def start() -> None:
         if os.fork() == 0:
             signal.pause()
+            os._exit(0)
 
     pid = fork(child, start)
     outside = ProcFs(os.getpid(), HostFiles(), by_machine(62))
-    ((parent, (grandchild,)),) = [each for each in outside.grandchildren().items() if each[0] == pid]
-    assert parent == pid
-    assert grandchild.pid not in (pid, os.getpid())
-    os.kill(grandchild.pid, signal.SIGKILL)
+    try:
+        ((parent, (grandchild,)),) = [each for each in outside.grandchildren().items() if each[0] == pid]
+        assert parent == pid
+        assert grandchild.pid not in (pid, os.getpid())
+    finally:
+        end_children(pid)
     assert outside.absolute("model.lock") == str(Path.cwd() / "model.lock")
     assert outside.absolute("/run/../tmp/x") == "/run/../tmp/x"
+
+
+def end_children(pid: int) -> None:
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(each), signal.SIGKILL)
