@@ -50,10 +50,8 @@ def _with_nodes(session: Session, thread: Thread, report: ThreadReport) -> Threa
     """With the nodes that run, where the thread is in a backward pass."""
     if not session.has_torch:
         return report
-    from gdbext.torch.stack.roles import engine_calls
-
     stack = session.threads.of(thread).stack
-    levels = engine_calls(stack)
+    levels = session.dispatch_stacks.engine_calls(stack)
     if not levels:
         return report
     from gdbext.inspection.autograd.nodes_on_stack import nodes_on_stack

@@ -48,6 +48,9 @@ class Thread(ABC):
     """The debugger's number ("Thread 3"), None without a debugger."""
     name: str | None
     """The kernel's name (comm), None where it is unknown."""
+
+    listed_name: str | None = None
+    """The same, where whoever listed the threads has read it anyway."""
     runs_on = False
     """It runs while we look, so that it has no registers to read: nobody is stopped."""
     signal: Signal | None

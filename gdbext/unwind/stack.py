@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 
 from gdbext.model.absent import Absent
 from gdbext.process.symbols import Function, Symbolizer
-from gdbext.unwind.unwinder import END_OF_STACK, NativeFrame, Unwinder
+from gdbext.unwind.native_frame import NativeFrame
+from gdbext.unwind.unwinder import END_OF_STACK, Unwinder
 
 MAX_FRAMES = 200_000
 """Frames kept of one stack. An 8 MB stack holds at most 500,000 frames of 16 bytes; real ones are far larger."""
@@ -28,7 +28,7 @@ class Stack:
         cls, registers: Mapping[str, int], unwinder: Unwinder, symbolizer: Symbolizer, limit: int = MAX_FRAMES
     ) -> Stack:
         """Unwinds from ``registers``. Never raises for what is on the stack: the walk ends and says why."""
-        frames = list(islice(unwinder.frames(registers), limit))
+        frames = unwinder.stack(registers, limit)
         if len(frames) >= limit:
             return cls(frames, Absent(f"truncated at {limit} frames"), symbolizer)
         whole = unwinder.stopped is END_OF_STACK

@@ -44,8 +44,8 @@ class CompiledRow:
     """CFA = register + offset, registers saved at fixed places shortly below it."""
 
     __slots__ = (
-        "_architecture", "_low", "_most", "_offset", "_pc", "_register", "_return", "_saved", "_sp", "_span",
-        "_undefined", "_unpack", "ends", "is_signal", "saves",
+        "_architecture", "_low", "_most", "_pc", "_return", "_saved", "_sp", "_span", "_undefined", "_unpack",
+        "cfa_offset", "cfa_register", "ends", "is_signal", "saves",
     )  # fmt: skip
 
     def __init__(self, architecture: Architecture, row: Row, saved: dict[int, int], undefined: list[str]) -> None:
@@ -56,8 +56,8 @@ class CompiledRow:
         self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
         self._architecture = architecture
         self._most = len(architecture.followed)
-        self._register = names[row.cfa_register]
-        self._offset = row.cfa_offset
+        self.cfa_register = names[row.cfa_register]
+        self.cfa_offset = row.cfa_offset
         self._low = min(saved.values())
         self._span = max(saved.values()) + 8 - self._low
         self._unpack = struct.Struct(f"<{self._span // 8}Q").unpack
@@ -72,7 +72,7 @@ class CompiledRow:
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
         if cfa is None:
-            cfa = (registers[self._register] + self._offset) & MASK
+            cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
         words = self._unpack(read((cfa + self._low) & MASK, self._span))
         if len(registers) <= self._most:
             known = registers.copy()

@@ -10,62 +10,17 @@ from collections.abc import Iterator, Mapping
 
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.memory import Memory
-from gdbext.process.modules import Module, ModuleTable
+from gdbext.process.modules import ModuleTable
 from gdbext.unwind.fallback_unwind import FallbackUnwinder
 from gdbext.unwind.frame_steps import FrameStep, FrameSteps
+from gdbext.unwind.known_path import KnownPaths
+from gdbext.unwind.native_frame import NativeFrame
 from gdbext.unwind.unwind_row import ReadMemory, Registers, UnwindRow
 
 END_OF_STACK = "end of stack"
 
 WalkedFrame = tuple[FrameStep, Registers, int, str]
 """A frame on the way: the step at its pc, its registers, its CFA (0 where it is not known), how it was found."""
-
-
-class NativeFrame:
-    """One frame of a native stack.
-
-    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
-    is the caller's stack pointer after the return, 0 where it is not known (the last frame of a walk that ended for
-    want of CFI). ``registers`` are these two and the callee-saved ones as they were in this frame, fewer where one
-    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` tells by what this frame was found:
-
-    - ``registers``: the thread's own registers (level 0);
-    - ``cfi``: call frame information of the inner frame;
-    - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
-    - ``return-address``: the word that a call has just pushed (a call to nowhere, code at a function's edge);
-    - ``code``: code without CFI was followed to its return: next to certain, but not proven;
-    - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
-
-    ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
-    else ``pc``. ``is_signal`` marks the trampoline that a signal handler returns to.
-    """
-
-    __slots__ = ("cfa", "how", "is_signal", "level", "lookup_pc", "module", "pc", "registers", "sp")
-
-    def __init__(
-        self,
-        level: int,
-        pc: int,
-        sp: int,
-        registers: Registers,
-        cfa: int,
-        how: str,
-        is_signal: bool,
-        lookup_pc: int,
-        module: Module | None,
-    ) -> None:
-        self.level = level
-        self.pc = pc
-        self.sp = sp
-        self.cfa = cfa
-        self.registers = registers
-        self.how = how
-        self.is_signal = is_signal
-        self.lookup_pc = lookup_pc
-        self.module = module
-
-    def __repr__(self) -> str:
-        return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
 
 
 class Unwinder:
@@ -81,6 +36,7 @@ class Unwinder:
         self._kept = frozenset((*architecture.dwarf_registers, self._pc))
         self._least_growth = architecture.call_pushes
         """Nothing at an exact address: longjmp's end has its target's stack pointer already."""
+        self._paths = KnownPaths(self._steps, self._pc, self._sp)
         self._guesser = FallbackUnwinder(memory, modules, self._steps.code, self._steps.starts_function)
 
     def step(self, pc: int, exact: bool) -> FrameStep:
@@ -93,9 +49,27 @@ class Unwinder:
         Never raises for anything that is on the stack: ``stopped`` then says why the walk ended. Memory use does not
         grow with the number of frames.
         """
+        return self._numbered(self.walk(self._followed(registers), self._read), 0, limit)
+
+    def stack(self, registers: Mapping[str, int], limit: int = 1_000_000) -> list[NativeFrame]:
+        """The same frames at once. Of a stack that begins like an earlier one the rest alone is walked."""
+        current = self._followed(registers)
+        known = self._paths.begin(current, self._read, limit)
+        if known is None:
+            frames = list(self._numbered(self.walk(current, self._read), 0, limit))
+        else:
+            rest = self.walk(known.registers(known.count), self._read, exact=False)
+            frames = [*known.frames(), *self._numbered(rest, known.count, limit)]
+        if known is None or not known.is_whole:
+            self._paths.learn(current, frames)
+        return frames
+
+    def _followed(self, registers: Mapping[str, int]) -> Registers:
+        return {name: value for name, value in registers.items() if name in self._kept}
+
+    def _numbered(self, walk: Iterator[WalkedFrame], first: int, limit: int) -> Iterator[NativeFrame]:
         pc, sp = self._pc, self._sp
-        current = {name: value for name, value in registers.items() if name in self._kept}
-        for level, (step, known, cfa, how) in enumerate(self.walk(current, self._read)):
+        for level, (step, known, cfa, how) in enumerate(walk, first):
             if level == limit:
                 self.stopped = f"truncated at {limit} frames"
                 return
@@ -111,7 +85,7 @@ class Unwinder:
         returns to. Without ``guess`` only call frame information counts, and what is found by it.
         """
         self.stopped = "not finished"
-        pc, at, how = self._pc, self._steps.at, "registers"
+        pc, at, how = self._pc, self._steps.at, "registers" if exact else "cfi"
         trampolines: set[int] = set()
         while True:
             step = at(registers[pc], exact)

@@ -10,7 +10,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
 from gdbext.process.syscalls import Syscall, blocked
 from gdbext.targets.base import Signal
-from gdbext.unwind.unwinder import NativeFrame
+from gdbext.unwind.native_frame import NativeFrame
 
 if TYPE_CHECKING:
     from gdbext.cpython.sync.gil import GilState

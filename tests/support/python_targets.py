@@ -28,7 +28,8 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.targets.base import Target
 from gdbext.targets.core_target import CoreTarget
 from gdbext.targets.live.proc_target import ProcTarget
-from gdbext.unwind.unwinder import NativeFrame, Unwinder
+from gdbext.unwind.native_frame import NativeFrame
+from gdbext.unwind.unwinder import Unwinder
 
 PYTHONS = (*pythons.SUPPORTED, *pythons.newer(), "debian")
 """Minor versions from pyenv (with symbols), and Debian's stripped one."""

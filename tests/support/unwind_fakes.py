@@ -12,7 +12,8 @@ from gdbext.formats.elf.elf import ElfImage
 from gdbext.process.memory import Memory
 from gdbext.process.modules import ModuleTable
 from gdbext.targets.base import MemoryMapping, Target, Thread
-from gdbext.unwind.unwinder import NativeFrame, Unwinder
+from gdbext.unwind.native_frame import NativeFrame
+from gdbext.unwind.unwinder import Unwinder
 
 PAGE = 4096
 STACK = 0x7FFC_0000_0000

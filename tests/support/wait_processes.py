@@ -15,7 +15,7 @@ from gdbext.model.threads.peer import Peer, PeerKind
 from gdbext.model.threads.thread_report import RunState
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
-from gdbext.unwind.unwinder import NativeFrame
+from gdbext.unwind.native_frame import NativeFrame
 from gdbext.waits.recognise import state_of
 from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 

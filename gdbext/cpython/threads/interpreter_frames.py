@@ -36,6 +36,7 @@ class InterpreterFrameReader:
         self._form = form
         self._address_mask = ~form.tag_bits
         self._frame_size = offset("_PyInterpreterFrame", "localsplus")
+        self._c_frame = self._c_frame_offsets() if form.anchor is LoopAnchor.C_FRAME else None
         self._code_at = offset("_PyInterpreterFrame", form.code)
         self._previous_at = offset("_PyInterpreterFrame", "previous")
         self._instruction_at = offset("_PyInterpreterFrame", form.instruction)
@@ -43,21 +44,29 @@ class InterpreterFrameReader:
 
     def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
         """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
-        if self._form.anchor is LoopAnchor.C_FRAME:
-            return self._groups_by_c_frame(state)
+        if self._c_frame is not None:
+            return self._groups_by_c_frame(state, *self._c_frame)
         base_at = self._layout.find("PyThreadState", "base_frame")
         base = self._memory.u64(state.address + base_at) if base_at is not None else 0
         top = self._memory.u64(state.address + self._layout.offset("PyThreadState", "current_frame"))
         return self._groups_by_entry_frame(top, base)
 
-    def _groups_by_c_frame(self, state: ThreadState) -> Iterator[FrameGroup]:
+    def _c_frame_offsets(self) -> tuple[int, int, int, int]:
+        """In a thread state: the innermost _PyCFrame and the outermost one; in that: the frame and the next one."""
+        layout = self._layout
+        return (
+            layout.offset("PyThreadState", "cframe"),
+            layout.offset("PyThreadState", "root_cframe"),
+            layout.nested("PyThreadState", "root_cframe", "current_frame"),
+            layout.nested("PyThreadState", "root_cframe", "previous"),
+        )
+
+    def _groups_by_c_frame(
+        self, state: ThreadState, top_at: int, root_at: int, current_at: int, previous_at: int
+    ) -> Iterator[FrameGroup]:
         """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
-        layout, memory = self._layout, self._memory
-        current_at = layout.nested("PyThreadState", "root_cframe", "current_frame")
-        previous_at = layout.nested("PyThreadState", "root_cframe", "previous")
-        cframe = memory.u64(state.address + layout.offset("PyThreadState", "cframe"))
-        root = state.address + layout.offset("PyThreadState", "root_cframe")
-        anchors = list(c_frames(memory, cframe, root, previous_at))
+        memory = self._memory
+        anchors = list(c_frames(memory, memory.u64(state.address + top_at), state.address + root_at, previous_at))
         tops = [memory.u64(anchor + current_at) for anchor in anchors]
         for index, anchor in enumerate(anchors):
             end = tops[index + 1] if index + 1 < len(tops) else 0

@@ -22,23 +22,34 @@ CAP_SYS_PTRACE = 19
 
 def thread_state(pid: int, tid: int | str) -> str:
     """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it is gone."""
+    return thread_stat(pid, tid)[0]
+
+
+def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
+    """The state letter of a thread and its name (comm). Raises OSError: it is gone."""
     descriptor = os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
     try:
         text = os.read(descriptor, 1024)
     finally:
         os.close(descriptor)
     # The name stands in parentheses and may itself contain them: the last one ends it.
-    return text[text.rindex(b")") + 2 :][:1].decode()
+    end = text.rindex(b")")
+    return text[end + 2 : end + 3].decode(), os.fsdecode(text[text.index(b"(") + 1 : end])
 
 
-def thread_states(pid: int, known: Container[int] = ()) -> dict[int, str]:
-    """Thread id to state letter, of all threads but the ``known``. Raises OSError: the process is gone."""
+def thread_states(pid: int) -> dict[int, str]:
+    """Thread id to state letter, of all threads. Raises OSError: the process is gone."""
+    return {tid: state for tid, (state, _) in thread_stats(pid).items()}
+
+
+def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, str]]:
+    """Thread id to state letter and name, of all threads but the ``known``. Raises OSError: the process is gone."""
     found = {}
     for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
         if int(name) in known:
             continue
         try:
-            found[int(name)] = thread_state(pid, name)
+            found[int(name)] = thread_stat(pid, name)
         except OSError:
             continue
     return found

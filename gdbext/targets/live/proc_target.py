@@ -21,7 +21,7 @@ from gdbext.errors import NotPermitted, TargetError, TargetGone
 from gdbext.targets.base import Signal, Thread
 from gdbext.targets.live import proc_checks, ptrace
 from gdbext.targets.live.local_process import LocalProcess
-from gdbext.targets.live.proc_reads import read_memory, thread_name
+from gdbext.targets.live.proc_reads import read_memory
 from gdbext.targets.system import linux
 
 STOP_SECONDS = 1.0
@@ -36,8 +36,10 @@ class ProcThread(Thread):
 
     number = None
 
-    def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str) -> None:
+    def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str, name: str) -> None:
+        """State and name: just before it is stopped."""
         self.tid = tid
+        self.name = self.listed_name = name
         self.signal = None
         self.stopped = False
         self.held = 0
@@ -45,11 +47,6 @@ class ProcThread(Thread):
         self._pid = pid
         self._kernel_state = kernel_state
         self._registers: dict[str, int] | None = None
-
-    @property
-    def name(self) -> str | None:  # type: ignore[override]
-        """comm, read when asked for."""
-        return thread_name(self._pid, self.tid)
 
     @property
     def kernel_state(self) -> str | None:
@@ -169,11 +166,11 @@ class ProcTarget(LocalProcess):
     def _new_threads(self) -> list[ProcThread]:
         """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
         try:
-            states = proc_checks.thread_states(self.pid, self._threads)
+            found = proc_checks.thread_stats(self.pid, self._threads)
         except OSError as error:
             raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
-        new = ((tid, state) for tid, state in states.items() if tid not in self._threads and state not in "ZX")
-        return [ProcThread(self.architecture, self.pid, tid, state) for tid, state in new]
+        new = ((tid, *stat) for tid, stat in found.items() if tid not in self._threads and stat[0] not in "ZX")
+        return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
 
     def _seize(self, thread: ProcThread) -> None:
         self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind

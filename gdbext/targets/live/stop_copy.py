@@ -21,6 +21,7 @@ class CopiedThread(Thread):
         self.number = thread.number
         self.signal: Signal | None = None
         self._pid = pid
+        self._listed_name = thread.listed_name
         self._state = thread.kernel_state
         self._registers: Mapping[str, int] | TargetError
         try:
@@ -33,8 +34,8 @@ class CopiedThread(Thread):
 
     @property
     def name(self) -> str | None:  # type: ignore[override]
-        """comm, read when asked for."""
-        return thread_name(self._pid, self.tid)
+        """comm, read when asked for where the list of threads did not tell it."""
+        return self._listed_name or thread_name(self._pid, self.tid)
 
     @property
     def kernel_state(self) -> str | None:

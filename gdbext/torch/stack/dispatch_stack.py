@@ -18,7 +18,7 @@ from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.pending_redispatch import PendingRedispatch
 from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, static_handle
+from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, engine_calls, static_handle
 from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
 from gdbext.torch.values.key_names import KeyNames
 from gdbext.unwind.stack import Stack
@@ -60,6 +60,8 @@ class DispatchStackReader:
         self._calls_callbacks: dict[int, bool] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
         """By a stack's path and the levels of its signal frames."""
+        self._engine_calls: dict[tuple[int, ...], list[int]] = {}
+        """By a stack's path."""
         self._keysets: dict[int, DispatchKeySet] = {}
         self._recovered: dict[int, tuple[Stack, Steps]] = {}
         """By the identity of a stack: its arguments are asked for after its steps."""
@@ -77,6 +79,13 @@ class DispatchStackReader:
     def roles(self, stack: Stack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
         return [self._role(stack, level) for level in range(len(stack))]
+
+    def engine_calls(self, stack: Stack) -> list[int]:
+        """Levels of the autograd engine's calls of a node, innermost first."""
+        levels = self._engine_calls.get(stack.path)
+        if levels is None:
+            levels = self._engine_calls[stack.path] = engine_calls(stack)
+        return levels
 
     def steps(self, stack: Stack) -> tuple[DispatchFrame, ...]:
         """The steps of a stack, innermost first."""

@@ -7,7 +7,8 @@ from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.dispatch_table import DispatchTables
-from gdbext.torch.registry.redispatch_chain import EXPECTED, RedispatchPredictor
+from gdbext.torch.registry.operators import Operator
+from gdbext.torch.registry.redispatch_chain import EXPECTED, ExpectedLookup, RedispatchPredictor
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.recovery import RecoveredCall
@@ -23,6 +24,10 @@ class PendingRedispatch:
         self._chains = RedispatchPredictor(tables)
         self._memory = memory
         self._symbolizer = symbolizer
+        self._links: dict[tuple[int, int, int], ExpectedLookup] = {}
+        """By operator, keyset and table index: threads of a pool wait in the same kernel."""
+        self._redispatching: dict[int, bool] = {}
+        """By the target of a call."""
 
     def next_key(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, code: FunctionCode) -> str | None:
         """The expected next key, None where none is expected or the kernel may have come back from it already.
@@ -35,8 +40,7 @@ class PendingRedispatch:
         if call.kernel is None:
             return keys.key_of_index(recovered.index)
         try:
-            entry = self._tables.entry(recovered.operator, recovered.index)
-            link = self._chains.link(recovered.operator, recovered.keyset, entry)
+            link = self._link(recovered.operator, recovered.keyset, recovered.index)
         except GdbextError as error:
             recovered.evidence.append(f"the expected next key is unknown: {error.what}")
             return None
@@ -49,6 +53,14 @@ class PendingRedispatch:
         recovered.evidence.append(f"{key} was not entered: {link.why}; its redispatch at {place:#x} is still ahead")
         return key
 
+    def _link(self, operator: Operator, keyset: int, index: int) -> ExpectedLookup:
+        place = (operator.address, keyset, index)
+        link = self._links.get(place)
+        if link is None:
+            entry = self._tables.entry(operator, index)
+            link = self._links[place] = self._chains.link(operator, keyset, entry)
+        return link
+
     def _redispatch_ahead(self, stack: Stack, kernel: int, code: FunctionCode) -> int | None:
         """Where the kernel's code redispatches, if every place that does lies behind where it stands now."""
         for level in range(kernel, -1, -1):
@@ -59,6 +71,12 @@ class PendingRedispatch:
         return None
 
     def _redispatches_at(self, target: int) -> bool:
+        found = self._redispatching.get(target)
+        if found is None:
+            found = self._redispatching[target] = self._enters_dispatcher(target)
+        return found
+
+    def _enters_dispatcher(self, target: int) -> bool:
         start = follow_stub(self._memory, target)
         function = self._symbolizer.function(start) if start is not None else None
         if function is None or function.start != start:

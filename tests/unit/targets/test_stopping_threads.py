@@ -27,10 +27,10 @@ def target(monkeypatch: pytest.MonkeyPatch) -> ProcTarget:
         if tid == gone:
             raise OSError(errno.ESRCH, "No such process")
 
-    def states(_pid: int, _known: object) -> dict[int, str]:
-        return dict.fromkeys(lists.pop(0) if lists else [], "S")
+    def stats(_pid: int, _known: object) -> dict[int, tuple[str, str]]:
+        return dict.fromkeys(lists.pop(0) if lists else [], ("S", "python"))
 
-    monkeypatch.setattr(proc_checks, "thread_states", states)
+    monkeypatch.setattr(proc_checks, "thread_stats", stats)
     monkeypatch.setattr(ptrace, "seize", lambda tid: end_at(ENDS_BEFORE_SEIZED, tid))
     monkeypatch.setattr(ptrace, "interrupt", lambda tid: end_at(ENDS_BEFORE_INTERRUPTED, tid))
     monkeypatch.setattr(ptrace, "poll", lambda tid: ptrace.Stop(tid == ENDS_WHILE_WAITED_FOR, 0))
