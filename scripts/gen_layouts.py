@@ -106,6 +106,8 @@ def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
 
 def _of_saved_members(torch: Path, compiler: str | None) -> Iterator[Document]:
     yield generate.saved_members_document(torch, compiler)
+    if not generate.uses_cxx11_abi(torch / "lib" / "libc10.so"):
+        yield generate.saved_members_document(torch, compiler, cxx11=True)
 
 
 def _keep(folder: Path, document: Document) -> None:

@@ -69,10 +69,11 @@ def read_document(path: Path) -> Any:
         raise LayoutError(f"{path} is not JSON: {error}", why="the file is damaged or was cut short") from error
 
 
-def saved_members(version: str, folder: Path = DATA) -> dict[str, dict[str, int]]:
+def saved_members(version: str, cxx11: bool = True, folder: Path = DATA) -> dict[str, dict[str, int]]:
     """Node class → member → offset of the tensors that autograd's nodes save, of the very release that ``version`` is a
-    build of; empty where that was not measured. Raises LayoutError for a damaged file."""
-    path = folder / f"saved-members-{'.'.join(map(str, release(version)))}.json"
+    build of, under that ABI of the standard library; empty where that was not measured. Raises LayoutError for a
+    damaged file."""
+    path = folder / f"saved-members-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
     if not path.exists():
         return {}
     structs = read_document(path).get("structs")

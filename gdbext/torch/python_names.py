@@ -36,6 +36,12 @@ forward line. Seen in 2.13.0."""
 FUNCTION_FORWARD_CLASS, FUNCTION_FORWARD = "_forward_cls", "forward"
 """Of the class of a torch.autograd.Function's nodes, the Function itself, and of that the method
 (torch/autograd/function.py); without them, such a node does not say where its forward is. Seen in 2.13.0."""
+MODULE_HOOK, MODULE_HOOKS = "BackwardHook._set_user_hook.<locals>.hook", "user_hooks"
+"""The function that calls the full backward hooks of a module, and the attribute of the BackwardHook in its closure
+that has them (torch/utils/hooks.py); without them, that function stands for those hooks. Seen in 2.6.0, 2.13.0,
+2.15.0."""
+ENGINE_CALLERS = ("torch/autograd/__init__.py", "torch/autograd/graph.py")
+"""Files of the functions that call autograd's engine."""
 TENSOR_CLASS = "torch._C.TensorBase"
 """tp_name of the class that every tensor's class has among its bases (torch/csrc/autograd/python_variable.cpp); before
 2.1 it has another one, and no tensors are found. Seen in 2.6.0, 2.13.0, 2.15.0."""

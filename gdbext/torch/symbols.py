@@ -299,6 +299,9 @@ GRAPH_TASK_ACCESS = TorchSymbol(
     "graph tasks, where the variable itself has no name of its own", CPU, first="2.6.0")  # fmt: skip
 UNNAMED_ENGINE_VARIABLES = ("_ZZNK5torch8autogradUlvE_clEvE3var", "_ZZNK5torch8autogradUlvE0_clEvE3var")
 """Thread-local variables in lambdas that an older compiler does not name after the variable that they are for."""
+PYTHON_ENGINE = TorchSymbol(
+    ("_ZZN5torch8autograd6python12PythonEngine17get_python_engineEvE6engine",), "the engine of a program with Python",
+    "the queues of devices in dispatch-autograd", PYTHON)  # fmt: skip
 RECORD_FUNCTION_THREAD = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_118current_thread_id_E",), "RecordFunction's own number of a thread",
     "which thread made a node", CPU, first="2.6.0")  # fmt: skip

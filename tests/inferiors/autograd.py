@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 THREADS = 20
-stopped = threading.Barrier(THREADS + 1)
+stopped = threading.Barrier(THREADS + 2)
 
 
 CALLS_NOTHING = ("AddBackward0",)
@@ -27,11 +27,38 @@ CALLS_NOTHING = ("AddBackward0",)
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
+        ctx.save_for_backward(x)
         return x * 2
 
     @staticmethod
     def backward(ctx, gradient):
         return gradient * 2
+
+
+class Again(torch.autograd.Function):
+    """Its backward starts a backward pass of its own, which stops."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.enable_grad():
+            inner = gradient.detach().requires_grad_().sin()
+            truth.thread("reentrant", waits="futex", **describe(inner.grad_fn), outer=outer)
+            inner.register_hook(stay)
+            inner.sum().backward()
+        return gradient
+
+
+def again():
+    result = Again.apply(weight)
+    outer.append(describe(result.grad_fn))
+    result.sum().backward()
+
+
+outer: list = []
 
 
 class Stop(TorchDispatchMode):
@@ -95,6 +122,8 @@ def saved_by(node):
             found[name[7:]] = None
         elif isinstance(value, torch.Tensor):
             found[name[7:]] = [str(list(value.shape)), value._version]
+    for index, value in enumerate(getattr(node, "saved_tensors", ())):
+        found[f"saved_tensors[{index}]"] = [str(list(value.shape)), value._version]
     return found
 
 
@@ -129,6 +158,7 @@ for position, loss in enumerate(losses):
     ordered = in_order(loss)
     thread = threading.Thread(target=backward, args=(loss, ordered[position % len(ordered)], position))
     thread.start()
+threading.Thread(target=again).start()
 stopped.wait()
 
 def held():

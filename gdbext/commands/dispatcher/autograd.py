@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import dispatcher_errors, make_report
-from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
     from gdbext.inspection.autograd.autograd_report import AutogradReporter
@@ -23,11 +22,13 @@ engine runs in it, or while it waits for the engine. The node is named as grad_f
 is that of grad_fn._sequence_nr(). The forward operator follows from the node's name: AddmmBackward0 is the derivative
 of aten::addmm, and of its in-place form. The forward line is known where anomaly mode was on when the node was made
 (torch.autograd.set_detect_anomaly(True)); of a torch.autograd.Function it is the line where its forward is defined.
-Hooks are in the order in which the engine calls them. A saved tensor that was modified in place since is named:
-backward will raise an error for it, or has. Everything is read from memory, of a core as well.
+Hooks are in the order in which the engine calls them. A saved tensor that was modified in place since is named, also
+that of a node which the engine has yet to run: backward will raise an error for it, or has. --py loss does that for
+the graph of a tensor, before backward() is called. Everything is read from memory, of a core as well.
 
---graph FILE writes the graph from the running node on, or from the grad_fn of the tensor that --py names: as DOT, with
-a picture beside it where graphviz is installed; as text if FILE ends in .txt. At most 10,000 nodes.
+--graph FILE writes the graph from the running node on, or from the grad_fn of the tensor that --py names, with shapes
+and versions of what each node has saved: as DOT, with a picture beside it where graphviz is installed; as text if FILE
+ends in .txt. At most 10,000 nodes.
 """
 
 
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("--thread", metavar="TID|N", help="this thread only (default: all)")
     parser.add_argument("--graph", metavar="FILE", help="write the graph to FILE")
-    parser.add_argument("--py", metavar="NAME", help="with --graph: from the grad_fn of this tensor, a Python variable")
+    parser.add_argument("--py", metavar="NAME", help="the graph from the grad_fn of this tensor, a Python variable")
 
 
 def run(session: Session, args: argparse.Namespace) -> Report:
@@ -44,13 +45,11 @@ def run(session: Session, args: argparse.Namespace) -> Report:
     from gdbext.inspection.autograd.autograd_report import AutogradReporter
     from gdbext.inspection.threads.thread_choice import find_thread
 
-    if args.py and not args.graph:
-        raise UsageError("--py goes with --graph", help="dispatch-autograd --graph FILE --py loss")
     target = session.target
     chosen = find_thread(target, args.thread) if args.thread is not None else None
     reporter = AutogradReporter(session)
     section = reporter.section([chosen] if chosen is not None else target.threads())
-    if args.graph:
+    if args.graph or args.py:
         section = _with_graph(session, reporter, section, args, chosen or target.selected_thread())
     return make_report(session, args, NAME, "autograd", errors=dispatcher_errors(session), sections=(section,))
 
@@ -67,5 +66,7 @@ def _with_graph(
     from gdbext.render import autograd_graph
 
     graph = graph_from(reporter.nodes, node_of_tensor(session, args.py, thread) if args.py else running_node(section))
-    files = autograd_graph.write(args.graph, graph.nodes)
-    return replace(section, graph=GraphFile(graph.nodes[0].node, len(graph.nodes), graph.truncated, files))
+    files = autograd_graph.write(args.graph, graph.nodes) if args.graph else ()
+    root = graph.nodes[0].node
+    written = GraphFile(root, len(graph.nodes), graph.truncated, files, graph.stale, graph.saved_known)
+    return replace(section, graph=written)

@@ -30,6 +30,8 @@ class PythonFunction(Record):
     kind: str
     address: int
     wrappers: tuple[str, ...] = ()
+    code: int = 0
+    """Address of the code object; 0 where there is no Python source."""
 
     @property
     def place(self) -> str:
@@ -91,18 +93,19 @@ class FunctionReader:
         call = self._class_attribute(info.address, "__call__")
         if call is not None and self._objects.type_of(call).name == "function":
             found = self._function(call, wrappers)
-            return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers)
+            return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers, found.code)
         return PythonFunction(info.name, None, None, "object", address, wrappers)
 
     def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
         layout, memory = self._layout, self._memory
-        code = self._codes.get(memory.u64(address + layout.offset("PyFunctionObject", "func_code")))
+        code_address = memory.u64(address + layout.offset("PyFunctionObject", "func_code"))
+        code = self._codes.get(code_address)
         name = memory.u64(address + layout.offset("PyFunctionObject", "func_qualname"))
         try:
             qualname = self._objects.text(name, _NAME_LIMIT)
         except (BadData, MemoryFault):
             qualname = code.name
-        return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers)
+        return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers, code_address)
 
     def _class_attribute(self, type_address: int, name: str) -> int | None:
         """An attribute of a class or its bases, by the method resolution order."""

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from gdbext.errors import GdbextError
 from gdbext.inspection.autograd.node_reporter import NodeReporter
+from gdbext.inspection.autograd.nodes_on_stack import outer_nodes
 from gdbext.model.hexadecimal import Hexadecimal
-from gdbext.model.sections.autograd_section import AutogradSection, AutogradThread, GraphTask, Phase
+from gdbext.model.sections.autograd_section import (
+    AutogradSection,
+    AutogradThread,
+    DeviceQueue,
+    GraphTask,
+    NodeReference,
+    Phase,
+)
 from gdbext.torch import symbols
 from gdbext.torch.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, RunningNode
-from gdbext.torch.python_names import MODULE_FILE
+from gdbext.torch.python_names import ENGINE_CALLERS, MODULE_FILE
+from gdbext.torch.stack.roles import engine_calls
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -21,6 +31,8 @@ if TYPE_CHECKING:
 
 _PASSES = 64
 """Native frames in which a thread that waits for its backward pass has the call that waits."""
+_READY = 16
+"""Nodes of a queue that are named."""
 T = TypeVar("T")
 
 
@@ -42,7 +54,7 @@ class AutogradReporter:
             if thread.graph_task:
                 tasks.setdefault(thread.graph_task, []).append(thread.tid)
         reports = tuple(self._task(address, tuple(tids)) for address, tids in tasks.items())
-        return AutogradSection(found, reports, self._anomaly_mode())
+        return AutogradSection(found, reports, self._anomaly_mode(), device_queues=self._device_queues())
 
     @cached_property
     def _tids(self) -> dict[int, int]:
@@ -67,7 +79,7 @@ class AutogradReporter:
         running = self._field(lambda: self.running(thread))
         snapshot = self._field(lambda: self._session.threads.of(thread))
         node = running.node if running is not None else 0
-        found = self._field(lambda: self.nodes.full(node)) if node else None
+        found = self._field(lambda: self.nodes.full(node, self._codes(thread.tid))) if node else None
         return AutogradThread(
             tid=thread.tid,
             name=(snapshot.python_name or snapshot.name) if snapshot is not None else thread.name,
@@ -78,8 +90,21 @@ class AutogradReporter:
             grad_mode=self._field(lambda: self._grad_mode(thread)),
             operator=_outermost_operator(snapshot),
             line=_line(snapshot),
+            outer=self._outer(snapshot),
             problems=(*dict.fromkeys(self._problems), *self.nodes.take_problems()),
         )
+
+    def _codes(self, tid: int) -> set[int]:
+        """Code objects of the Python functions that the thread runs since its backward pass began."""
+        python, table = self._session.python, self._session.python_threads
+        if python is None or table is None:
+            return set()
+        frames = [frame for state in table.states.get(tid, ()) for frame in python.frames.stack(state).frames]
+        return {frame.code for frame in takewhile(lambda frame: not frame.file.endswith(ENGINE_CALLERS), frames)}
+
+    def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[NodeReference, ...]:
+        levels = engine_calls(snapshot.stack) if snapshot is not None else []
+        return outer_nodes(self.nodes, snapshot.stack, levels) if snapshot is not None and len(levels) > 1 else ()
 
     def _grad_mode(self, thread: Thread) -> bool | None:
         state = self._session.dispatch_states.read(self._pointer(thread)).autograd
@@ -100,6 +125,8 @@ class AutogradReporter:
 
     def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
         view, field = self._engine.task(address), self._field
+        ready = field(lambda: self._engine.ready(address))
+        waiting = field(lambda: self._engine.waiting(address))
         return GraphTask(
             address=Hexadecimal(address),
             id=field(lambda: view.u64("id_")),
@@ -107,12 +134,30 @@ class AutogradReporter:
             outstanding=field(lambda: view.u64("outstanding_tasks_")),
             waiting=field(lambda: self._engine.count(address, "dependencies_")),
             nodes=field(lambda: self._engine.count(address, "nodes_in_graph_")),
-            ready=field(lambda: self._engine.ready(address)),
+            ready=len(ready) if ready is not None else None,
             owner=field(lambda: _device(view.i32("owner_"))),
             reentrant_depth=field(lambda: view.i32("reentrant_depth_")),
             keep_graph=field(lambda: view.u8("keep_graph_") != 0),
             has_error=field(lambda: view.u8("has_error_") != 0),
+            ready_nodes=self._references(ready or ()),
+            stale=tuple(self.nodes.stale((*(ready or ()), *(waiting or ())))),
+            selective=field(lambda: self._engine.is_selective(address)),
         )
+
+    def _references(self, nodes: Sequence[int]) -> tuple[NodeReference, ...]:
+        found = (self._field(lambda n=node: self.nodes.reference(n)) for node in nodes[:_READY] if node)  # type: ignore[misc]
+        return tuple(node for node in found if node is not None)
+
+    def _device_queues(self) -> tuple[DeviceQueue, ...]:
+        """Those of devices whose nodes run in threads of their own; none on a machine without such devices."""
+        engine = self._field(lambda: self._engine.engine(self.nodes.classes))
+        queues = self._field(lambda: self._engine.device_queues(engine)) if engine else None
+        found = []
+        for device, queue in enumerate(queues or ()):
+            ready = self._field(lambda q=queue: self._engine.queued(q)) if queue else None  # type: ignore[misc]
+            count = len(ready) if ready is not None else None
+            found.append(DeviceQueue(device, count, self._references(ready or ())))
+        return tuple(found)
 
 
 def _device(number: int) -> str:

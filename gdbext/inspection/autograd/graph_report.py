@@ -8,7 +8,13 @@ from gdbext.errors import GdbextError, UsageError
 from gdbext.inspection.autograd.node_reporter import NodeReporter
 from gdbext.model.hexadecimal import Hexadecimal
 from gdbext.model.record import Record
-from gdbext.model.sections.autograd_section import AutogradSection, GraphNode, NodeReference
+from gdbext.model.sections.autograd_section import (
+    AutogradSection,
+    GraphNode,
+    NodeReference,
+    SavedTensor,
+    StaleTensor,
+)
 from gdbext.torch.autograd.graph import reachable
 
 if TYPE_CHECKING:
@@ -17,18 +23,36 @@ if TYPE_CHECKING:
 
 
 class AutogradGraph(Record):
-    """``nodes``, the root first."""
+    """``nodes``, the root first. ``saved_known``: what the nodes of this release save was measured."""
 
     nodes: tuple[GraphNode, ...]
     truncated: bool
+    saved_known: bool
+
+    @property
+    def stale(self) -> tuple[StaleTensor, ...]:
+        """Saved tensors that were modified in place since."""
+        return tuple(
+            StaleTensor(each.node, saved) for each in self.nodes for saved in each.saved or () if saved.is_stale
+        )
 
 
 def graph_from(reporter: NodeReporter, root: int) -> AutogradGraph:
     """All nodes that can be reached from ``root``, at most 10,000. Raises BadData where there is no node."""
     reporter.reference(root)
     found = reachable(reporter.nodes, root)
-    nodes = (GraphNode(_reference(reporter, node), edges or ()) for node, edges in found.edges.items())
-    return AutogradGraph(tuple(nodes), found.truncated)
+    nodes = tuple(
+        GraphNode(_reference(reporter, node), edges or (), _saved(reporter, node))
+        for node, edges in found.edges.items()
+    )
+    return AutogradGraph(nodes, found.truncated, reporter.saved_is_known)
+
+
+def _saved(reporter: NodeReporter, node: int) -> tuple[SavedTensor, ...] | None:
+    try:
+        return reporter.saved(node) if reporter.saved_is_known else None
+    except GdbextError:
+        return None
 
 
 def _reference(reporter: NodeReporter, node: int) -> NodeReference:

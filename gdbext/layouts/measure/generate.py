@@ -7,6 +7,7 @@ shipped fits. The target is not touched: only headers and libraries on disk are 
 from __future__ import annotations
 
 import re
+import sysconfig
 import tempfile
 import time
 import zlib
@@ -133,8 +134,9 @@ def _distributed(wants: Wants, command: str, flags: list[str], folder: Path) -> 
         return Measured(command, absent=[want.name for want in wants.all])
 
 
-def saved_members_document(torch: Path, cxx: str | None = None) -> dict[str, Any]:
-    """Class → member → offset in bytes, for the PyTorch installed in ``torch``. Raises LayoutError."""
+def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
+    """Class → member → offset in bytes, for the PyTorch installed in ``torch``, or for its headers under that ABI of
+    the standard library. Raises LayoutError."""
     header = torch / "include" / saved_members.HEADER
     if not header.exists():
         raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
@@ -142,14 +144,17 @@ def saved_members_document(torch: Path, cxx: str | None = None) -> dict[str, Any
     command = cxx or compiler.find_compiler(_CXX)
     wants = saved_members.wants(header.read_text())
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        folder, cxx11 = Path(name), uses_cxx11_abi(torch / "lib" / "libc10.so")
-        measured = measure(wants, command, _torch_flags(torch, folder, cxx11, version, command), folder)
+        folder = Path(name)
+        cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so") if cxx11 is None else cxx11
+        flags = [*_torch_flags(torch, folder, cxx11, version, command), f"-I{sysconfig.get_path('include')}"]
+        measured = measure(wants, command, flags, folder)
     found: dict[str, dict[str, int]] = {}
     for want, offset in measured.constants.items():
         kind, _, member = want.partition(".")
         found.setdefault(kind, {})[member] = offset
     provenance = {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)}
-    return {"kind": "saved-members", "id": f"saved-members-{version.partition('+')[0]}", "provenance": provenance,
+    identity = f"saved-members-{version.partition('+')[0]}{'' if cxx11 else '-precxx11'}"
+    return {"kind": "saved-members", "id": identity, "provenance": provenance,
             "absent": measured.absent, "structs": found}  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class HookKind(Enum):
     TENSOR = "Tensor.register_hook"
     RETAINS_GRAD = "Tensor.retain_grad"
     NODE_AFTER = "Node.register_hook"
+    MODULE = "Module.register_full_backward_hook"
     ACCUMULATED = "Tensor.register_post_accumulate_grad_hook"
 
 
@@ -38,6 +39,8 @@ class Hook(Record):
     function: str
     file: str | None = None
     line: int | None = None
+    runs: bool = False
+    """Its function is on the stack of the thread that runs the node."""
 
 
 class NodeReference(Record):
@@ -57,6 +60,10 @@ class NextFunction(Record):
     input_nr: int
 
 
+NOTHING_SAVED = "none"
+"""``tensor`` of what was not needed, and not saved."""
+
+
 class SavedTensor(Record):
     """A tensor that a node saved for its backward. ``tensor`` is what it is, ``f32[2, 3] CPU``, or why there is none:
     "none", "released", "packed by saved-tensor hooks"; versions are None then."""
@@ -73,6 +80,13 @@ class SavedTensor(Record):
         """It was modified in place since: backward will raise an error, or has raised it."""
         _name, _tensor, kept, now = self
         return kept is not None and now is not None and kept != now
+
+
+class StaleTensor(Record):
+    """A saved tensor that was modified in place since: backward raises an error when it runs that node."""
+
+    node: NodeReference
+    saved: SavedTensor
 
 
 class AutogradNode(Record):
@@ -115,12 +129,27 @@ class GraphTask(Record):
     nodes: int | None
     """Nodes of the graph when it began, without the one that it began with."""
     ready: int | None
-    """Nodes in its queue for the CPU."""
+    """Nodes in its queue for the CPU, which those of the passes that it was started from may share."""
     owner: str | None
     """The device of the thread that started it: "cpu", also for a thread of the program; "none" before it begins."""
     reentrant_depth: int | None
     keep_graph: bool | None
     has_error: bool | None
+    ready_nodes: tuple[NodeReference, ...] = ()
+    """The first of those that are ready for the CPU."""
+    stale: tuple[StaleTensor, ...] = ()
+    """Of the nodes that it has yet to run."""
+    selective: bool | None = None
+    """Gradients of some inputs only are wanted, so that not every node is run."""
+
+
+class DeviceQueue(Record):
+    """The queue of a device that has a thread of its own. None is what could not be read."""
+
+    device: int
+    ready: int | None
+    ready_nodes: tuple[NodeReference, ...]
+    """The first of them."""
 
 
 class AutogradThread(Record):
@@ -140,22 +169,29 @@ class AutogradThread(Record):
     line: str
     """The innermost line of Python of the program."""
     problems: tuple[str, ...] = ()
+    outer: tuple[NodeReference, ...] = ()
+    """The nodes from whose backward the pass was started, the innermost first, where it is reentrant."""
 
 
 class GraphNode(Record):
-    """A node of a graph; ``next_functions`` are addresses, 0 for none, with the number of the input."""
+    """A node of a graph; ``next_functions`` are addresses, 0 for none, with the number of the input. ``saved``: None
+    where it is not known."""
 
     node: NodeReference
     next_functions: tuple[tuple[int, int], ...]
+    saved: tuple[SavedTensor, ...] | None = None
 
 
 class GraphFile(Record):
-    """The graph that ``--graph`` wrote: the number of nodes from ``root`` on, and whether there are more."""
+    """The graph from ``root`` on: the number of its nodes, whether there are more, and the files it was written to."""
 
     root: NodeReference
     nodes: int
     truncated: bool
     files: tuple[str, ...]
+    stale: tuple[StaleTensor, ...] = ()
+    saved_known: bool = True
+    """What its nodes save is known of this release."""
 
 
 @dataclass(frozen=True)
@@ -167,3 +203,4 @@ class AutogradSection(Section):
     graph_tasks: tuple[GraphTask, ...]
     anomaly_mode: bool | None
     graph: GraphFile | None = None
+    device_queues: tuple[DeviceQueue, ...] = ()

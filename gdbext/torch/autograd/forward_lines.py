@@ -44,7 +44,7 @@ class ForwardLineReader:
 
     def of(self, node: int) -> ForwardLine | None:
         """The line, None where nobody wrote it down. Raises BadData, MemoryFault, LayoutError."""
-        return self._from_anomaly_mode(node) or self._from_function(node)
+        return self._from_anomaly_mode(node) or self.of_function(node)
 
     def python_class(self, node: int) -> str:
         """The name of a node that Python defines. Raises BadData, MemoryFault."""
@@ -63,8 +63,8 @@ class ForwardLineReader:
         own = [match for match in found if not any(part in match["file"] for part in _LIBRARY)]
         return _forward_line((own or found)[0]) if found else None
 
-    def _from_function(self, node: int) -> ForwardLine | None:
-        """Where the ``forward`` of a torch.autograd.Function is defined."""
+    def of_function(self, node: int) -> ForwardLine | None:
+        """Where the ``forward`` of a torch.autograd.Function is defined; None for another node. Raises as ``of``."""
         if self._nodes.class_of(node) != PYTHON_NODE:
             return None
         kind = self._python.objects.type_of(self._nodes.python_object(node))

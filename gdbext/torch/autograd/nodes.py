@@ -18,6 +18,8 @@ _EDGE = "torch::autograd::Edge"
 _GENERATED = "torch::autograd::generated::"
 PYTHON_NODE = "torch::autograd::PyNode"
 ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
+_CLASSES = {PYTHON_NODE, ACCUMULATE_GRAD, "torch::autograd::CopySlices"}
+_FAMILIES = (_GENERATED, "torch::autograd::CppNode<")
 _EDGE_LIMIT = 10_000
 """Edges of one node: a node that stacks tensors has one for each of them."""
 
@@ -58,6 +60,10 @@ class NodeReader:
         if not names:
             raise BadData(f"there is no autograd node at {address:#x}")
         return names[0]
+
+    def is_node(self, address: int) -> bool:
+        """An object of one of the classes of which most nodes are. Raises MemoryFault."""
+        return any(name in _CLASSES or name.startswith(_FAMILIES) for name in self._classes.of(address))
 
     def name(self, address: int) -> str:
         """As ``grad_fn.name()``, but for nodes that Python defines, which their class names. Raises as class_of."""

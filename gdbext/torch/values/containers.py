@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 
 from gdbext.errors import BadData, MemoryFault
+from gdbext.layouts.layout import Layout
 from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 
@@ -93,6 +94,32 @@ def vector_span(memory: Memory, address: int, element: int, limit: int = VECTOR_
     return begin, count
 
 
+def hash_table(layout: Layout) -> HashTable:
+    """Those of one standard library. Raises LayoutError."""
+    shape = layout.struct("std::unordered_map")
+    return HashTable(shape.offset("_M_h._M_element_count"), shape.offset("_M_h._M_before_begin"))
+
+
+def hash_entries(memory: Memory, address: int, table: HashTable, words: int, limit: int) -> list[tuple[int, ...]]:
+    """The first words of each element of the ``std::unordered_map`` or ``_set`` at ``address``: key, value.
+
+    Its elements are a list, each behind a link, and without a hash where keys are pointers or integers
+    (bits/hashtable_policy.h of libstdc++). Raises BadData when list and number of elements disagree, MemoryFault.
+    """
+    count = memory.u64(address + table.elements)
+    if count > limit:
+        raise BadData(f"the hash table at {address:#x} claims {count} elements")
+    found: list[tuple[int, ...]] = []
+    node = memory.u64(address + table.first)
+    while node and len(found) < count:
+        link, *element = memory.words(node, words + 1)
+        found.append(tuple(element))
+        node = link
+    if node or len(found) != count:
+        raise BadData(f"the hash table at {address:#x} has not the {count} elements that it claims")
+    return found
+
+
 def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     """Addresses of the nodes of the ``std::map`` or ``std::set`` at ``address``, in order; values follow their links.
 
@@ -114,6 +141,13 @@ def tree_nodes(memory: Memory, address: int, limit: int) -> list[int]:
     if node or path or len(found) != count:
         raise BadData(f"the map at {address:#x} is broken: {len(found)} elements of {count} were found")
     return found
+
+
+class HashTable(Record):
+    """Offsets in ``std::unordered_map`` and ``_set``: of the number of elements and of the link to the first."""
+
+    elements: int
+    first: int
 
 
 class MapEntry(Record):

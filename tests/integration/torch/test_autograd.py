@@ -42,6 +42,8 @@ def test_twenty_positions(process: Inferior, look: Look) -> None:
     _check_hooks(threads, expected)
     _check_saved(threads, expected)
     _check_tasks(report["graph_tasks"], expected)
+    _check_reentrant(process.truth["threads"]["reentrant"], threads, report["graph_tasks"])
+    assert report["device_queues"] == []
     assert report["anomaly_mode"] is False
 
 
@@ -65,9 +67,6 @@ def _check_saved(threads: dict[int, dict[str, Any]], expected: dict[int, dict[st
     stale = []
     for tid, facts in expected.items():
         node, names = threads[tid]["node"], set(facts["saved"])
-        if facts["node"] == "TwiceBackward":
-            assert node["saved"] is None
-            continue
         found = {each["name"]: each for each in node["saved"]}
         tensors = {name for name, value in facts["saved"].items() if value is not None}
         assert tensors <= set(found) <= names, facts["node"]
@@ -81,10 +80,23 @@ def _check_saved(threads: dict[int, dict[str, Any]], expected: dict[int, dict[st
 def _check_hooks(threads: dict[int, dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
     functions = Counter(hook["function"] for tid in expected for hook in threads[tid]["node"]["hooks"])
     assert functions == {"stay": 11, "backward.<locals>.<lambda>": 9}
-    assert {hook["kind"] for tid in expected for hook in threads[tid]["node"]["hooks"]} == {"Node.register_prehook"}
+    hooks = [hook for tid in expected for hook in threads[tid]["node"]["hooks"]]
+    assert {hook["kind"] for hook in hooks} == {"Node.register_prehook"}
+    assert {hook["function"] for hook in hooks if hook["runs"]} == {"stay"}
+
+
+def _check_reentrant(facts: dict[str, Any], threads: dict[int, dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
+    """The node of the inner pass, and that from whose backward it was started."""
+    thread = threads[facts["tid"]]
+    assert _named(thread)[:2] == (facts["node"], facts["sequence_nr"])
+    outer = [{"node": each["name"], "sequence_nr": each["sequence_nr"]} for each in thread["outer"]]
+    assert outer == facts["outer"] != []
+    assert [task["reentrant_depth"] for task in tasks if task["tids"] == [facts["tid"]]] == [1]
+    assert [each["outer"] for tid, each in threads.items() if tid != facts["tid"] and each["outer"]] == []
 
 
 def _check_tasks(tasks: list[dict[str, Any]], expected: dict[int, dict[str, Any]]) -> None:
+    tasks = [task for task in tasks if task["tids"][0] in expected]
     assert {task["tids"][0]: task["keep_graph"] for task in tasks} == {
         tid: facts["retained"] for tid, facts in expected.items()
     }
@@ -107,8 +119,10 @@ def test_the_node_stands_between_the_frames_of_its_backward(process: Inferior) -
     expected = backwards(process)
     found = {thread["tid"]: thread for thread in report["threads"]}
     nodes = {tid: [(node["name"], node["sequence_nr"]) for node in found[tid].get("backward", ())] for tid in found}
+    again = process.truth["threads"]["reentrant"]
     assert {tid: each for tid, each in nodes.items() if each} == {
-        tid: [(facts["node"], facts["sequence_nr"])] for tid, facts in expected.items()
+        again["tid"]: [(facts["node"], facts["sequence_nr"]) for facts in (again, *again["outer"])],
+        **{tid: [(facts["node"], facts["sequence_nr"])] for tid, facts in expected.items()},
     }
     for tid in expected:
         frames = {frame["level"]: frame["function"] for frame in found[tid]["frames"] if frame["kind"] == "native"}
@@ -118,17 +132,23 @@ def test_the_node_stands_between_the_frames_of_its_backward(process: Inferior) -
 def test_the_graph_of_a_tensor(process: Inferior, tmp_path: Path) -> None:
     written = tmp_path / "graph.txt"
     report = look_once(process, "dispatch-autograd", "--py", "total", "--graph", str(written))["autograd"]
-    names = [line.partition(" -> ")[0] for line in written.read_text().splitlines()]
+    lines = written.read_text().splitlines()
+    names = [line.partition(" -> ")[0] for line in lines if " -> " in line]
     truth = [name if name == ACCUMULATE else f"{name} {number}" for name, number in process.truth["nodes"]]
     assert len(truth) > 400
     assert Counter(name.partition(" of ")[0] for name in names) == Counter(truth)
     assert (report["graph"]["nodes"], report["graph"]["truncated"]) == (len(truth), False)
     assert report["graph"]["root"]["name"] == "SumBackward0"
+    stale = "self: f32[3, 6] CPU, version 0: modified in place since, it is at version 1 now"
+    assert [line for line in lines if "modified" in line] == [f"    saved {stale}"]
+    assert [each["node"]["name"] for each in report["graph"]["stale"]] == ["MmBackward0"]
+    assert any(line.startswith("    saved saved_tensors[0]: f32[3, 6] CPU, version 0") for line in lines)
     edges = tmp_path / "graph.dot"
     look_once(process, "dispatch-autograd", "--graph", str(edges), "--thread", str(process.tid("backward-1")))
     text = edges.read_text()
     assert text.startswith("digraph autograd {")
     assert "SumBackward0" in text
+    assert "\\nself: f32[" in text
 
 
 def test_a_graph_needs_a_node(process: Inferior, tmp_path: Path) -> None:

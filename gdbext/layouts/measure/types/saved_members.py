@@ -16,11 +16,15 @@ _CLASS = re.compile(r"^struct TORCH_API (\w+) : public \w+ \{(.*?)^\};", re.S | 
 _MEMBER = re.compile(r"^  (SavedVariable|std::vector<SavedVariable>) (\w+);", re.M)
 _LIST = "[]"
 """After the name of a member that is a vector."""
+_PYTHON_HEADER = "torch/csrc/autograd/python_function.h"
+_PYTHON_MEMBERS = {"THPFunction.saved_variables[]": "__builtin_offsetof(THPFunction, saved_variables)"}
+"""What a torch.autograd.Function saves."""
 
 
 def wants(header: str) -> Wants:
     """One constant for each member of the header's classes."""
-    return Wants(f"#include <{HEADER}>\n", {}, {}, members(header))
+    includes = f"#include <{HEADER}>\n#include <{_PYTHON_HEADER}>\n"
+    return Wants(includes, {}, {}, {**members(header), **_PYTHON_MEMBERS})
 
 
 def members(header: str) -> dict[str, str]:

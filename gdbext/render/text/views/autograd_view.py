@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gdbext.model.report import Report
 from gdbext.model.sections.autograd_section import (
     AutogradNode,
     AutogradSection,
     AutogradThread,
+    DeviceQueue,
     GraphFile,
     GraphTask,
     Hook,
     NextFunction,
     NodeReference,
     Phase,
-    SavedTensor,
+    StaleTensor,
 )
+from gdbext.render.autograd_graph import saved_text
 from gdbext.render.text.style import Style, escape
 
 _INDENT = "     "
 _NO_NUMBER = (1 << 64) - 1
 """The sequence number of nodes that are run as soon as they are ready (AccumulateGrad)."""
 _EDGES = 6
+_STALE = 10
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -36,11 +39,12 @@ def render(report: Report, style: Style) -> Iterator[str]:
         others = f"{rest} {'thread' if rest == 1 else 'threads'}"
         yield f"{others} in no operator, module or backward pass." if busy else f"{others}, none in autograd."
     for task in section.graph_tasks:
-        yield from _task_lines(task)
+        yield from _task_lines(task, style)
+    yield from map(_queue_line, section.device_queues)
     if section.anomaly_mode is not None:
         yield f"Anomaly mode is {'on' if section.anomaly_mode else 'off'}."
     if section.graph is not None:
-        yield _graph_line(section.graph)
+        yield from _graph_lines(section.graph, style)
 
 
 def node_text(node: AutogradNode | NodeReference) -> str:
@@ -55,7 +59,7 @@ def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
     name = f' "{escape(thread.name)}"' if thread.name else ""
     node = f", {node_text(thread.node)}" if thread.node is not None else ""
     yield style(f"Thread{name} (tid {thread.tid}): {thread.phase.value}{node}", "bold")
-    for line in (*_node_lines(thread), *_state_lines(thread)):
+    for line in (*_node_lines(thread), *_outer_lines(thread), *_state_lines(thread)):
         yield f"{_INDENT} {line}"
     for problem in thread.problems:
         yield style(f"{_INDENT} unknown: {escape(problem)}", "yellow")
@@ -74,30 +78,32 @@ def _node_lines(thread: AutogradThread) -> Iterator[str]:
             yield f"    {escape(node.source)}"
     yield from map(_hook_text, node.hooks)
     for saved in node.saved or ():
-        yield _saved_text(saved)
+        yield f"saved {escape(saved_text(saved))}"
     if node.next_functions:
         shown = ", ".join(map(_edge_text, node.next_functions[:_EDGES]))
         more = f", … {len(node.next_functions) - _EDGES} more" if len(node.next_functions) > _EDGES else ""
         yield f"then {shown}{more}"
 
 
+def _outer_lines(thread: AutogradThread) -> Iterator[str]:
+    """Where the pass was started by the backward of a node."""
+    for node in thread.outer:
+        yield f"inside of the backward of {node_text(node)}"
+
+
 def _hook_text(hook: Hook) -> str:
     place = f"  {escape(hook.file)}:{hook.line or '?'}" if hook.file else ""
-    return f"hook {escape(hook.function)}{place}  [{hook.kind.value}]"
-
-
-def _saved_text(saved: SavedTensor) -> str:
-    version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
-    stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
-    return f"saved {escape(saved.name)}: {escape(saved.tensor)}{version}{stale}"
+    return f"hook {escape(hook.function)}{place}  [{hook.kind.value}]{', which runs' if hook.runs else ''}"
 
 
 def _edge_text(edge: NextFunction) -> str:
-    if edge.node is None:
-        return "none"
-    number = "" if edge.node.sequence_nr in (None, _NO_NUMBER) else f" {edge.node.sequence_nr}"
-    variable = f" of {escape(edge.node.variable)}" if edge.node.variable else ""
-    return f"{escape(edge.node.name.rpartition('::')[2])}{variable}{number}"
+    return _short(edge.node) if edge.node is not None else "none"
+
+
+def _short(node: NodeReference) -> str:
+    number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
+    variable = f" of {escape(node.variable)}" if node.variable else ""
+    return f"{escape(node.name.rpartition('::')[2])}{variable}{number}"
 
 
 def _state_lines(thread: AutogradThread) -> Iterator[str]:
@@ -110,24 +116,50 @@ def _state_lines(thread: AutogradThread) -> Iterator[str]:
         yield f"next sequence number {thread.next_sequence_nr}{off}"
 
 
-def _task_lines(task: GraphTask) -> Iterator[str]:
+def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
     threads = ", ".join(map(str, task.tids))
     plural = "threads" if len(task.tids) > 1 else "thread"
     yield f"Graph task {_known(task.id)}, run by {plural} {threads}:"
     yield (
         f"{_INDENT} {_known(task.waiting)} nodes wait for gradients, {_known(task.outstanding)} run or are queued, "
-        f"{_known(task.ready)} of them ready for the CPU"
+        f"{_known(task.ready)} {'in its queue' if task.reentrant_depth else 'of them ready'} for the CPU"
+        f"{_ready_text(task.ready_nodes)}"
     )
     depth = f", reentrant depth {task.reentrant_depth}" if task.reentrant_depth else ""
     kept = ", the graph is kept" if task.keep_graph else ""
     error = ", an error has occurred" if task.has_error else ""
-    yield f"{_INDENT} owner {_known(task.owner)}{depth}{kept}{error}"
+    some = ", for the gradients of some inputs" if task.selective else ""
+    yield f"{_INDENT} owner {_known(task.owner)}{depth}{kept}{some}{error}"
+    for stale in task.stale[:_STALE]:
+        yield style(f"{_INDENT} {_stale_text(stale)}; backward raises an error when it runs that node", "red")
+    if len(task.stale) > _STALE:
+        yield f"{_INDENT} … {len(task.stale) - _STALE} more (--json has all)"
+
+
+def _ready_text(nodes: Sequence[NodeReference]) -> str:
+    names = ", ".join(_short(node) for node in nodes[:_EDGES])
+    return f" ({names}{', …' if len(nodes) > _EDGES else ''})" if nodes else ""
+
+
+def _stale_text(stale: StaleTensor) -> str:
+    return f"{node_text(stale.node)}, saved {escape(saved_text(stale.saved))}"
+
+
+def _queue_line(queue: DeviceQueue) -> str:
+    return f"Queue of device {queue.device}: {_known(queue.ready)} ready{_ready_text(queue.ready_nodes)}"
 
 
 def _known(value: int | str | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _graph_line(graph: GraphFile) -> str:
+def _graph_lines(graph: GraphFile, style: Style) -> Iterator[str]:
     more = " (truncated)" if graph.truncated else ""
-    return f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more} in {', '.join(map(escape, graph.files))}"
+    files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
+    yield f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more}{files}"
+    for stale in graph.stale[:_STALE]:
+        yield style(f"{_INDENT} {_stale_text(stale)}; backward through that node raises an error", "red")
+    if len(graph.stale) > _STALE:
+        yield f"{_INDENT} … {len(graph.stale) - _STALE} more (--json has all)"
+    if not graph.saved_known:
+        yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gdbext.errors import LayoutError
-from gdbext.inspection.autograd.nodes_on_stack import nodes_on_stack
+from gdbext.inspection.autograd.nodes_on_stack import nodes_on_stack, outer_node
 from gdbext.model.threads.backward_node import BackwardNode
 from gdbext.torch.stack.roles import engine_calls
 
@@ -44,6 +44,41 @@ REENTRANT: Any = Stack(
 
 def test_the_engine_s_calls() -> None:
     assert engine_calls(REENTRANT) == [2, 5, 6]
+
+
+INNER, OUTER = 0x1000, 0x2000
+"""Where the frames of ``Engine::thread_main`` begin."""
+
+
+def reported(inner: list[int], outer: list[int], names: dict[int, str]) -> Any:
+    """What is reported of the node that the outer call runs, by the words in both frames and the names of nodes."""
+    stack: Any = Stack(apply("PyNode"), (EVALUATE, ""), ("_main", ""), apply("PyNode"), (EVALUATE, ""), ("_main", ""))
+    empty = SimpleNamespace(sp=0, cfa=0)
+    frames = [empty, empty, SimpleNamespace(sp=INNER, cfa=INNER + 8 * len(inner))]
+    stack.frames = [*frames, empty, empty, SimpleNamespace(sp=OUTER, cfa=OUTER + 8 * len(outer))]
+    words = {INNER: inner, OUTER: outer}
+    nodes = SimpleNamespace(memory=SimpleNamespace(words=lambda at, _: words[at]), is_node=names.__contains__)
+    reporter: Any = SimpleNamespace(nodes=nodes, reference=lambda node: SimpleNamespace(name=names[node]))
+    found = outer_node(reporter, stack, 1, 4)
+    return found.name if found is not None else None
+
+
+def test_the_node_that_both_frames_have_is_the_outer_one() -> None:
+    a, b, c = 0x100, 0x200, 0x300
+    names = {a: "TwiceBackward", b: "TwiceBackward", c: "TwiceBackward"}
+    assert reported([7, a, b], [b, 8, c], names) == "TwiceBackward"
+    assert reported([a, b], [a, b], names) is None
+    assert reported([a], [c], names) is None
+
+
+def test_a_node_with_another_method_than_the_one_on_the_stack_is_not_believed() -> None:
+    stack: Any = Stack(("", ""), (EVALUATE, ""), ("", ""), apply("generated::MmBackward0"), (EVALUATE, ""), ("", ""))
+    stack.frames = [SimpleNamespace(sp=INNER, cfa=INNER + 8)] * 6
+    nodes = SimpleNamespace(memory=SimpleNamespace(words=lambda *_: [8]), is_node=lambda _: True)
+    for name, expected in (("MmBackward0", "MmBackward0"), ("AddBackward0", None)):
+        reporter: Any = SimpleNamespace(nodes=nodes, reference=lambda _, name=name: SimpleNamespace(name=name))
+        found = outer_node(reporter, stack, 1, 4)
+        assert (found.name if found is not None else None) == expected
 
 
 class UnknownRelease:

@@ -138,11 +138,27 @@ def test_hooks_without_python_are_named_by_their_class_in_the_order_of_their_cal
     table = node + OFFSETS["retains_grad_hooks_"]
     process.put(entry, at=table + 16)
     process.put(1, at=table + 24)
-    assert list(process.hooks().of_node(node)) == [
+    assert [found.hook for found in process.hooks().of_node(node)] == [
         Hook(HookKind.TENSOR, "torch::Hook2"),
         Hook(HookKind.NODE_BEFORE, "torch::Hook1"),
         Hook(HookKind.RETAINS_GRAD, "torch::Retains"),
         Hook(HookKind.NODE_AFTER, "torch::Hook0"),
+    ]
+
+
+def test_the_hooks_of_a_leaf_are_those_of_its_tensor_too(process: Process) -> None:
+    leaf, tensor = process.node("torch::autograd::AccumulateGrad"), process.put(*[0] * 16)
+    members = {"hooks_": 0, "post_acc_grad_hooks_": 24}
+    process.structs["torch::autograd::AutogradMeta"] = _struct("torch::autograd::AutogradMeta", 128, members)
+    hooks = {name: process.put(0, 0) for name in ("torch::OfTensor", "torch::OfNode", "torch::Accumulated")}
+    process.classes.update({address: (name,) for name, address in hooks.items()})
+    begin = process.put(hooks["torch::OfTensor"])
+    process.put(begin, begin + 8, begin + 8, hooks["torch::Accumulated"], at=tensor)
+    process.vector(leaf, "pre_hooks_", [hooks["torch::OfNode"]])
+    assert [(found.hook.kind, found.hook.function) for found in process.hooks().of_leaf(leaf, tensor)] == [
+        (HookKind.TENSOR, "torch::OfTensor"),
+        (HookKind.NODE_BEFORE, "torch::OfNode"),
+        (HookKind.ACCUMULATED, "torch::Accumulated"),
     ]
 
 

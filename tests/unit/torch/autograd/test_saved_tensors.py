@@ -30,10 +30,15 @@ def saved(data: int = 0, version: int = 0, default: int = 0, original: int = 1, 
 
 
 def read(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
+    return reader(raw, name).of(NODE) or ()
+
+
+def reader(raw: bytes, name: str = "self_", kind: str = "MmBackward0") -> SavedTensorReader:
     memory = Memory(FakeTarget({NODE: raw.ljust(4096, b"\0")}))
     nodes: Any = SimpleNamespace(
-        memory=memory, layout=SimpleNamespace(struct=lambda _: SHAPE), name=lambda _: "MmBackward0"
-    )
+        memory=memory, layout=SimpleNamespace(struct=lambda _: SHAPE), name=lambda _: kind,
+        python_object=lambda node: node + 8,
+    )  # fmt: skip
     tensors: Any = SimpleNamespace(
         read=lambda address: SimpleNamespace(
             address=address, short="f32[2] CPU",
@@ -41,7 +46,8 @@ def read(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
         )
     )  # fmt: skip
     fields: Any = SimpleNamespace(version=lambda _: 3)
-    return SavedTensorReader(nodes, {"MmBackward0": {name: 0}}, tensors, fields).of(NODE)
+    members = {"MmBackward0": {name: 0}, "THPFunction": {"saved_variables[]": 56}}
+    return SavedTensorReader(nodes, members, tensors, fields)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,7 @@ def read(raw: bytes, name: str = "self_") -> tuple[SavedTensor, ...]:
 def test_what_a_node_has_saved(raw: bytes, expected: SavedTensor, stale: bool) -> None:
     assert read(raw) == (expected,)
     assert expected.is_stale is stale
+    assert reader(raw).stale(NODE) == ((expected,) if stale else ())
 
 
 def test_what_is_no_saved_variable_is_not_believed() -> None:
@@ -70,6 +77,14 @@ def test_a_list() -> None:
     assert [(each.name, each.is_stale) for each in read(raw, "tensors_[]")] == [
         ("tensors[0]", False), ("tensors[1]", True),
     ]  # fmt: skip
+
+
+def test_what_a_torch_autograd_function_saves_is_in_its_python_object() -> None:
+    begin = NODE + 128
+    raw = bytes(64) + struct.pack("<QQQ", begin, begin + 48, begin + 48).ljust(64, b"\0") + saved(TENSOR, 2)
+    expected = SavedTensor("saved_tensors[0]", "f32[2] CPU", 2, 3)
+    assert reader(raw, kind="torch::autograd::PyNode").of(NODE) == (expected,)
+    assert reader(raw, kind="torch::autograd::PyNode").stale(NODE) == (expected,)
 
 
 def test_members_of_a_header() -> None:
@@ -93,6 +108,14 @@ def test_members_that_are_shipped() -> None:
     node = store.load(store.DATA / "torch-2.13.0+cpu-cxx11.json").struct("torch::autograd::Node")
     found = store.saved_members("2.13.0+cu130")
     assert len(found) > 400
-    assert min(offset for each in found.values() for offset in each.values()) >= node.size
+    nodes = (each for name, each in found.items() if name != "THPFunction")
+    assert min(offset for each in nodes for offset in each.values()) >= node.size
     assert set(found["MmBackward0"]) == {"self_", "mat2_"}
+    assert set(found["THPFunction"]) == {"saved_variables[]"}
     assert store.saved_members("2.4.1") == {}
+
+
+def test_the_abi_of_the_standard_library_decides() -> None:
+    """DivBackward2 has an optional std::string before one of its saved tensors."""
+    new, old = (store.saved_members("2.6.0", cxx11=cxx11)["DivBackward2"] for cxx11 in (True, False))
+    assert new["self_"] - old["self_"] == 24
