@@ -46,7 +46,7 @@ class DispatchTracer:
         wanted: Collection[int] = (), only: Filter = EVERYTHING, ring_bytes: int = RING_BYTES,
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
-        self._places = places
+        self.places = places
         kernel = Bpf.of(architecture)
         self.probes = ProbeSet(kernel, architecture)
         self._drained = 0
@@ -78,7 +78,7 @@ class DispatchTracer:
 
     def dispatches(self, data: bytes) -> Iterable[SeenDispatch]:
         """What read() gave, in order, without what came before all probes were in place."""
-        places, started = self._places, self.started
+        places, started = self.places, self.started
         for when, entry, keyset, slot, returns_to, tid, number, depth in self._records(data):
             if when >= started:
                 operator = entry or places[number].operator

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from harness import wait_until
 
 from gdbext.cli.kept_trace import KeptTrace
 from gdbext.errors import TargetError
@@ -32,39 +33,45 @@ def is_refused(words: Sequence[str]) -> int:
     return 1
 
 
-def until(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    path.unlink()
+def once_it_runs(folder: Path) -> None:
+    """The trace has begun; asked again, the next one."""
+    runs = folder / ".trace-77.runs"
+    wait_until(runs.exists, "the trace runs", 20)
+    runs.unlink()
 
 
-def keep_for(seconds: float, trace: KeptTrace) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def what_is_said(trace: KeptTrace) -> str:
+    """Why keep() can keep no trace, "" where it can."""
+    try:
         trace.keep()
-        time.sleep(0.002)
+    except TargetError as error:
+        return error.what
+    return ""
 
 
 def test_what_it_has_is_kept_each_time(tmp_path: Path) -> None:
     trace = KeptTrace(77, 5, str(tmp_path), traces)
-    for stem in ("one", "two"):
+    try:
+        for stem in ("one", "two"):
+            trace.keep()
+            once_it_runs(tmp_path)
+            trace.keep()  # it runs already
+            assert not (tmp_path / ".trace-77.runs").exists()
+            assert trace.take(str(tmp_path / stem)) == "trace.html"
         trace.keep()
-        until(tmp_path / ".trace-77.runs")
-        trace.keep()  # it runs already
-        assert not (tmp_path / ".trace-77.runs").exists()
-        assert trace.take(str(tmp_path / stem)) == "trace.html"
-    trace.keep()
-    until(tmp_path / ".trace-77.runs")
-    trace.end()
+        once_it_runs(tmp_path)
+    finally:
+        trace.end()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.trace.html", "two.trace.html"]
     assert (tmp_path / "two.trace.html").read_text() == "-p 77"
 
 
 def test_one_that_cannot_run_is_told_after_some_attempts(tmp_path: Path) -> None:
     trace = KeptTrace(77, 5, str(tmp_path), is_refused)
-    with pytest.raises(TargetError, match="no trace is kept: no probes for you"):
-        keep_for(20, trace)
-    with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
-        trace.take(str(tmp_path / "one"))
+    try:
+        said = wait_until(lambda: what_is_said(trace), "it is told that no trace is kept", 20)
+        assert said == "no trace is kept: no probes for you"
+        with pytest.raises(TargetError, match="no trace was kept: no probes for you"):
+            trace.take(str(tmp_path / "one"))
+    finally:
+        trace.end()

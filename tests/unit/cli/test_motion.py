@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from pathlib import Path
+
+import procfs
+from harness import wait_until
 
 from gdbext.cli.ranks.motion import Motion, settled
 from gdbext.jobs.judge import judge
@@ -35,26 +38,24 @@ def test_a_rank_that_waits_elsewhere_by_now_runs() -> None:
 
 def test_who_has_run_since() -> None:
     """A process whose main thread sleeps has not; ours has. One that waits for nobody is not asked."""
-    said, says = os.pipe()
     asleep = os.fork()
     if asleep == 0:
-        os.close(says)
-        os.read(said, 1)
+        signal.pause()
         os._exit(0)
-    while Path(f"/proc/{asleep}/stat").read_text().rpartition(") ")[2][0] != "S":
+    try:
+        wait_until(lambda: procfs.state(asleep, asleep) == "S", "the child sleeps", 20)
+        waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
+        moving = report(2, 18, True, os.getpid())
+        motion = Motion()
+        for each in (waiting, idle):
+            motion.note(each)
+        assert motion.moved([waiting, idle]) == []
+        motion.note(moving)
         threading.Event().wait(0.001)
-    waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
-    moving = report(2, 18, True, os.getpid())
-    motion = Motion()
-    for each in (waiting, idle):
-        motion.note(each)
-    assert motion.moved([waiting, idle]) == []
-    motion.note(moving)
-    threading.Event().wait(0.001)
-    assert motion.moved([waiting, moving]) == [moving]
-    os.close(says)
-    os.close(said)
-    os.waitpid(asleep, 0)
+        assert motion.moved([waiting, moving]) == [moving]
+    finally:
+        os.kill(asleep, signal.SIGKILL)
+        os.waitpid(asleep, 0)
 
 
 def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
