@@ -21,6 +21,8 @@ class Location(Record):
     "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
     Registers are as they were at the call.
 
+    "fixed" is the word at the address ``value``, which holds whatever it does while the call is under way.
+
     "memory" held the value when the call began. The called function can change it only where the slot is a variable
     whose address it was given; a compiler's own spill slots never change. It is the value only if ``others``, places
     that were stored to after it was loaded (register, displacement, bytes), do not overlap it: their registers have
@@ -33,6 +35,8 @@ class Location(Record):
     value: int | None = None
     parts: tuple[Location, ...] = ()
     others: tuple[tuple[str, int, int], ...] = ()
+    size: int = _WORD
+    """How many of its low bytes are the value; the others of it are zero."""
 
     def intact(self, registers: Mapping[str, int]) -> bool:
         """With the frame's registers: none of ``others`` overlaps the 8 bytes of this place."""
@@ -88,7 +92,7 @@ class _Search:
             found = self._code[position]
             if found.kind in _ENDS:
                 return None
-            if register in found.writes:
+            if register in found.writes or register in found.float_writes:
                 return self._source(position, found, register)
         return None
 
@@ -98,17 +102,24 @@ class _Search:
         if found.kind == "and":
             parts = (self.find(position, register), self._operand(position, found))
             return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
-        return self._operand(position, found)
+        source = self._operand(position, found)
+        if found.kind != "low" or source is None or found.immediate is None:
+            return source
+        return source._replace(size=min(source.size, found.immediate))
 
     def _operand(self, position: int, found: Instruction) -> Location | None:
         """The place of what an instruction takes from its source, memory or immediate operand."""
         if found.kind in ("zero", "mov", "and") and found.immediate is not None:
             return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
-        if found.kind in ("mov", "and") and found.source is not None:
+        if found.kind == "fzero":
+            return Location("constant", value=0)
+        if found.kind in ("mov", "and", "low", "fmov") and found.source is not None:
             return self.find(position, found.source)
         if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
             return None
         if found.fixed_operand is not None:
+            if found.kind in ("fmov", "low"):
+                return Location("fixed", value=found.fixed_operand)
             return Location("constant", value=found.fixed_operand) if found.kind == "lea" else None
         return self._through_base(position, found, found.memory)
 
@@ -116,12 +127,12 @@ class _Search:
         """``lea`` and loads relative to a register that can itself be followed to the call."""
         assert memory.base is not None
         base = self.find(position, memory.base)
-        if base is None or base.kind != "register":
+        if base is None or base.kind != "register" or base.size < _WORD:
             return None
         displacement = base.displacement + memory.displacement
         if found.kind == "lea":
             return Location("register", base.register, displacement)
-        if found.kind not in ("mov", "and"):
+        if found.kind not in ("mov", "and", "low", "fmov"):
             return None
         others = self._stores_elsewhere(position, base.register, displacement)
         return None if others is None else Location("memory", base.register, displacement, others=others)
@@ -160,7 +171,7 @@ class _Search:
             if memory is None or memory.base is None or memory.index_register is not None:
                 return None
             base = self.find(number, memory.base) if memory.base in self._kept else None
-            if base is None or base.kind != "register" or base.register is None:
+            if base is None or base.kind != "register" or base.register is None or base.size < _WORD:
                 return None
             start = base.displacement + memory.displacement
             if base.register != register:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import Instruction
 from gdbext.model.record import Record
 
+CFA = "cfa"
+"""In the place of a register's name: the top of the caller's stack."""
+_WORD = 8
+_MOVES = ("mov", "fmov", "low")
+
 
 class Holder(Record):
-    """Where an argument register's value is: in ``register``, or in memory at ``register`` + ``displacement``."""
+    """Where an argument register's value is: in ``register``, or in memory at ``register`` + ``displacement``; only the
+    low ``size`` bytes of it."""
 
     register: str
     displacement: int | None = None
+    size: int = _WORD
 
 
 def holders(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, Holder]:
@@ -21,19 +28,84 @@ def holders(architecture: Architecture, code: Sequence[Instruction], site: int) 
 
     A place counts only when nothing else that can run before ``site`` writes it.
     """
-    found: dict[str, Holder] = {}
-    before = _leading_to(code, site)
-    arguments = set(architecture.argument_registers)
-    intact = set(arguments)
-    for one in code:
-        if one.address >= site or not intact:
-            break
-        if one.kind == "mov" and one.source in intact and one.source not in found:
-            holder = _holder(architecture, one)
-            if holder is not None and _only_write(architecture.frame_pointer, before, one, holder):
-                found[one.source] = holder
-        intact -= arguments if one.is_call else one.writes
-    return found
+    return _Search(architecture, code, site).find()
+
+
+class _Search:
+    def __init__(self, architecture: Architecture, code: Sequence[Instruction], site: int) -> None:
+        self._architecture = architecture
+        self._code = code
+        self._site = site
+        self._before = _leading_to(code, site)
+        self._depths: Mapping[int, int | None] | None = None
+
+    def find(self) -> dict[str, Holder]:
+        found: dict[str, Holder] = {}
+        architecture = self._architecture
+        arguments = {*architecture.argument_registers, *architecture.float_argument_registers}
+        intact = set(arguments)
+        for one in self._code:
+            if one.address >= self._site or not intact:
+                break
+            if one.kind in _MOVES and one.source in intact and one.source not in found:
+                holder = self._holder(one)
+                if holder is not None and self._only_write(one, holder):
+                    found[one.source] = holder
+            intact -= arguments if one.is_call else one.writes | one.float_writes
+        for name in intact.difference(found):
+            if not any(one.is_call or name in one.writes or name in one.float_writes for one in self._before):
+                found[name] = Holder(name)
+        return found
+
+    def _holder(self, one: Instruction) -> Holder | None:
+        size = one.immediate if one.kind == "low" and one.immediate is not None else _WORD
+        if one.destination is not None:
+            return Holder(one.destination, None, size) if one.destination in self._architecture.callee_saved else None
+        memory = one.memory
+        if memory is None or memory.index_register is not None:
+            return None
+        size = min(size, one.stored or size)
+        if memory.base == self._architecture.frame_pointer:
+            return Holder(memory.base, memory.displacement, size)
+        place = self._from_cfa(one)
+        return None if place is None else Holder(CFA, place, size)
+
+    def _only_write(self, move: Instruction, holder: Holder) -> bool:
+        """Nothing but ``move`` writes the place; called functions preserve it."""
+        for one in self._before:
+            if one is move:
+                continue
+            if holder.displacement is None:
+                if holder.register in one.writes and not one.is_call:
+                    return False
+            elif one.stored and one.memory is not None and self._may_overlap(one, holder):
+                return False
+        return True
+
+    def _may_overlap(self, one: Instruction, holder: Holder) -> bool:
+        assert one.memory is not None
+        assert holder.displacement is not None
+        if holder.register != CFA:
+            start: int | None = one.memory.displacement if one.memory.base == holder.register else None
+        elif one.memory.base == self._architecture.stack_pointer:
+            start = self._from_cfa(one)
+            if start is None:
+                return True
+        else:
+            start = None
+        if start is None:
+            return False
+        return start < holder.displacement + holder.size and start + one.stored > holder.displacement
+
+    def _from_cfa(self, one: Instruction) -> int | None:
+        """Where a memory operand relative to the stack pointer is, counted from the CFA."""
+        architecture = self._architecture
+        if one.memory is None or one.memory.base != architecture.stack_pointer:
+            return None
+        if self._depths is None:
+            self._depths = _stack_depths(architecture, self._code)
+        depth = self._depths.get(one.address)
+        return None if depth is None else one.memory.displacement - depth - architecture.call_pushes
 
 
 def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
@@ -56,25 +128,37 @@ def _leading_to(code: Sequence[Instruction], site: int) -> list[Instruction]:
     return [code[number] for number in sorted(found)]
 
 
-def _holder(architecture: Architecture, one: Instruction) -> Holder | None:
-    if one.destination in architecture.callee_saved:
-        return Holder(str(one.destination))
-    memory, base = one.memory, architecture.frame_pointer
-    if one.destination is None and memory is not None and memory.base == base and memory.index_register is None:
-        return Holder(base, memory.displacement)
-    return None
-
-
-def _only_write(frame_pointer: str, before: Sequence[Instruction], move: Instruction, holder: Holder) -> bool:
-    """Nothing but ``move`` writes the place; called functions preserve it."""
-    for one in before:
-        if one is move:
+def _stack_depths(architecture: Architecture, code: Sequence[Instruction]) -> dict[int, int | None]:
+    """Address → by how many bytes the stack pointer is below what it was at the function's start; None where that
+    depends on the path, or is not known."""
+    numbers = {one.address: number for number, one in enumerate(code)}
+    found: dict[int, int | None] = {}
+    pending: list[tuple[int, int | None]] = [(0, 0)] if code else []
+    while pending:
+        number, depth = pending.pop()
+        one = code[number]
+        if one.address in found and found[one.address] in (depth, None):
             continue
-        if holder.displacement is None:
-            if holder.register in one.writes and not one.is_call:
-                return False
-        elif one.stored and one.memory is not None and one.memory.base == frame_pointer:
-            start = one.memory.displacement
-            if start < holder.displacement + 8 and start + one.stored > holder.displacement:
-                return False
-    return True
+        if one.address in found:
+            depth = None
+        found[one.address] = depth
+        after = _depth_after(architecture, one, depth)
+        if one.kind not in ("jmp", "ret", "trap") and number + 1 < len(code):
+            pending.append((number + 1, after))
+        target = numbers.get(one.target) if one.kind in ("jmp", "jcc") and one.target is not None else None
+        if target is not None:
+            pending.append((target, after))
+    return found
+
+
+def _depth_after(architecture: Architecture, one: Instruction, depth: int | None) -> int | None:
+    top = architecture.stack_pointer
+    if depth is None or one.is_call or top not in one.writes:
+        return depth
+    if one.kind == "push":
+        return depth + _WORD
+    if one.kind == "pop" and one.destination != top:
+        return depth - _WORD
+    if one.kind == "add" and one.destination == top and one.immediate is not None:
+        return depth - one.immediate
+    return None

@@ -24,12 +24,11 @@ class Passing(Enum):
 class Slot(Record):
     """One word of an argument.
 
-    ``register`` is the number of an argument register, None for a word on the stack, which is at ``offset`` bytes from
-    the top of the caller's stack (the CFA of the called function). A word in a floating-point register has neither.
+    ``register`` is the number of an argument register, ``float_register`` that of one for floating-point numbers. A
+    word on the stack has neither: it is at ``offset`` bytes from the top of the caller's stack (the CFA of the called
+    function).
     """
 
-    register: int | None
-    offset: int | None
-
-
-IN_FLOAT_REGISTER = Slot(None, None)
+    register: int | None = None
+    offset: int | None = None
+    float_register: int | None = None

@@ -52,6 +52,15 @@ class Probing(Record):
     saved: Mapping[str, int]
 
 
+class FloatRegisters(Record):
+    """Vector registers as ptrace and cores give them: the type of the note (NT_PRFPREG), its size in bytes, and where
+    in it each register begins."""
+
+    kind: int
+    size: int
+    offsets: Mapping[str, int]
+
+
 class AddressUse(Record):
     """An instruction that makes an address, or loads from it: where it stands, the address, and whether it loads."""
 
@@ -107,6 +116,10 @@ class Architecture(ABC):
 
     argument_registers: tuple[str, ...]
     """Where integer and pointer arguments are passed, in order."""
+    float_argument_registers: tuple[str, ...] = ()
+    """Where floating-point arguments are passed, in order: in the low bytes of vector registers, which no called
+    function gives back as they were. Empty where nobody has written that down yet."""
+    float_registers: FloatRegisters | None = None
     callee_saved: tuple[str, ...]
     """Registers that a called function gives back as they were; without the stack pointer."""
     call_pushes: int
@@ -152,6 +165,14 @@ class Architecture(ABC):
         if len(data) < 8 * len(names):
             raise TargetError(f"register set {kind} has {len(data)} bytes instead of {8 * len(names)}")
         return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", data)))
+
+    def unpack_floats(self, data: bytes) -> dict[str, int]:
+        """The low 8 bytes of each vector register, by the note that ``float_registers`` describes; {} where it is
+        shorter than that, or unknown."""
+        known = self.float_registers
+        if known is None or len(data) < known.size:
+            return {}
+        return {name: int.from_bytes(data[at : at + 8], "little") for name, at in known.offsets.items()}
 
     def thread_pointer(self, registers: Mapping[str, int]) -> int:
         """The address of the thread's control block, 0 where the target does not give it."""

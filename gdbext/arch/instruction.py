@@ -20,16 +20,20 @@ class MemoryOperand(Record):
 
 class Instruction(Record):
     """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "shr", "push", "pop", "leave", "call", "jmp",
-    "jcc", "ret", "trap" (what follows is not reached from here) or "other".
+    "jcc", "ret", "trap" (what follows is not reached from here), "low", "fmov", "fzero"
+    or "other".
 
     "mov" and "lea" move a whole register's width and have a ``destination`` register (None: it stores to memory) and a
     ``source`` register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``;
     "add" adds ``immediate`` to ``destination`` (a subtraction is one, too); "shr" shifts ``destination`` right by
     ``immediate`` bits; "leave" sets the stack pointer to ``destination``, the frame pointer, and pops that.
+    "low" moves the low ``immediate`` bytes; the others of a ``destination`` register become zero.
+    "fmov" moves at least a floating-point number, "fzero" makes one zero: in the low bytes of a vector register, which
+    is ``destination`` or ``source``; the other side is a vector register, a general one, or ``memory``.
     ``target`` is where a direct call or jump goes, None when it goes through a register (``source``) or memory.
-    ``writes`` are the general registers it may change, flags aside; ``stored`` is how many bytes at ``memory`` it may
-    change at most (a push not counted), whatever its kind; ``memory`` is None where the operand is relative to a
-    segment.
+    ``writes`` are the general registers it may change, flags aside, ``float_writes`` the vector registers (a call may
+    change them all); ``stored`` is how many bytes at ``memory`` it may change at most (a push not counted), whatever
+    its kind; ``memory`` is None where the operand is relative to a segment.
     """
 
     address: int
@@ -42,6 +46,7 @@ class Instruction(Record):
     target: int | None = None
     writes: frozenset[str] = NOTHING
     stored: int = 0
+    float_writes: frozenset[str] = NOTHING
 
     @property
     def is_call(self) -> bool:

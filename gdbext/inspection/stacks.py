@@ -27,6 +27,7 @@ class Stacks:
         stack = self._stacks.get(thread.tid)
         if stack is None:
             stack = self._stacks[thread.tid] = Stack.walk(thread.registers(), self._unwinder, self._symbolizer)
+            stack.floats = thread.float_registers
             self._note_modules(stack)
         return stack
 

@@ -49,6 +49,9 @@ class RunControl(Protocol):
     def register(self, name: str) -> int:
         """A register of the thread that a handler is called for, unsigned."""
 
+    def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+
     def run(self) -> Ending:
         """Let the process run until something ends that."""
 

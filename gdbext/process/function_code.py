@@ -50,6 +50,12 @@ class FunctionCode:
             found = self._decoded[function.start] = self._decode(function)
         return found
 
+    def is_constant(self, address: int) -> bool:
+        """The 8 bytes there are part of a file and cannot be written to."""
+        module = self._symbolizer.modules.find(address)
+        image = module.image if module is not None else None
+        return module is not None and image is not None and image.is_read_only(module.vaddr(address), 8)
+
     def _decode(self, function: Function) -> Decoded:
         if not 0 < function.size <= MAX_SIZE:
             return EMPTY

@@ -60,6 +60,11 @@ class Thread(ABC):
     def registers(self) -> Mapping[str, int]:
         """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
 
+    def float_registers(self) -> Mapping[str, int]:
+        """The low 8 bytes of the architecture's vector registers; {} where the target does not give them, and of
+        threads that sleep in the kernel."""
+        return {}
+
     @property
     def kernel_state(self) -> str | None:
         """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""

@@ -40,6 +40,10 @@ class CoreFileThread(Thread):
         """All of the architecture's general register set."""
         return self._architecture.unpack_registers(NT_PRSTATUS, self._note.raw_registers)
 
+    def float_registers(self) -> Mapping[str, int]:
+        """Those of the thread's NT_PRFPREG note."""
+        return self._architecture.unpack_floats(self._note.raw_floats)
+
 
 class CoreTarget(Target):
     """The ELF core at ``path``; files of the target are looked for below ``sysroot``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gdbext.model.absent import Absent
 from gdbext.process.symbols import Function, Symbolizer
@@ -20,6 +20,8 @@ class Stack:
         self.frames = frames
         self.outer = outer
         """Why further frames are missing ("no CFI at 0x…", "truncated at N frames"), None for a whole stack."""
+        self.floats: Callable[[], Mapping[str, int]] = dict
+        """Vector registers of the innermost frame, for whoever asks."""
         self._symbolizer = symbolizer
         self._path: tuple[int, ...] | None = None
 

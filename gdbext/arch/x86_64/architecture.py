@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.arch.argument_passing import Passing, Slot
-from gdbext.arch.base import AddressUse, Architecture, LoadedMember, ReadCode, TlsRelocations
+from gdbext.arch.base import AddressUse, Architecture, FloatRegisters, LoadedMember, ReadCode, TlsRelocations
 from gdbext.arch.instruction import Instruction
 from gdbext.arch.x86_64 import patterns, probing, registers, syscalls
 from gdbext.arch.x86_64.decode import instructions
@@ -31,6 +31,8 @@ class X8664(Architecture):
     syscall_register = "orig_rax"
 
     argument_registers = registers.ARGUMENTS
+    float_argument_registers = registers.FLOAT_ARGUMENTS
+    float_registers = FloatRegisters(registers.FLOAT_SET, registers.FLOAT_SET_SIZE, registers.FLOAT_AT)
     callee_saved = registers.CALLEE_SAVED
     call_pushes = 8
     red_zone = 128  # psABI 3.2.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.arch.argument_passing import IN_FLOAT_REGISTER, Passing, Slot
+from gdbext.arch.argument_passing import Passing, Slot
 
 _INTEGER_REGISTERS = 6
 _FLOAT_REGISTERS = 8
@@ -30,10 +30,10 @@ def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
         needs = _NEEDS.get(passing)
         if needs is None or integers + needs[0] > _INTEGER_REGISTERS or floats + needs[1] > _FLOAT_REGISTERS:
             count = _WORDS[passing]
-            found.append(tuple(Slot(None, stacked + _WORD * each) for each in range(count)))
+            found.append(tuple(Slot(offset=stacked + _WORD * each) for each in range(count)))
             stacked += _WORD * count
             continue
-        in_floats = (IN_FLOAT_REGISTER,) * needs[1]
-        found.append((*in_floats, *(Slot(integers + each, None) for each in range(needs[0]))))
+        in_floats = (Slot(float_register=floats + each) for each in range(needs[1]))
+        found.append((*in_floats, *(Slot(integers + each) for each in range(needs[0]))))
         integers, floats = integers + needs[0], floats + needs[1]
     return found

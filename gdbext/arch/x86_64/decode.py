@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from gdbext.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.arch.x86_64 import effects as effects
 from gdbext.arch.x86_64.effects import Effects, ModRM
+from gdbext.arch.x86_64.float_moves import VZEROALL, float_move, float_writes, float_writes_0f
 from gdbext.arch.x86_64.opcodes import (
     BAD,
     IMM8_16,
@@ -66,11 +67,12 @@ def _decode(code: bytes, start: int, address: int) -> Instruction | None:
     if code[position] in (0xC4, 0xC5, 0x62) and not rex:
         found: Instruction | None = _vector(code, start, position, here)
     elif code[position] == 0x0F:
-        found = _two_byte(code, start, position + 1, rex, here, 0xF3 in prefixes)
+        found = _two_byte(code, start, position + 1, rex, here, prefixes)
     else:
         found = _one_byte(code, start, position, rex, here, prefixes)
     if found is not None and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
-        kind = "other" if found.kind in ("mov", "lea") else found.kind  # relative to a segment, or 32 bits of address
+        moves = found.kind in ("mov", "lea", "low", "fmov")  # relative to a segment, or 32 bits of address
+        kind = "other" if moves else found.kind
         return found._replace(kind=kind, memory=None)
     return found
 
@@ -95,6 +97,8 @@ def _one_byte(
         return None
     if modrm is None:
         return _plain(here, position - start, opcode, rex, immediate, narrow)
+    if opcode in (0x88, 0x89, 0x8B) and not rex & 8:
+        return _low_move(here, position - start, opcode, rex, modrm, narrow)
     return _with_modrm(here, position - start, opcode, rex, modrm, immediate)
 
 
@@ -145,7 +149,7 @@ def _other(here: int, length: int, found: Effects, memory: MemoryOperand | None 
     return Instruction(here, length, "other", memory=memory, writes=found.writes, stored=found.stored)
 
 
-def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, repeat: bool) -> Instruction:
+def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction:
     opcode = code[position]
     position += 1
     if opcode in (0x38, 0x3A):
@@ -153,7 +157,7 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, repea
         modrm = _modrm(code, position + 1, rex)
         length = position + 1 + modrm.size + (opcode == 0x3A) - start
         found = effects.map_0f38(third, modrm) if opcode == 0x38 else effects.map_0f3a(third, modrm)
-        return _other(here, length, found, modrm.memory)
+        return _other(here, length, found, modrm.memory)._replace(float_writes=float_writes(modrm))
     if 0x80 <= opcode < 0x90:
         relative = int.from_bytes(code[position : position + 4], "little", signed=True)
         length = position + 4 - start
@@ -166,7 +170,24 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, repea
     length = position + modrm.size + (opcode in IMMEDIATE_0F) - start
     if opcode in (0xB9, 0xFF):  # ud1, ud0
         return Instruction(here, length, "trap")
-    return _other(here, length, effects.map_0f(opcode, rex, modrm, repeat), modrm.memory)
+    found = effects.map_0f(opcode, rex, modrm, 0xF3 in prefixes)
+    if opcode in (0xB6, 0xB7) and (opcode == 0xB7 or modrm.memory or rex or modrm.rm < 4) and 0x66 not in prefixes:
+        source = REGISTERS[modrm.rm] if modrm.mod == 3 else None  # movzx
+        size = opcode - 0xB5
+        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, None, found.writes)
+    floats = float_writes_0f(opcode, modrm)
+    if not floats:
+        return _other(here, length, found, modrm.memory)
+    move = float_move(opcode, prefixes, rex, modrm)
+    if move is None:
+        return Instruction(here, length, "other", None, None, modrm.memory, None, None, *found, floats)
+    return Instruction(here, length, move.kind, move.destination, move.source, modrm.memory, None, None, found.writes,
+                       move.stored, _changed(move.destination, floats))  # fmt: skip
+
+
+def _changed(destination: str | None, named: frozenset[str]) -> frozenset[str]:
+    """The vector register that a move changes, of those that it names."""
+    return named & {destination}
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
@@ -181,7 +202,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
     opcode = code[position]
     position += 1
     if opcode_map == 1 and opcode == 0x77 and first != 0x62:  # vzeroupper
-        return Instruction(here, position - start, "other")
+        return Instruction(here, position - start, "other", float_writes=VZEROALL if last & 4 else NOTHING)
     modrm = _modrm(code, position, rex)
     position += modrm.size + (opcode_map == 3 or (opcode_map == 1 and opcode in VEX_IMMEDIATE_0F))
     found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
@@ -189,7 +210,8 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
     if first == 0x62 and memory is not None:  # an 8-bit displacement counts in units that depend on the opcode
         memory = memory._replace(base=None, index_register=None, displacement=0) if found.stored else None
         found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
-    return _other(here, position - start, found, memory)
+    floats = float_writes(modrm, ~last >> 3 & 15)
+    return Instruction(here, position - start, "other", None, None, memory, None, None, *found, floats)
 
 
 def _plain(
@@ -246,6 +268,18 @@ def _transaction(here: int, length: int, opcode: int, modrm: ModRM, immediate: i
         return None
     target = here + length + immediate if opcode == 0xC7 else None
     return Instruction(here, length, "other" if target is None else "jcc", target=target, writes=_RAX)
+
+
+def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
+    """A move of less than 8 bytes. Moves of 1 and 2 to a register leave the rest of it alone."""
+    size = 1 if opcode == 0x88 else 2 if narrow else 4
+    found = effects.with_modrm(opcode, rex, modrm)
+    stored = size if found.stored else 0
+    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
+    if (rm is not None and size < 4) or (opcode == 0x8B and narrow) or (opcode == 0x88 and not rex and modrm.reg > 3):
+        return Instruction(here, length, "other", None, None, modrm.memory, None, None, found.writes, stored)
+    destination, source = (reg, rm) if opcode == 0x8B else (rm, reg)
+    return Instruction(here, length, "low", destination, source, modrm.memory, size, None, found.writes, stored)
 
 
 def _with_modrm(

@@ -27,6 +27,14 @@ BY_DWARF_NUMBER = (
 )  # fmt: skip
 RETURN_COLUMN = 16
 
+FLOATS = tuple(f"xmm{number}" for number in range(16))
+"""Vector registers by their number in instructions; doubles are in their low 8 bytes."""
+FLOAT_ARGUMENTS = FLOATS[:8]
+FLOAT_SET = 2
+"""NT_PRFPREG: ``struct user_fpregs_struct``, in which ``xmm_space`` has 16 bytes for each register."""
+FLOAT_SET_SIZE = 512
+FLOAT_AT = {name: 160 + 16 * number for number, name in enumerate(FLOATS)}
+
 ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 SYSCALL_ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 CALLEE_SAVED = ("rbx", "rbp", "r12", "r13", "r14", "r15")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gdb
 
 from gdbext.debuggers.gdb.current import stopped_target
+from gdbext.debuggers.gdb.vector_register import low_word
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.live.run_control import HookSpec
 from gdbext.log import logger
@@ -100,6 +101,13 @@ class GdbRunControl:
         """A register of the selected thread's innermost frame. Raises TargetError."""
         try:
             return int(_evaluate(f"${name}")) & _WORD
+        except gdb.error as error:
+            raise TargetError(f"gdb cannot read the register {name}: {error}") from error
+
+    def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of the selected thread's innermost frame. Raises TargetError."""
+        try:
+            return low_word(_evaluate(f"${name}"))
         except gdb.error as error:
             raise TargetError(f"gdb cannot read the register {name}: {error}") from error
 

@@ -12,6 +12,7 @@ import gdb
 
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
+from gdbext.debuggers.gdb.vector_register import low_word
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
 from gdbext.targets.base import MemoryMapping, Signal, Target, Thread
@@ -82,6 +83,16 @@ class GdbThread(Thread):
         registers = {name: int(frame.read_register(name)) & _WORD for name in self._owner.register_names()}
         self._signal = _stop_signal()
         self._registers = registers
+
+    def float_registers(self) -> Mapping[str, int]:
+        """Those that arguments are passed in, read anew each time."""
+        self._check()
+        with _gdb_errors(self.tid), keeping_selection():
+            if not self.is_selected():
+                self._thread.switch()
+            frame = gdb.newest_frame()
+            names = self._owner.architecture.float_argument_registers
+            return {name: low_word(frame.read_register(name)) for name in names if _has_register(frame, name)}
 
     def _check(self) -> None:
         if not self._thread.is_valid():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.debuggers.lldb import callbacks
-from gdbext.debuggers.lldb.target import current_target, is_there
+from gdbext.debuggers.lldb.target import current_target, float_register, is_there
 from gdbext.errors import GdbextError, MemoryFault, TargetError
 from gdbext.log import logger
 from gdbext.model.ending import Ending, EndingKind
@@ -107,6 +107,14 @@ class LldbRunControl:
         if frame is None or not frame.IsValid():
             frame = self._process.GetSelectedThread().GetFrameAtIndex(0)
         return register_of(frame, name)
+
+    def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+        frame = self.frame
+        found = float_register(frame, name) if frame is not None and frame.IsValid() else None
+        if found is None:
+            raise TargetError(f"LLDB cannot read the register {name}")
+        return found
 
     def fail(self, error: BaseException) -> None:
         """A handler raised; the first error counts."""

@@ -61,9 +61,23 @@ class LldbThread(Thread):
             self._registers = self._owner.completed(self.tid, self._given)
         return self._registers
 
+    def float_registers(self) -> Mapping[str, int]:
+        """Those of its innermost frame."""
+        frame = self._thread.GetFrameAtIndex(0)
+        found = {name: float_register(frame, name) for name in self._owner.architecture.float_argument_registers}
+        return {name: value for name, value in found.items() if value is not None}
+
     def is_current(self) -> bool:
         """Its registers, if they were asked for, are those that LLDB has now."""
         return self._registers is None or self._given == self._owner.lldb_registers(self._thread)
+
+
+def float_register(frame: lldb.SBFrame, name: str) -> int | None:
+    """The low 8 bytes of a vector register; None where LLDB does not give it."""
+    error = lldb.SBError()
+    value = frame.FindRegister(name)
+    number = value.GetData().GetUnsignedInt64(error, 0) if value.IsValid() else 0
+    return int(number) & _WORD if value.IsValid() and error.Success() else None
 
 
 class LldbTarget(Target):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import SymbolFileError
 from gdbext.formats.elf.elf_header import (
+    PF_W,
     PF_X,
     PT_DYNAMIC,
     PT_GNU_EH_FRAME,
@@ -219,6 +220,13 @@ class ElfImage:
         """True where an executable segment covers the address."""
         return any(
             segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz
+            for segment in self.loads
+        )
+
+    def is_read_only(self, vaddr: int, size: int) -> bool:
+        """True where a segment that is not writable covers all these bytes."""
+        return any(
+            not segment.flags & PF_W and segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.memsz
             for segment in self.loads
         )
 

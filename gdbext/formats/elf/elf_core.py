@@ -30,6 +30,7 @@ from gdbext.formats.elf.elf_header import (
 from gdbext.model.record import Record
 
 NT_PRSTATUS = 1
+NT_PRFPREG = 2
 NT_PRPSINFO = 3
 NT_AUXV = 6
 NT_FILE = 0x46494C45
@@ -42,6 +43,7 @@ _SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then th
 _PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
 _PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
 
+_FLOATS_LIMIT = 4096  # struct user_fpregs_struct has 512 bytes, struct user_fpsimd_state 528
 _SH_INFO_AT = 44  # in Elf64_Shdr
 _OTHER_TYPES = {1: "an object file", 2: "a program", 3: "a program or a library"}
 _COMPRESSED = (
@@ -68,7 +70,7 @@ class MemorySegment(Record):
 
 
 class CoreThread(Record):
-    """One NT_PRSTATUS with the NT_SIGINFO that follows it."""
+    """One NT_PRSTATUS with the notes of the same thread that follow it."""
 
     tid: int
     current_signal: int
@@ -76,6 +78,8 @@ class CoreThread(Record):
     raw_registers: bytes
     siginfo: tuple[int, int, int] | None
     """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
+    raw_floats: bytes = b""
+    """The NT_PRFPREG note, where there is one."""
 
 
 class FileMapping(Record):
@@ -160,6 +164,8 @@ class ElfCore:
         elif kind == NT_SIGINFO and size >= _SIGINFO_HEAD.size and self.threads:
             number, _, code, address = _SIGINFO_HEAD.unpack_from(self.data, start)
             self.threads[-1] = self.threads[-1]._replace(siginfo=(number, code, address))
+        elif kind == NT_PRFPREG and self.threads:
+            self.threads[-1] = self.threads[-1]._replace(raw_floats=self.data[start : start + min(size, _FLOATS_LIMIT)])
         elif kind == NT_PRPSINFO and size >= _PRPSINFO_SIZE:
             self._read_prpsinfo(start)
         elif kind == NT_AUXV:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gdbext.torch.state.tensor import TensorFacts
     from gdbext.unwind.stack import Stack
 
+UNDEFINED = "undefined"
+"""How an at::Tensor without a tensor reads."""
+
 
 class ArgumentReporter:
     """Finds and describes arguments in one session."""
@@ -78,6 +81,6 @@ def _statistics(session: Session) -> TensorReporter:
 def tensor_text(facts: TensorFacts) -> str:
     """``f32[4, 4] cpu``."""
     if facts.implementation == UNDEFINED_TENSOR:
-        return "undefined"
+        return UNDEFINED
     sizes = "?" if facts.sizes is None else ", ".join(map(str, facts.sizes))
     return f"{short_name(facts.dtype)}[{sizes}] {facts.device or facts.backend}".rstrip()

@@ -7,10 +7,10 @@ registers are reported, up to the first one whose class is not certain from its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.arch.argument_holders import Holder
+from gdbext.arch.argument_holders import CFA, Holder
 from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
@@ -67,18 +67,23 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[i
 
 def register_values(
     architecture: Architecture,
-    where: dict[str, Holder],
+    where: Mapping[str, Holder],
     register: Callable[[str], int],
     word: Callable[[int], int | None],
+    cfa: int | None = None,
 ) -> list[int | None]:
-    """The values of the argument registers as the function was called; None where one did not survive."""
-    values: list[int | None] = []
-    for name in architecture.argument_registers:
-        holder = where.get(name)
-        if holder is None:
-            values.append(None)
-        elif holder.displacement is None:
-            values.append(register(holder.register))
-        else:
-            values.append(word(register(holder.register) + holder.displacement))
-    return values
+    """The values of the argument registers as the function was called; None where one did not survive. ``cfa`` is the
+    top of its caller's stack, where that is known."""
+    return [held(where.get(name), register, word, cfa) for name in architecture.argument_registers]
+
+
+def held(
+    holder: Holder | None, register: Callable[[str], int], word: Callable[[int], int | None], cfa: int | None
+) -> int | None:
+    """What is in one place; None where it is not known."""
+    if holder is None:
+        return None
+    if holder.displacement is None:
+        return register(holder.register)
+    base = cfa if holder.register == CFA else register(holder.register)
+    return None if base is None else word(base + holder.displacement)

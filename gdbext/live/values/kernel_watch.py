@@ -26,7 +26,7 @@ from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch
 from gdbext.model.record import Record
 from gdbext.torch.compile.inductor_source import COMPILED_MODULES, CPP, KERNEL, KERNEL_MODULE
 from gdbext.torch.compile.shim_signatures import HEADERS, PREFIX, TENSOR, Parameter, shim_signatures
-from gdbext.torch.values.cpp_values import CppValues, Value
+from gdbext.torch.values.cpp_values import FLOATS, CppValues, Value, floating
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
 _LONGEST_LIST = 256
 _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
-_FLOATS = ("double", "float")
 
 
 def is_compiled(pattern: str) -> bool:
@@ -196,13 +195,15 @@ class KernelWatch:
         return Launch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
     def _words(self, passings: Sequence[Passing], cfa: int) -> list[int | None]:
-        """The first word of each argument, None for those in registers of floating point."""
+        """The first word of each argument."""
         slots = self._architecture.place_arguments(passings)
         return [self._word(slots[at][0], cfa) if at < len(slots) else None for at in range(len(passings))]
 
     def _word(self, slot: Slot, cfa: int) -> int | None:
         if slot.register is not None:
             return self._control.register(self._architecture.argument_registers[slot.register])
+        if slot.float_register is not None:
+            return self._control.float_register(self._architecture.float_argument_registers[slot.float_register])
         return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
 
     # --- kernels that Python calls ---------------------------------------------------------------
@@ -218,7 +219,7 @@ class KernelWatch:
         if word is None or python is None:
             return None
         if "*" not in argument.parameter and argument.parameter:
-            return _integer(argument.parameter.removeprefix("const ").split()[0], word)
+            return _number(_plain(argument.parameter), word)
         try:
             tensor = python.tensor_of(argument.object) if argument.object else None
             if tensor is None or self._reporter.contents(self._reporter.facts(tensor)).geometry.address != word:
@@ -253,22 +254,22 @@ class KernelWatch:
             if plain == TENSOR:
                 return self._tensor(word)
             if not plain.endswith("*"):
-                return _integer(plain, word)
+                return _number(plain, word)
             if length is not None:
                 return self._list(plain[:-1].strip(), word, length)
             if not word:
                 return Value("None")
             if plain == f"{TENSOR}*":
                 return self._tensor(self._session.memory.u64(word))
-            return _integer(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
+            return _number(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
         except GdbextError:
             return None
 
     def _list(self, kind: str, first: int, length: int) -> Value | None:
-        if length > _LONGEST_LIST or kind not in (TENSOR, "int64_t"):
+        if length > _LONGEST_LIST or kind not in (TENSOR, "int64_t", "double"):
             return None
         words = self._session.memory.words(first, length)
-        items = [self._tensor(word) if kind == TENSOR else _integer(kind, word) for word in words]
+        items = [self._tensor(word) if kind == TENSOR else _number(kind, word) for word in words]
         known = [each for each in items if each is not None]
         if len(known) < len(items):
             return None
@@ -283,10 +284,18 @@ class KernelWatch:
 
 
 def _passing(kind: str) -> Passing:
-    return Passing.FLOAT if "*" not in kind and kind.removeprefix("const ").split(" ")[0] in _FLOATS else Passing.WORD
+    return Passing.FLOAT if "*" not in kind and _plain(kind) in FLOATS else Passing.WORD
 
 
-def _integer(kind: str, word: int) -> Value | None:
+def _plain(kind: str) -> str:
+    """The first word of a type as source has it, behind const: the type itself or, of a parameter, before its name."""
+    return kind.removeprefix("const ").split()[0] if kind else ""
+
+
+def _number(kind: str, word: int) -> Value | None:
+    """A number of a type that is passed in one word."""
+    if kind in FLOATS:
+        return floating(kind, word)
     size = _INTEGERS.get(kind)
     if size is None:
         return None

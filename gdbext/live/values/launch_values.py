@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, GdbextError
-from gdbext.inspection.threads.arguments import tensor_text
+from gdbext.inspection.threads.arguments import UNDEFINED, tensor_text
 from gdbext.model.dispatch.launch import LaunchTensor, LaunchValue
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class LaunchValues:
         """``value`` None: it is not known."""
         if value is None:
             return LaunchValue(name, "", type=kind)
+        if value.text == UNDEFINED:
+            return LaunchValue(name, value.text, type=kind)
         is_list = value.text.startswith("[")
         tensors = (
             self._tensor(f"{name}.{number}" if is_list else name, address)

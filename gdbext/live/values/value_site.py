@@ -9,21 +9,29 @@ from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.formats.symbols.demangle import demangle
-from gdbext.live.hooks.arguments import register_values
+from gdbext.live.hooks.arguments import held
 from gdbext.model.record import Record
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.roles import operator_method
-from gdbext.torch.values.cpp_values import CppValues, Value, passing_of
+from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
 
 if TYPE_CHECKING:
     from gdbext.arch.base import Architecture
     from gdbext.inspection.session import Session
+    from gdbext.live.run_control import RunControl
     from gdbext.process.symbols import Function
     from gdbext.torch.registry.operators import Operator
 
-ReadRegister = Callable[[str], int]
 ReadWord = Callable[[int], "int | None"]
+
+
+class Passed(Record):
+    """Argument registers as a function was called with them; None for one that did not survive."""
+
+    words: tuple[int | None, ...]
+    floats: tuple[int | None, ...]
+    """As many as the function takes."""
 
 
 class ValueSite(Record):
@@ -37,14 +45,31 @@ class ValueSite(Record):
     start: int
     """Of the function."""
 
+    @property
+    def floats(self) -> int:
+        """How many arguments come in registers for floating-point numbers."""
+        return sum(slot.float_register is not None for slots in self.slots for slot in slots)
+
     def loses(self, architecture: Architecture) -> bool:
         """Not all that came in registers is kept until there."""
         names = architecture.argument_registers
-        wanted = {slot.register for slots in self.slots for slot in slots} | ({0} if self.hidden else set())
-        return any(number is not None and names[number] not in self.places for number in wanted)
+        floats = architecture.float_argument_registers
+        if self.hidden and names[0] not in self.places:
+            return True
+        for kind, slots in zip(self.kinds, self.slots):
+            for slot in slots:
+                if slot.register is not None:
+                    holder = self.places.get(names[slot.register])
+                elif slot.float_register is not None:
+                    holder = self.places.get(floats[slot.float_register])
+                else:
+                    continue
+                if holder is None or holder.size < used_bytes(kind):
+                    return True
+        return False
 
     def values(
-        self, values: CppValues, registers: Sequence[int | None], cfa: int, word: ReadWord
+        self, values: CppValues, registers: Passed, cfa: int, word: ReadWord
     ) -> list[tuple[str, Value | None]]:
         """(name, value) of each argument; None where it is not known any more."""
         found: list[tuple[str, Value | None]] = []
@@ -60,9 +85,11 @@ class ValueSite(Record):
         return found
 
 
-def _word(slot: Slot, registers: Sequence[int | None], cfa: int, word: ReadWord) -> int | None:
+def _word(slot: Slot, registers: Passed, cfa: int, word: ReadWord) -> int | None:
     if slot.register is not None:
-        return registers[slot.register]
+        return registers.words[slot.register]
+    if slot.float_register is not None:
+        return registers.floats[slot.float_register]
     return None if slot.offset is None else word(cfa + slot.offset)
 
 
@@ -102,6 +129,22 @@ def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[
     return tuple(slots[leading:])
 
 
-def registers_at(session: Session, site: ValueSite, register: ReadRegister, word: ReadWord) -> list[int | None]:
+def passed_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> Passed:
+    """What is in the registers at the function's first instruction."""
+    floats = architecture.float_argument_registers[: site.floats]
+    return Passed(
+        tuple(control.register(name) for name in architecture.argument_registers),
+        tuple(control.float_register(name) for name in floats),
+    )
+
+
+def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord) -> Passed:
     """The argument registers as the function was called, those that survived."""
-    return register_values(session.memory.architecture, site.places, register, word)
+    floats = architecture.float_argument_registers[: site.floats]
+
+    def register(name: str) -> int:
+        return control.float_register(name) if name in floats else control.register(name)
+
+    names = (*architecture.argument_registers, *floats)
+    values = tuple(held(site.places.get(name), register, word, cfa) for name in names)
+    return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])

@@ -14,7 +14,7 @@ from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.live.trace.describe import Describer
 from gdbext.live.values.launch_values import LaunchValues
 from gdbext.live.values.return_watch import ReturnWatch
-from gdbext.live.values.value_site import ValueSite, registers_at, value_site
+from gdbext.live.values.value_site import Passed, ValueSite, passed_at, passed_at_entry, value_site
 from gdbext.model.dispatch.launch import AFTER, BEFORE, Launch
 from gdbext.model.record import Record
 from gdbext.torch.registry.schema_results import aliased_arguments, schema_results
@@ -95,7 +95,7 @@ class ValueWatch:
         self._described = LaunchValues(self._reporter, request.statistics)
         self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
         self._calls: dict[int, int] = {}
-        self._entries: dict[int, tuple[int, int, Sequence[int | None]]] = {}
+        self._entries: dict[int, tuple[int, int, Passed]] = {}
         """Thread → the function that was entered last, the end of its frame, and its argument registers."""
         self._callers: dict[int, _Caller | None] = {}
         self._types: dict[int, dict[str, str]] = {}
@@ -118,16 +118,17 @@ class ValueWatch:
             return
         architecture = self._session.memory.architecture
         if site is not None and site.loses(architecture):
-            self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site.start)))
+            self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site)))
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
             handler = self._unboxed(function.operator, function.event, site)
             self._hook(HookSpec(address, frame, handler, function.sites.keyset))
 
-    def _entered(self, start: int) -> Callable[[int, int, int], bool]:
+    def _entered(self, site: ValueSite) -> Callable[[int, int, int], bool]:
         """For a function that does not keep all its arguments until the lookup."""
+        architecture = self._session.memory.architecture
 
         def entered(tid: int, cfa: int, _value: int) -> bool:
-            self._entries[tid] = (start, cfa, [self._control.register(name) for name in self._arguments])
+            self._entries[tid] = (site.start, cfa, passed_at_entry(architecture, site, self._control))
             return False
 
         return entered
@@ -229,11 +230,11 @@ class ValueWatch:
             return _Open(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
         if site is None:
             return _Open(cfa, operator, found, call, (), 0, False)
-        start, entry, passed = self._entries.get(tid, (0, 0, ()))
-        is_this = (start, entry) == (site.start, cfa)
-        registers = passed if is_this else registers_at(self._session, site, register, memory.try_u64)
-        arguments = site.values(self._values, registers, cfa, memory.try_u64)
-        result = (registers[0] or 0) if site.hidden else 0
+        start, entry, passed = self._entries.get(tid, (0, 0, None))
+        if passed is None or (start, entry) != (site.start, cfa):
+            passed = passed_at(memory.architecture, site, self._control, cfa, memory.try_u64)
+        arguments = site.values(self._values, passed, cfa, memory.try_u64)
+        result = (passed.words[0] or 0) if site.hidden else 0
         return _Open(cfa, operator, found, call, tuple(arguments), result, False)
 
     def _boxed(self, operator: Operator, stack: int) -> list[tuple[str, Value | None]]:

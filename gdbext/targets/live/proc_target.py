@@ -65,6 +65,13 @@ class ProcThread(Thread):
             self._registers = ptrace.registers(self.tid, self._architecture)
         return self._registers
 
+    def float_registers(self) -> Mapping[str, int]:
+        """Read anew each time: they are rarely wanted, and once. {} where the kernel refuses."""
+        try:
+            return ptrace.float_registers(self.tid, self._architecture) if self.stopped else {}
+        except TargetError:
+            return {}
+
     def note_stop(self, stop: ptrace.Stop) -> None:
         """Remember how the thread stopped."""
         self.stopped = True

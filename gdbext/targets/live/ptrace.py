@@ -92,6 +92,12 @@ def registers(tid: int, architecture: Architecture) -> dict[str, int]:
     return found
 
 
+def float_registers(tid: int, architecture: Architecture) -> dict[str, int]:
+    """The low 8 bytes of the vector registers of a stopped thread. Raises TargetGone, TargetError."""
+    known = architecture.float_registers
+    return architecture.unpack_floats(_register_set(tid, known.kind, known.size)) if known is not None else {}
+
+
 def _register_set(tid: int, kind: int, size: int) -> bytes:
     buffer = ctypes.create_string_buffer(size)
     vector = _IoVec(ctypes.addressof(buffer), size)

@@ -11,6 +11,9 @@ from gdbext.targets.live.proc_reads import thread_name
 from gdbext.targets.live.thread_motion import Place, place_of, turns_of
 from gdbext.targets.page_copy import PageCopy
 
+_ASLEEP = ("S", "D")
+"""States in which a thread is inside a system call: no function's arguments are in its registers."""
+
 
 class CopiedThread(Thread):
     """A thread as it was at the stop."""
@@ -24,6 +27,7 @@ class CopiedThread(Thread):
         self._listed_name = thread.listed_name
         self._state = thread.kernel_state
         self._registers: Mapping[str, int] | TargetError
+        self._floats = thread.float_registers() if self._state not in _ASLEEP else {}
         try:
             self._registers = thread.registers()
             self.signal = thread.signal
@@ -47,6 +51,11 @@ class CopiedThread(Thread):
         if isinstance(self._registers, TargetError):
             raise self._registers
         return self._registers
+
+
+    def float_registers(self) -> Mapping[str, int]:
+        """As they were at the stop, of threads that ran."""
+        return self._floats
 
 
 class StopCopy:

@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.arch.argument_holders import holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import GdbextError
 from gdbext.model.certainty import Certainty
 from gdbext.model.record import Record
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
-from gdbext.process.symbols import Function, Symbolizer
+from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.kept_arguments import KeptArguments
 from gdbext.torch.stack.recovery import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import CppValues, Value, passing_of
+from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
 from gdbext.unwind.stack import Stack
 
 if TYPE_CHECKING:
@@ -227,9 +227,11 @@ class ArgumentRecovery:
         sp = stack.frames[level].sp
         place = f"the call in frame #{level}"
 
-        def word(slot: Slot) -> tuple[int | None, bool]:
+        def word(slot: Slot, _size: int) -> tuple[int | None, bool]:
             if slot.register is not None:
                 return passed[slot.register], True
+            if slot.float_register is not None:
+                return self._sites.float_argument(stack, level, slot.float_register), True
             if slot.offset is None or not on_stack:
                 return None, False
             return self._memory.try_u64(sp + slot.offset), False
@@ -241,40 +243,20 @@ class ArgumentRecovery:
         frame, function = stack.frames[level], stack.function(level)
         if function is None or not frame.cfa:
             return
-        kept = self._registers_at_entry(stack, level, function)
+        kept = KeptArguments(self._memory, self._code, stack, level, function)
 
-        def word(slot: Slot) -> tuple[int | None, bool]:
-            if slot.register is not None:
-                return kept[slot.register], frame.pc == function.start
-            return (None, False) if slot.offset is None else (self._memory.try_u64(frame.cfa + slot.offset), False)
+        def word(slot: Slot, size: int) -> tuple[int | None, bool]:
+            return kept.word(slot, size), slot.offset is None and frame.pc == function.start
 
         yield from self._sightings(signature, word, f"frame #{level}")
 
-    def _registers_at_entry(self, stack: Stack, level: int, function: Function) -> list[int | None]:
-        frame = stack.frames[level]
-        architecture = self._memory.architecture
-        names = architecture.argument_registers
-        if frame.pc == function.start:
-            return [frame.registers.get(name) for name in names]
-        found: list[int | None] = []
-        places = holders(architecture, self._code.of(function).instructions, frame.pc)
-        for name in names:
-            holder = places.get(name)
-            base = frame.registers.get(holder.register) if holder is not None else None
-            if holder is None or base is None:
-                found.append(None)
-            elif holder.displacement is None:
-                found.append(base)
-            else:
-                found.append(self._memory.try_u64(base + holder.displacement))
-        return found
-
     def _sightings(
-        self, signature: Signature, word: Callable[[Slot], tuple[int | None, bool]], place: str
+        self, signature: Signature, word: Callable[[Slot, int], tuple[int | None, bool]], place: str
     ) -> Iterator[tuple[int, Sighting]]:
-        """``word`` gives a slot's word, and whether it is just what was passed."""
+        """``word`` gives a slot's word, of which so many bytes matter, and whether it is just what was passed."""
         for number, (kind, slots) in enumerate(zip(signature.kinds, signature.slots)):
-            found = [word(slot) for slot in slots]
+            size = used_bytes(kind)
+            found = [word(slot, size) for slot in slots]
             words = [value for value, _ in found if value is not None]
             if len(words) != len(found):
                 continue

@@ -39,6 +39,7 @@ class CallSites:
         self._architecture = memory.architecture
         self._code = code
         self._sites: dict[int, CallSite] = {}
+        self._floats: dict[tuple[int, int], Location | None] = {}
         self._targets: dict[int, int | None] = {}
 
     def site(self, stack: Stack, level: int) -> CallSite:
@@ -85,11 +86,30 @@ class CallSites:
         """The first ``count`` arguments in registers of the call that frame ``level`` made."""
         return [self.argument(stack, level, number) for number in range(count)]
 
+    def float_argument(self, stack: Stack, level: int, number: int) -> int | None:
+        """The low 8 bytes of floating-point argument ``number`` in registers, None where that is not certain."""
+        pc, names = stack.frames[level].pc, self._architecture.float_argument_registers
+        if (pc, number) not in self._floats:
+            location = None
+            if self.site(stack, level).sources and number < len(names):
+                code = self._code.of(stack.function(level))
+                location = argument_source(self._architecture, code.up_to(pc), names[number], code.labels)
+            self._floats[pc, number] = location
+        found = self._floats[pc, number]
+        return None if found is None else self._evaluate(found, stack, level)
+
     def place(self, number: int) -> str:
         """Where argument ``number`` is passed, in words."""
         return self._architecture.argument_registers[number]
 
     def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
+        found = self._whole(location, stack, level)
+        return None if found is None else found & (1 << 8 * location.size) - 1
+
+    def _whole(self, location: Location, stack: Stack, level: int) -> int | None:
+        """All 8 bytes at a place."""
+        if location.kind == "fixed":
+            return self._fixed(location.value or 0)
         if location.kind == "constant":
             return location.value
         if location.kind == "and":
@@ -103,6 +123,10 @@ class CallSites:
         if not location.intact(stack.frames[level].registers):
             return None
         return self._memory.try_u64((base + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def _fixed(self, address: int) -> int | None:
+        """The word at an address, where nobody can have written to it since."""
+        return self._memory.try_u64(address) if self._code.is_constant(address) else None
 
     def _decode(self, stack: Stack, level: int) -> CallSite:
         code = self._code.of(stack.function(level))

@@ -36,6 +36,9 @@ _WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromk
 """Types of one word, and how many of its bytes they use."""
 
 
+FLOATS = ("double", "float")
+
+
 class Value(Record):
     """``text`` as people read it, the tensors in it (0 for one that is not there). ``proven``: something about it can
     only be so if it is of this type."""
@@ -49,7 +52,7 @@ def passing_of(kind: str) -> Passing | None:
     """How a parameter of that type is passed; None for a type that is not known."""
     if kind.endswith(("&", "*")) or kind in _REFERENCES or kind in _WORDS or kind.startswith("std::array<bool"):
         return Passing.WORD
-    if kind in ("double", "float"):
+    if kind in FLOATS:
         return Passing.FLOAT
     if kind.startswith("c10::ArrayRef<") or (_STRING in kind and "optional" not in kind):
         return Passing.TWO_WORDS
@@ -69,6 +72,25 @@ def _optional_passing(inner: str) -> Passing | None:
     if inner.startswith("c10::ArrayRef<") or _STRING in inner:
         return Passing.MEMORY
     return Passing.WORD if inner in _WORDS else None
+
+
+def floating(kind: str, word: int) -> Value:
+    """A ``double`` or ``float`` in the low bytes of a word."""
+    raw = word.to_bytes(8, "little")
+    if kind == "double":
+        return Value(repr(struct.unpack("<d", raw)[0]))
+    return Value(f"{struct.unpack_from('<f', raw)[0]:.9g}")
+
+
+def used_bytes(kind: str) -> int:
+    """How many low bytes of each of its words a value of that type takes, at most."""
+    if kind == "float":
+        return 4
+    found = _OPTIONAL.match(kind)
+    if found is None:
+        return _WORDS.get(kind, 8)
+    size = _WORDS.get(found.group(1), 8)
+    return min(size + 2, 8)  # the value, and whether it is there
 
 
 class CppValues:
@@ -102,6 +124,8 @@ class CppValues:
     # --- values in words -------------------------------------------------------------------------
 
     def _word(self, kind: str, word: int) -> Value:
+        if kind in FLOATS:
+            return floating(kind, word)
         if kind.startswith("std::array<bool"):
             count = int(re.sub(r"\D", "", kind.rpartition(",")[2]) or 0)
             return Value(f"[{', '.join(str(bool(word >> 8 * each & 1)) for each in range(count))}]")

@@ -92,6 +92,21 @@ def test_names_and_numbers_are_printed_as_they_happen(tmp_path: Path) -> None:
     assert arguments["self"]["tensor"]["sizes"] == [3, 4]
 
 
+def test_numbers_in_vector_registers_and_beside_them(tmp_path: Path) -> None:
+    operators = ("aten::nan_to_num", "aten::native_batch_norm")
+    words = (str(tmp_path / "truth.json"),)
+    said = watched("print", "--json", *operators, "--when", "before", program="value_calls.py", words=words)
+    calls = [json.loads(line) for line in said.splitlines() if line.startswith('{"op"')]
+    assert [call["op"] for call in calls] == list(operators)
+    numbers, norm = ({each["name"]: each.get("value") for each in call["arguments"]} for call in calls)
+    assert {name: numbers[name] for name in ("nan", "posinf", "neginf")} == {
+        "nan": "0.5", "posinf": "None", "neginf": "-2.5",
+    }  # fmt: skip
+    assert {name: norm[name] for name in ("weight", "training", "momentum", "eps")} == {
+        "weight": "undefined", "training": "True", "momentum": "0.125", "eps": "0.0001",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("place", "operator"), [("forward", "log"), ("backward", "div"), ("optimiser", "addcdiv_")]
 )  # fmt: skip

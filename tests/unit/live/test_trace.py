@@ -290,6 +290,38 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     assert values == [4, 5, None, 6, None, None]
 
 
+SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
+"""push r14; mov edx,r14d; push rbp; mov rsi,rbp; sub $0x48,rsp; movsd xmm0,(rsp); movsd xmm1,8(rsp); call"""
+
+
+@pytest.mark.parametrize(
+    ("behind", "lost"),
+    [
+        ("90", set()),
+        ("f20f114424 04 90", {"xmm0", "xmm1"}),  # movsd xmm0,4(rsp) is over both of them
+        ("6a00 f20f11442410 4883c408 90", {"xmm1"}),  # push $0; movsd xmm0,16(rsp); add $8,rsp
+        ("4883e4f0 48890424 90", {"xmm0", "xmm1"}),  # and $-16,rsp; mov rax,(rsp): nobody knows where
+    ],
+)
+def test_arguments_are_followed_to_places_below_the_stack_pointer(behind: str, lost: set[str]) -> None:
+    listing = list(instructions(bytes.fromhex(SPILLS + behind), 0x1000))
+    found = holders(ARCHITECTURE, listing, listing[-1].address)
+    top = -8 - 8 - 8 - 0x48  # the return address, two registers, the variables
+    kept = {"xmm0": Holder("cfa", top), "xmm1": Holder("cfa", top + 8)}
+    others = {"rsi": Holder("rbp"), "rdx": Holder("r14", None, 4)}
+    assert found == {**others, **{name: holder for name, holder in kept.items() if name not in lost}}
+
+
+def test_arguments_stay_in_their_registers_until_something_writes_them() -> None:
+    # xor eax,eax; mov rdi,rbx; addsd xmm1,xmm0; nop
+    listing = list(instructions(bytes.fromhex("31c0 4889fb f20f58c1 90"), 0x1000))
+    found = holders(ARCHITECTURE, listing, listing[-1].address)
+    assert found["rdi"] == Holder("rbx")
+    assert found["rsi"] == Holder("rsi")
+    assert found["xmm2"] == Holder("xmm2")
+    assert "xmm0" not in found
+
+
 def test_direct_calls_are_all_found() -> None:
     generator = random.Random(5)
     code = bytearray(generator.randbytes(300_000))

@@ -48,6 +48,16 @@ def test_registers_have_their_places(tmp_path: Path) -> None:
     assert registers == {name: index + 1 for index, name in enumerate(REGISTERS) if name != "rax"}
 
 
+def test_vector_registers_have_their_places(tmp_path: Path) -> None:
+    numbers = b"".join(struct.pack("<2d", number + 0.5, 0) for number in range(16))
+    floats = note(2, bytes(160) + numbers + bytes(96))  # struct user_fpregs_struct
+    target = open_core(tmp_path, Core(notes=prstatus(1) + floats + prstatus(2)))
+    first, second = target.threads()
+    found = {name: struct.unpack("<d", word.to_bytes(8, "little"))[0] for name, word in first.float_registers().items()}
+    assert found == {f"xmm{number}": number + 0.5 for number in range(16)}
+    assert second.float_registers() == {}
+
+
 def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) -> None:
     # the kernel writes pr_cursig into every thread
     notes = prstatus(2, 11) + prpsinfo(1) + siginfo(11, 1, 0xDEAD) + prstatus(1, 11)

@@ -60,7 +60,26 @@ KNOWN = {
     "mov 8(%rsp),%rdi; mov (%rax),%rcx; movups (%rsi),%xmm0; call *%rax": memory("rsp", 8),
     "test %rax,%rax; je 1f; 1: mov %rbx,%rdi; call *%rax": register("rbx"),
     "mov %rbx,%rdi; test %rax,%rax; jne 2f; call *%rax; 2: nop": register("rbx"),
+    "mov %ebx,%edi; call *%rax": register("rbx")._replace(size=4),
+    "mov 8(%rsp),%edi; call *%rax": memory("rsp", 8)._replace(size=4),
+    "mov 8(%rsp),%eax; movzbl %al,%edi; call *%rax": memory("rsp", 8)._replace(size=1),
 }
+KNOWN_FLOATS = {
+    "movsd 8(%rsp),%xmm0; call *%rax": memory("rsp", 8),
+    "movapd -32(%rbp),%xmm1; movapd %xmm1,%xmm0; call *%rax": memory("rbp", -32),
+    "movq %rbx,%xmm0; call *%rax": register("rbx"),
+    "pxor %xmm0,%xmm0; call *%rax": Location("constant", value=0),
+    "movsd 0x10(%rip),%xmm0; call *%rax": Location("fixed", value=0x1018),
+}
+UNSURE_FLOATS = [
+    "movsd %xmm1,%xmm0; call *%rax",
+    "movsd 8(%rsp),%xmm0; addsd %xmm1,%xmm0; call *%rax",
+    "movsd 8(%rsp),%xmm0; movsd %xmm1,8(%rsp); call *%rax",
+    "movsd 8(%rsp),%xmm0; call *%rax; call *%rax",
+    "movsd 8(%rsp),%xmm0; vzeroall; call *%rax",
+    "pxor %xmm1,%xmm0; call *%rax",
+    "movsd (%rsp,%rcx,8),%xmm0; call *%rax",
+]
 UNSURE = [
     "mov %rax,%rdi; call *%rdx",
     "mov %rbx,%rdi; 1: nop; call *%rax; jmp 1b; call *%rax",
@@ -80,8 +99,8 @@ UNSURE = [
     "mov 8(%rsp,%rcx,8),%rdi; call *%rax",
     "mov %rbx,%rdi; add $8,%rdi; call *%rax",
     "mov %rbx,%rdi; mov $1,%dil; call *%rax",
-    "mov %ebx,%edi; call *%rax",
-    "mov 8(%rsp),%edi; call *%rax",
+    "mov %bx,%di; call *%rax",
+    "mov %ebx,%eax; mov (%rax),%rdi; call *%rax",
     "mov %rbx,%rdi; cmovne %r12,%rdi; call *%rax",
     "mov %rbx,%rdi; pop %rdi; call *%rax",
     "mov 8(%rsp),%rdi; and $-64,%rsp; call *%rax",
@@ -92,6 +111,16 @@ UNSURE = [
     "mov %rbx,%rdi; test %rax,%rax; je 1f; nop; call *%rax; 1: call *%rax",
     "call *%rax",
 ]
+
+
+@pytest.mark.parametrize("text", KNOWN_FLOATS)
+def test_numbers_followed(assemble: Callable[[str], list[Instruction]], text: str) -> None:
+    assert argument_source(ARCHITECTURE, assemble(text), "xmm0") == KNOWN_FLOATS[text]
+
+
+@pytest.mark.parametrize("text", UNSURE_FLOATS)
+def test_unsure_of_numbers(assemble: Callable[[str], list[Instruction]], text: str) -> None:
+    assert argument_source(ARCHITECTURE, assemble(text), "xmm0") is None
 
 
 @pytest.mark.parametrize("text", KNOWN)

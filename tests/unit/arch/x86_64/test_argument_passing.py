@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.arch.argument_passing import IN_FLOAT_REGISTER, Passing, Slot
+from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.arch.x86_64.argument_passing import place
 
 WORD, TWO, FLOAT, MIXED, MEMORY = (
@@ -11,11 +11,11 @@ WORD, TWO, FLOAT, MIXED, MEMORY = (
 
 
 def registers(*numbers: int) -> tuple[Slot, ...]:
-    return tuple(Slot(number, None) for number in numbers)
+    return tuple(Slot(number) for number in numbers)
 
 
 def stack(*offsets: int) -> tuple[Slot, ...]:
-    return tuple(Slot(None, offset) for offset in offsets)
+    return tuple(Slot(offset=offset) for offset in offsets)
 
 
 def test_words_fill_six_registers_then_the_stack() -> None:
@@ -28,12 +28,12 @@ def test_a_structure_goes_whole_or_not_at_all() -> None:
 
 
 def test_floats_take_no_integer_register() -> None:
-    assert place([WORD, FLOAT, WORD]) == [registers(0), (IN_FLOAT_REGISTER,), registers(1)]
+    assert place([WORD, FLOAT, WORD]) == [registers(0), (Slot(float_register=0),), registers(1)]
     assert place([FLOAT] * 9)[-1] == stack(0)
 
 
 def test_an_optional_double_takes_one_of_each() -> None:
-    assert place([MIXED, WORD]) == [(IN_FLOAT_REGISTER, Slot(0, None)), registers(1)]
+    assert place([MIXED, WORD]) == [(Slot(float_register=0), Slot(0)), registers(1)]
 
 
 def test_large_structures_are_copied_to_the_stack() -> None:
