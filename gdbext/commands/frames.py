@@ -29,9 +29,9 @@ gdb: a frame filter of that name, which "info frame-filter" lists and "bt -no-fi
 number: all others keep theirs. Where gdb loses a stack that we can follow, they come last.
 
 LLDB 22 and later: a frame provider of the selected target ("target frame-provider list"); editors show its frames, too,
-and "frame select" shows the Python line. They count, so that native frames have other numbers than before. It holds for
-one stop: a thread that has run shows native frames until you say "dispatch-frames on" again. LLDB shows where each
-thread is whenever it is turned on or off.
+and "frame select" shows the Python line. They count, so that native frames have other numbers than before. LLDB calls
+them synthetic, and artificial: "finish" passes over them. LLDB shows where each thread is whenever it is turned on or
+off.
 """
 
 

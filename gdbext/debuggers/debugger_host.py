@@ -20,7 +20,7 @@ class DebuggerHost(Host):
     """Lends what the debugger can; keeps the breakpoints of dispatch-break."""
 
     def __init__(
-        self, debugger: Debugger, output: int | None = None, session: Callable[[], Session] | None = None
+        self, debugger: Debugger, output: int | None = None, session: Callable[[float], Session] | None = None
     ) -> None:
         """``session``: the one that commands share; None in a debugger of our own, which runs one command only."""
         super().__init__(session is None, output)

@@ -56,9 +56,9 @@ class Shell:
             return Session(NoProcess(self._debugger.name))
         return self._current()
 
-    def _current(self) -> Session:
+    def _current(self, age: float = 0) -> Session:
         if self._sessions is None:
             from gdbext.debuggers.sessions import SessionCache
 
             self._sessions = SessionCache(self._debugger)
-        return self._sessions.get()
+        return self._sessions.get(age)

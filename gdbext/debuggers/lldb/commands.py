@@ -57,7 +57,8 @@ class LldbCommands:
 
     def completions(self, entry: registry.Entry, words: Sequence[str], current: str) -> list[str]:
         """What ``current`` may become behind ``words``."""
-        return self._shell.completions(entry, words, current)
+        with self._ours.selection.session():
+            return self._shell.completions(entry, words, current)
 
     def unload(self) -> None:
         """Make room for a newer version of the commands."""

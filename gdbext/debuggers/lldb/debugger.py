@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.debuggers.base import Debugger
+from gdbext.debuggers.lldb.lent_registers import LentRegisters
 from gdbext.debuggers.lldb.selection import Selection
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ class LldbDebugger(Debugger):
         """``names``: LLDB's namespace for scripts."""
         self.selection = Selection(debugger)
         self._names = {} if names is None else names
+        self._lent = LentRegisters()
         self._frames: RegisteredFrames | None = None
 
     def target(self) -> Target:
         """The process or core that the command is about."""
         from gdbext.debuggers.lldb.target import current_target
 
-        return current_target(self.selection.process(), self.selection.thread)
+        return current_target(self.selection.process(), self.selection.thread, lent=self._lent)
 
     def stopped_target(self) -> Target:
         """The process at this stop, also inside a breakpoint's callback."""
@@ -99,9 +101,13 @@ class LldbDebugger(Debugger):
             self._frames.remove()
             self._frames = None
         if source is not None:
-            from gdbext.debuggers.lldb.frames import RegisteredFrames
+            from gdbext.debuggers.lldb.frames import RegisteredFrames, check_frame_providers
+            from gdbext.debuggers.lldb.stack_builder import StackBuilder
 
-            self._frames = RegisteredFrames(self.selection.target(), self._names, source)
+            target = self.selection.target()
+            check_frame_providers(target)
+            builder = StackBuilder(target, self.selection, self._lent, source)
+            self._frames = RegisteredFrames(target, self._names, builder)
 
     def open(self, job: Job, live: bool) -> Target:
         """Attach, load or start. Raises TargetError and its relatives."""

@@ -1,50 +1,35 @@
 """LLDB's own ``bt`` with more than native frames: a frame provider (LLDB 22 and later).
 
-LLDB makes one for each thread at each stop, and asks it for frames one by one. A provider that in turn asks LLDB's
-frames for anything makes 22.1.8 lock a stack twice in one thread, which ends LLDB, or two locks in either order, which
-hangs it. So all stacks are made before the provider is registered, and hold as long as their threads do not run. A stop
-hook that registers it anew with the new stacks makes LLDB tell of the stop again, and hangs 22.1.8 in the middle of a
-step: it is for the user to say when.
+LLDB makes one for each thread whenever it has run, and asks it for frames one by one. So the provider is registered
+once, and puts the stack together when the second frame is asked for: the first one is native. LLDB also makes stacks
+while it steps, in a thread of its own, and compares their frames; there all are native.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lldb
 
-from gdbext.debuggers.lldb.target import is_core, is_there
 from gdbext.errors import UsageError
-from gdbext.inspection.threads.added_frames import AddedFrame, Position, interleaved
-from gdbext.model.record import Record
+from gdbext.inspection.threads.added_frames import AddedFrame, Position
 from gdbext.render.text.added_frame_text import frame_function, frame_source
-from gdbext.targets.live.thread_motion import Place, turns_of
 
 if TYPE_CHECKING:
-    from gdbext.debuggers.frame_source import FrameSource
+    from gdbext.debuggers.lldb.stack_builder import Innermost, StackBuilder
 
 _CLASS = "gdbext_frames"
 """The name by which LLDB finds the class for as long as a provider is registered: it makes objects of it later."""
-
-
-class MadeStack(Record):
-    """A thread's stack: numbers of LLDB's frames, and ours between them. ``place``: where the thread was; None in a
-    core."""
-
-    frames: list[int | AddedFrame]
-    pid: int
-    place: Place | None
-
-    def holds(self, tid: int) -> bool:
-        """The thread has not run since."""
-        return self.place is None or not turns_of(self.pid, tid).has_moved(self.place)
+_STEPPING = "intern-state"
+"""How the name of the thread begins in which LLDB decides about a stop (Process.cpp, StartPrivateStateThread, 22)."""
 
 
 class FrameProvider:
     """The frames of one thread at one stop. LLDB makes the object and calls it."""
 
-    stacks: Mapping[int, MadeStack]
+    builder: StackBuilder
 
     @staticmethod
     def applies_to_thread(_: lldb.SBThread) -> bool:
@@ -63,20 +48,34 @@ class FrameProvider:
 
     def __init__(self, input_frames: lldb.SBFrameList, _: lldb.SBStructuredData) -> None:
         self._natives = input_frames
-        tid = input_frames.GetThread().GetThreadID()
-        made = self.stacks.get(tid)
-        self._frames = made.frames if made is not None and made.holds(tid) else None
+        self._innermost: Innermost | None = None
+        self._given: list[Position | None] = []
+        self._frames: Sequence[int | AddedFrame] | None = None
 
     def get_frame_at_index(self, index: int) -> int | ShownFrame | None:
-        """The number of a native frame, or a frame of ours; None behind the last one. The first is native, always."""
+        """The number of a native frame, or a frame of ours; None behind the last one. LLDB asks in their order."""
         if index == 0:
+            self._innermost = self.builder.innermost(self._natives)
+            self._given = [self._innermost.position if self._innermost is not None else None]
             return 0
+        if self._frames is None and self._innermost is not None and not _is_stepping():
+            self._frames = self.builder.frames(self._natives, self._innermost, self._given)
         if self._frames is None:
-            return index if index < self._natives.GetSize() else None
+            return self._native(index)
         if index >= len(self._frames):
             return None
         frame = self._frames[index]
         return ShownFrame(index, frame) if isinstance(frame, AddedFrame) else frame
+
+    def _native(self, index: int) -> int | None:
+        if index >= self._natives.GetSize():
+            return None
+        self._given.append(self.builder.position(self._natives, index))
+        return index
+
+
+def _is_stepping() -> bool:
+    return Path("/proc/thread-self/comm").read_text(encoding="utf-8").startswith(_STEPPING)
 
 
 class ShownFrame:
@@ -118,8 +117,8 @@ class ShownFrame:
         return False
 
     def is_artificial(self) -> bool:
-        """No: LLDB shows such frames dimmed, as tail calls."""
-        return False
+        """Yes: ``finish`` passes over such frames, and would want to return to others."""
+        return True
 
     def is_hidden(self) -> bool:
         """No."""
@@ -138,17 +137,11 @@ class ShownFrame:
 class RegisteredFrames:
     """The provider of one LLDB target, from its making until ``remove``."""
 
-    def __init__(self, target: lldb.SBTarget, names: dict[str, object], source: FrameSource) -> None:
-        """``names`` is LLDB's namespace for scripts. Raises UsageError for an LLDB that has no frame providers."""
-        if not hasattr(target, "RegisterScriptedFrameProvider"):
-            raise UsageError(
-                "this LLDB shows no frames but its own",
-                why="frame providers came with LLDB 22",
-                help="dispatch-bt --native shows the same stack; or install lldb-22",
-            )
+    def __init__(self, target: lldb.SBTarget, names: dict[str, object], builder: StackBuilder) -> None:
+        """``names`` is LLDB's namespace for scripts. Raises UsageError."""
         self._target = target
         self._names = names
-        names[_CLASS] = _provider(_made_stacks(target.GetProcess(), source))
+        names[_CLASS] = _provider(builder)
         error = lldb.SBError()
         self._number = target.RegisterScriptedFrameProvider(_CLASS, lldb.SBStructuredData(), error)
         if error.Fail():
@@ -162,23 +155,17 @@ class RegisteredFrames:
         self._names.pop(_CLASS, None)
 
 
-def _made_stacks(process: lldb.SBProcess, source: FrameSource) -> Mapping[int, MadeStack]:
-    """Those of the threads to which there is something to add. While LLDB's frames are all its own."""
-    threads = {thread.GetThreadID(): thread for thread in process} if is_there(process) else {}
-    stacks = {}
-    for tid, added in source.of_threads(list(threads)).items():
-        positions = [_position(frame) for frame in threads[tid]]
-        frames = interleaved(range(len(positions)), positions.__getitem__, added)
-        place = None if is_core(process) else turns_of(process.GetProcessID(), tid)
-        stacks[tid] = MadeStack(list(frames), process.GetProcessID(), place)
-    return stacks
+def check_frame_providers(target: lldb.SBTarget) -> None:
+    """Raises UsageError for an LLDB that has none."""
+    if not hasattr(target, "RegisterScriptedFrameProvider"):
+        raise UsageError(
+            "this LLDB shows no frames but its own",
+            why="frame providers came with LLDB 22",
+            help="dispatch-bt --native shows the same stack; or install lldb-22",
+        )
 
 
-def _position(frame: lldb.SBFrame) -> Position | None:
-    return None if frame.IsInlined() else (frame.GetPC(), frame.GetSP())
-
-
-def _provider(stacks: Mapping[int, MadeStack]) -> type[FrameProvider]:
-    """A class with those stacks. LLDB looks for its methods in the class itself, not in its bases."""
+def _provider(builder: StackBuilder) -> type[FrameProvider]:
+    """A class with that builder. LLDB looks for its methods in the class itself, not in its bases."""
     methods = {name: value for name, value in vars(FrameProvider).items() if not name.startswith("__")}
-    return type("FrameProvider", (FrameProvider,), {**methods, "stacks": stacks})
+    return type("FrameProvider", (FrameProvider,), {**methods, "builder": builder})

@@ -89,11 +89,13 @@ class TypePrinters:
         return summary.text if summary is not None else ""
 
     def summary_of(self, value: lldb.SBValue) -> TypeSummary | None:
-        """None where LLDB has to show the value itself: of a process that is not the selected one, of no process."""
+        """None where LLDB has to show the value itself: of a process that is not the selected one, of no process, while
+        a command of ours runs elsewhere."""
         if value.GetProcess().GetUniqueID() != self._selection.process().GetUniqueID():
             return None
         found = _object(value)
-        return self._source.of(found) if found is not None else None
+        with self._selection.session_if_free() as is_free:
+            return self._source.of(found) if found is not None and is_free else None
 
 
 def _add(category: lldb.SBTypeCategory, known: SummarizedType, summary: str, children: str) -> None:

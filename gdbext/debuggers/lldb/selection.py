@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -31,18 +32,37 @@ class Selection:
         self.debugger = debugger
         self.interruption = Interruption()
         self._context: lldb.SBExecutionContext | None = None
+        self._session = threading.RLock()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The session that commands share, for this thread alone. LLDB runs commands in one thread, and shows stops
+        and what is in them in another one."""
+        with self._session:
+            yield
+
+    @contextmanager
+    def session_if_free(self) -> Iterator[bool]:
+        """The same for those who cannot wait; False where another thread has it."""
+        is_free = self._session.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._session.release()
 
     @contextmanager
     def command(self, context: lldb.SBExecutionContext) -> Iterator[None]:
         """While a command runs, what it is about: the editor's target, thread and frame need not be the selected
         ones."""
-        before, self._context = self._context, context
-        self.interruption.begin()
-        try:
-            yield
-        finally:
-            self.interruption.end()
-            self._context = before
+        with self.session():
+            before, self._context = self._context, context
+            self.interruption.begin()
+            try:
+                yield
+            finally:
+                self.interruption.end()
+                self._context = before
 
     def process(self) -> lldb.SBProcess:
         """That of the command, else the selected one; invalid where there is none."""

@@ -9,6 +9,7 @@ import lldb
 
 from gdbext.arch import registry
 from gdbext.arch.base import Architecture
+from gdbext.debuggers.lldb.lent_registers import LentRegisters
 from gdbext.debuggers.lldb.selection import SelectedThread, no_thread, thread_of
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 from gdbext.formats.auxv import parse_auxv
@@ -84,14 +85,18 @@ class LldbTarget(Target):
     """A process in LLDB, live and stopped. Raises ForeignArchitecture.
 
     ``selected`` gives the thread that the user looks at; ``states`` each thread's state (tid to letter) as it was
-    before the attach, where somebody looked.
+    before the attach, where somebody looked; ``lent`` registers that LLDB cannot be asked for.
     """
 
     kind = "live"
     debugger = "lldb"
 
     def __init__(
-        self, process: lldb.SBProcess, selected: SelectedThread = no_thread, states: Mapping[int, str] | None = None
+        self,
+        process: lldb.SBProcess,
+        selected: SelectedThread = no_thread,
+        states: Mapping[int, str] | None = None,
+        lent: LentRegisters | None = None,
     ) -> None:
         self.pid = process.GetProcessID()
         self.architecture = architecture_of(process)
@@ -99,6 +104,7 @@ class LldbTarget(Target):
         self._process = process
         self._selected = selected
         self._states = states or {}
+        self._lent = lent or LentRegisters()
         self._threads: list[LldbThread] | None = None
         self._maps: list[MemoryMapping] | None = None
         self._root: str | None = None
@@ -211,15 +217,8 @@ class LldbTarget(Target):
 
     def lldb_registers(self, thread: lldb.SBThread) -> dict[str, int]:
         """Those of a thread that LLDB gives: its innermost frame's."""
-        frame = thread.GetFrameAtIndex(0)
-        found: dict[str, int] = {}
-        error = lldb.SBError()
-        for name in (*self.architecture.general_registers, *self.architecture.system_registers):
-            value = frame.FindRegister(name)
-            number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
-            if value.IsValid() and error.Success():
-                found[name] = number & _WORD
-        return found
+        lent = self._lent.of(thread.GetThreadID())
+        return registers_of(thread.GetFrameAtIndex(0), self.architecture) if lent is None else lent
 
     def _add_call_number(self, registers: dict[str, int], tid: int) -> None:
         """LLDB leaves it out; the kernel tells it of a stopped thread (proc_pid_syscall(5)), -1 in user code."""
@@ -257,8 +256,23 @@ class LldbTarget(Target):
             raise TargetGone(f"process {self.pid} has ended: {error}") from error
 
 
+def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:
+    """Those of a frame that LLDB knows."""
+    found: dict[str, int] = {}
+    error = lldb.SBError()
+    for name in (*architecture.general_registers, *architecture.system_registers):
+        value = frame.FindRegister(name)
+        number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
+        if value.IsValid() and error.Success():
+            found[name] = number & _WORD
+    return found
+
+
 def current_target(
-    process: lldb.SBProcess, selected: SelectedThread = no_thread, states: Mapping[int, str] | None = None
+    process: lldb.SBProcess,
+    selected: SelectedThread = no_thread,
+    states: Mapping[int, str] | None = None,
+    lent: LentRegisters | None = None,
 ) -> Target:
     """The target of an LLDB process. Raises TargetError naming the next step, BadCore, ForeignArchitecture."""
     if not is_there(process):
@@ -273,7 +287,7 @@ def current_target(
         from gdbext.debuggers.lldb.core_target import LldbCoreTarget
 
         return LldbCoreTarget(process, selected)
-    return LldbTarget(process, selected, states)
+    return LldbTarget(process, selected, states, lent)
 
 
 def is_there(process: lldb.SBProcess) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lldbs
@@ -67,22 +68,56 @@ def test_gdb(hung: Inferior) -> None:
     assert frame == same_frame
 
 
+IN_LLDB = """
+import lldb, time
+
+def show(line):
+    result = lldb.SBCommandReturnObject()
+    lldb.debugger.GetCommandInterpreter().HandleCommand(line, result)
+    print("BEGIN", result.GetOutput() or "", result.GetError() or "", "END", sep="\\n")
+
+def wait(condition):
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+
+def in_background(action):
+    process = lldb.debugger.GetSelectedTarget().GetProcess()
+    lldb.debugger.SetAsync(True)
+    action(process)
+    wait(lambda: not process.is_stopped)
+    process.Stop()
+    wait(lambda: process.is_stopped)
+    lldb.debugger.SetAsync(False)
+
+def step_out_to_added(process):
+    thread = process.GetSelectedThread()
+    added = next((frame.GetFrameID() for frame in thread if frame.IsArtificial()), 2)
+    thread.SetSelectedFrame(added - 1)
+    show("thread step-out")
+"""
+"""The process is hung: nothing that lets it run returns by itself."""
+
+
 @pytest.mark.parametrize("name", lldbs.parameters())
-def test_lldb(hung: Inferior, name: str) -> None:
-    commands = ["bt", "dispatch-frames on", "bt", "dispatch-bt --native --json", "dispatch-frames off", "bt"]
-    run_it = "r = lldb.SBCommandReturnObject(); lldb.debugger.GetCommandInterpreter().HandleCommand({!r}, r)"
-    show = "print('BEGIN', r.GetOutput() or '', r.GetError() or '', 'END', sep='\\n')"
-    marked = [f"script {run_it.format(each)}; {show}" for each in commands]
-    script = [f"command script import {ROOT}/gdbext/lldb_init.py", *marked, "detach"]
+def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
+    """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
+    (tmp_path / "in_lldb.py").write_text(IN_LLDB)
+    commands = ["bt", "dispatch-frames on", "bt", "dispatch-bt --native --json", "in_background(lambda p: p.Continue())",
+                "bt", "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt"]  # fmt: skip
+    calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
+    script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
+    script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
     settings = ["settings set plugin.jit-loader.gdb.enable off", "settings set target.preload-symbols false"]
     words = [word for line in [*settings, f"process attach --pid {hung.pid}", *script] for word in ("-o", line)]
     outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *words], timeout=120)
-    before, answer, with_frames, _, _, after = stacks(outcome)
+    before, answer, with_frames, _, later, step_out, last, _, after = stacks(outcome)
     (document,) = outcome.documents
-    assert before == after, outcome
+    assert shown(before) == shown(after), outcome
+    assert "error" not in step_out
     if "this LLDB shows no frames but its own" in answer:
         assert "dispatch-bt --native shows the same stack" in answer
         assert "22" not in name
         return
-    assert shown(with_frames) == expected(document["threads"][0])
+    assert shown(with_frames) == shown(later) == shown(last) == expected(document["threads"][0])
     assert " meta_mm at meta_mm.py:" in with_frames
