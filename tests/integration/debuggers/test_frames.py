@@ -103,8 +103,9 @@ def step_out_to_added(process):
 def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
     (tmp_path / "in_lldb.py").write_text(IN_LLDB)
-    commands = ["bt", "dispatch-frames on", "bt", "dispatch-bt --native --json", "in_background(lambda p: p.Continue())",
-                "bt", "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt"]  # fmt: skip
+    commands = ["bt", "dispatch-frames on", "bt", "dispatch-bt --native --json",
+                "in_background(lambda process: process.Continue())", "bt",
+                "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt"]  # fmt: skip
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]

@@ -39,6 +39,14 @@ def test_a_session_lasts_until_the_process_runs() -> None:
     assert [target.is_closed for target in debugger.targets] == [True, False]
 
 
+def test_who_asks_often_has_the_process_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SessionCache(FakeDebugger())
+    first = cache.get()
+    monkeypatch.setattr(type(first.target), "is_current", lambda _: False)
+    assert cache.get(age=60) is first
+    assert cache.get() is not first
+
+
 def test_another_target_needs_no_event() -> None:
     debugger = FakeDebugger()
     cache = SessionCache(debugger)
