@@ -76,6 +76,20 @@ class LoadedMember(Record):
     size: int
 
 
+class ThreadsOrGlobal(Record):
+    """What a function returns that does nothing but load the first word of an object of the running thread, or of a
+    global one where the thread has none.
+
+    ``slot`` is the address of the word with an offset from the thread pointer; ``displacement`` behind that is a
+    pointer, and ``member`` bytes behind what it points at is the object. ``otherwise`` is the global one.
+    """
+
+    slot: int
+    displacement: int
+    member: int
+    otherwise: int
+
+
 class Architecture(ABC):
     """One architecture. There is one instance of each, made by ``registry``; it has no state."""
 
@@ -255,6 +269,11 @@ class Architecture(ABC):
         """What a function that starts with ``code`` returns, where all that it does is to load an unsigned member of
         its first argument; None for any other function."""
         del code
+        return None
+
+    def threads_or_global(self, code: bytes, address: int) -> ThreadsOrGlobal | None:
+        """What the function at ``address`` returns, which starts with ``code``; None for any other function."""
+        del code, address
         return None
 
     @abstractmethod

@@ -48,10 +48,9 @@ def run(session: Session, args: argparse.Namespace) -> Report:
 
 
 def _settings(session: Session, args: argparse.Namespace) -> Report:
-    from gdbext.model.sections.settings_section import SettingsSection
-    from gdbext.targets import environment
+    from gdbext.inspection.settings_report import read_settings
 
-    section = SettingsSection(session.settings.read(), environment.public(session.target.environ()), args.reproduce)
+    section = read_settings(session, args.reproduce)
     if args.reproduce:
         from gdbext.render import settings_script
 

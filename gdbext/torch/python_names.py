@@ -49,3 +49,6 @@ MODULE_CLASS, PARAMETERS, BUFFERS = "Module", "_parameters", "_buffers"
 """The class of torch/nn/modules/module.py, and its dicts by name; without them, the largest tensors have no names."""
 MODULE_FILE = "torch/nn/modules/module.py"
 """Its frames on a stack mean that a torch.nn.Module is called."""
+
+DEVICE_MODE = "DeviceContext"
+"""The class of the __torch_function__ mode that is a default device (torch/utils/_device.py), with its ``device``."""

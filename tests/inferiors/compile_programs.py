@@ -14,6 +14,7 @@ import time
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(os.getcwd(), "inductor"))  # empty: g++ has work
 import torch
 import truth
+from config_truth import changed
 
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # or torch._dynamo takes functorch.py there for its own
 from torch import nn
@@ -155,40 +156,6 @@ PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
     inductor, training, eager, aot_eager, breaks, recompiles, suppressed, failed, disabled, by_environment, options,
     kernel,
 )}  # fmt: skip
-
-
-def shown(value):
-    """A value as JSON has it, None in a list where there is none: (known, value)."""
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return value
-    if isinstance(value, dict):
-        return {str(key): shown(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [shown(each) for each in value]
-    if isinstance(value, set):
-        return sorted((shown(each) for each in value), key=repr)
-    raise TypeError(value)
-
-
-def changed(module):
-    """Options that differ from their defaults, and the names of those that cannot be shown."""
-    found, others = {}, []
-    for name, entry in module._config.items():
-        if getattr(entry, "hide", False) or getattr(entry, "alias", None) is not None:
-            continue
-        value = _get(module, name)
-        if value != entry.default:
-            try:
-                found[name] = shown(value)
-            except TypeError:
-                others.append(name)
-    return found, others
-
-
-def _get(module, name):
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
 
 
 def name_of(code):

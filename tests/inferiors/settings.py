@@ -1,19 +1,33 @@
-"""settings: PyTorch's global settings, and what it says of them itself.
+"""settings: how PyTorch is set, and what it says of that itself. Argument: the program, one of PROGRAMS.
 
-Argument ``changed``: each is set to another value. ``script`` FILE: as the program FILE sets them, printed as JSON.
+``unchanged``: nothing is set. ``script`` FILE: as the program FILE sets them, printed as JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import hashlib
 import json
+import re
 import sys
 
 import torch
 import truth
+from config_truth import changed
+
+C = torch._C
+hooks, drawn = [], 0
+"""What no function of PyTorch tells: the saved-tensor hooks that were pushed, and the numbers that were drawn."""
+open_contexts = contextlib.ExitStack()
 
 
 def say():
     """By PyTorch's own functions, under the names of the report."""
+    return {**say_flags(), **say_precision(), **say_libraries(), **say_others(), "threads": [say_thread()]}
+
+
+def say_flags():
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     return {
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -28,38 +42,262 @@ def say():
         "cudnn_enabled": cudnn.enabled,
         "cudnn_deterministic": cudnn.deterministic,
         "cudnn_benchmark": cudnn.benchmark,
-        "mkldnn_enabled": torch._C._get_mkldnn_enabled(),
+        "mkldnn_enabled": C._get_mkldnn_enabled(),
+        "mkldnn_deterministic": C._get_mkldnn_deterministic(),
+        "nnpack_enabled": C._get_nnpack_enabled(),
         "flash_sdp": cuda.flash_sdp_enabled(),
         "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled(),
         "math_sdp": cuda.math_sdp_enabled(),
+        "cudnn_sdp": cuda.cudnn_sdp_enabled(),
+        "linalg_library": cuda.preferred_linalg_library().name.lower(),
     }
 
 
-def change():
+def say_precision():
+    found = {
+        "cublas_fp16_reduction": C._get_cublas_allow_fp16_reduced_precision_reduction(),
+        "cublas_bf16_reduction": C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    }
+    for name, function in (
+        ("cublas_fp16_accumulation", "_get_cublas_allow_fp16_accumulation"),
+        ("cudnn_benchmark_limit", "_cuda_get_cudnn_benchmark_limit"),
+        ("cudnn_allow_tf32", "_get_cudnn_allow_tf32"),
+        ("float32_matmul_precision", "_get_float32_matmul_precision"),
+    ):
+        with contextlib.suppress(RuntimeError):  # of the last two, where old and new functions were mixed
+            if hasattr(C, function):
+                found[name] = getattr(C, function)()
+    if hasattr(C, "_get_fp32_precision_getter"):
+        kinds = [("generic", "all")]
+        kinds += [(backend, kind) for backend in ("cuda", "mkldnn") for kind in ("all", "conv", "matmul", "rnn")]
+        found["float32_precision"] = {f"{one}.{two}": C._get_fp32_precision_getter(one, two) for one, two in kinds}
+    return found
+
+
+def say_libraries():
+    text = torch.__config__.parallel_info()
+    found = {
+        "openmp_threads": int(re.search(r"omp_get_max_threads\(\) : (\d+)", text)[1]),
+        "mkl_threads": int(re.search(r"mkl_get_max_threads\(\) : (\d+)", text)[1]),
+    }
+    for line in open("/proc/self/maps"):
+        if "openblas" in line:
+            library = ctypes.CDLL(line.split()[-1])
+            found["openblas_threads"] = library.scipy_openblas_get_num_threads64_()
+            break
+    return found
+
+
+def say_others():
+    state = bytes(torch.get_rng_state().tolist())
+    generator = {"device": "cpu", "seed": torch.initial_seed(), "drawn": drawn}
+    return {
+        "default_device": torch.get_default_device().type,
+        "generators": [{**generator, "state_sha256": hashlib.sha256(state).hexdigest()}],
+        "dynamo": say_configuration("torch._dynamo.config"),
+        "inductor": say_configuration("torch._inductor.config"),
+        "allocator_settings": C._accelerator_getAllocatorSettings()
+        if hasattr(C, "_accelerator_getAllocatorSettings") else "",
+        "global_callbacks": len(observers),
+    }  # fmt: skip
+
+
+def say_configuration(name):
+    if name not in sys.modules:
+        return {}
+    options, others = changed(sys.modules[name])
+    return {**options, **dict.fromkeys(others, "(not shown)")}
+
+
+def say_thread():
+    """Of the main thread, what is not as in a new one."""
+    autocast = {kind: str(torch.get_autocast_dtype(kind)).partition(".")[2] for kind in ("cpu", "cuda", "xpu")
+                if torch.is_autocast_enabled(kind)}  # fmt: skip
+    new = {"grad_mode": True, "forward_ad": True, "multithreading": True, "autocast_cache": True, "autocast": {},
+           "inference_mode": False, "saved_tensor_hooks_disabled": False, "profiler": False, "torch_function_modes": [],
+           "torch_dispatch_modes": [], "saved_tensor_hooks": []}  # fmt: skip
+    found = {
+        "grad_mode": torch.is_grad_enabled(),
+        "inference_mode": torch.is_inference_mode_enabled(),
+        "forward_ad": C._is_fwd_grad_enabled(),
+        "multithreading": C._is_multithreading_enabled(),
+        "autocast": autocast,
+        "autocast_cache": torch.is_autocast_cache_enabled(),
+        "torch_function_modes": [type(each).__name__ for each in torch.overrides._get_current_function_mode_stack()],
+        "torch_dispatch_modes": [
+            type(each).__name__ for each in torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+        ],
+        "saved_tensor_hooks": hooks,
+        "saved_tensor_hooks_disabled": C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None,
+        "profiler": C._autograd._profiler_enabled() and profiled,
+    }
+    return {name: value for name, value in found.items() if value != new[name]}
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+observers, profiled = [], {}
+
+
+def unchanged():
+    pass
+
+
+def flags():
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.manual_seed(2**63 + 1234)
     torch.set_default_dtype(torch.bfloat16)
-    torch.set_num_threads(3)
-    torch.set_num_interop_threads(5)
     torch.autograd.set_detect_anomaly(True, check_nan=False)
     torch.backends.cudnn.enabled = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = True
     torch.backends.mkldnn.set_flags(False)
+    C._set_mkldnn_deterministic(True)
+    torch.backends.nnpack.set_flags(False)
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_math_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-kind = sys.argv[1] if len(sys.argv) > 1 else ""
-if kind == "script":
+def seeds():
+    """Numbers were drawn, and of a normal distribution the second one of a pair is left."""
+    global drawn
+    torch.manual_seed(2**63 + 1234)
+    torch.rand(1000)
+    torch.normal(0.0, 1.0, (3,), dtype=torch.float64)
+    drawn = 1000 + 2 * 2 * 2
+
+
+def threads():
+    torch.set_num_threads(3)
+    torch.set_num_interop_threads(5)
+
+
+def forked_pool():
+    """Inter-op threads are at work, so that their number is that of the pool."""
+    global drawn
+    torch.set_num_interop_threads(4)
+    torch.jit.wait(torch.jit.fork(torch.rand, 3))
+    drawn = 3
+
+
+def old_precision():
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    if hasattr(C, "_set_cublas_allow_fp16_accumulation"):
+        torch.backends.cuda.matmul.allow_fp16_accumulation = True
+    if hasattr(C, "_cuda_set_cudnn_benchmark_limit"):
+        C._cuda_set_cudnn_benchmark_limit(7)
+
+
+def new_precision():
+    """Since 2.9: by backend and operation."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    if hasattr(C, "_set_fp32_precision_setter"):
+        for backend, kind, precision in (
+            ("generic", "all", "tf32"), ("mkldnn", "all", "ieee"), ("mkldnn", "conv", "bf16"), ("cuda", "rnn", "ieee"),
+        ):  # fmt: skip
+            C._set_fp32_precision_setter(backend, kind, precision)
+
+
+def autocast():
+    for kind, dtype in (("cpu", torch.float16), ("cuda", torch.bfloat16)):
+        torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_enabled(kind, True)
+    torch.set_autocast_cache_enabled(False)
+    torch.set_grad_enabled(False)
+    open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
+
+
+class ADispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class AFunctionMode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def modes():
+    open_contexts.enter_context(AFunctionMode())
+    open_contexts.enter_context(ADispatchMode())
+    torch.set_default_device("meta")
+
+
+def inference():
+    open_contexts.enter_context(torch.inference_mode())
+    torch.manual_seed(7)
+
+
+def pack(tensor):
+    return tensor
+
+
+def unpack(tensor):
+    return tensor
+
+
+def saved_tensors():
+    """More pairs of hooks than one block of a deque has room for."""
+    for _ in range(20):
+        open_contexts.enter_context(torch.autograd.graph.saved_tensors_hooks(pack, unpack))
+        hooks.append(["pack", "unpack"])
+
+
+def profiler():
+    """One of this thread, and an observer of all threads."""
+    from torch.profiler import ExecutionTraceObserver, profile
+
+    profiled.update(state="KINETO", report_input_shapes=True, profile_memory=True, with_stack=False, with_flops=False,
+                    with_modules=False)  # fmt: skip
+    open_contexts.enter_context(profile(record_shapes=True, profile_memory=True))
+    observer = ExecutionTraceObserver().register_callback("trace.json")
+    observer.start()
+    observers.append(observer)
+
+
+def compiler():
+    import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
+
+    dynamo.suppress_errors = True
+    dynamo.verbose = True
+    inductor.max_autotune = True
+    inductor.cpp.threads = 1
+    inductor.post_grad_fusion_options = {"normalization_pass": {"level": 2}}
+
+
+def allocator():
+    settings = "max_split_size_mb:100,garbage_collection_threshold:0.5"
+    if hasattr(C, "_accelerator_setAllocatorSettings"):
+        C._accelerator_setAllocatorSettings(settings)
+    else:
+        C._cuda_cudaCachingAllocator_set_allocator_settings(settings)
+
+
+def everything():
+    """What can be set again by a script."""
+    for program in (flags, threads, old_precision, new_precision, autocast, compiler, allocator, seeds):
+        program()
+    torch.set_default_device("meta")
+
+
+PROGRAMS = {program.__name__.replace("_", "-"): program for program in (
+    unchanged, flags, seeds, threads, forked_pool, old_precision, new_precision, autocast, modes, inference,
+    saved_tensors, profiler, compiler, allocator, everything,
+)}  # fmt: skip
+
+if sys.argv[1] == "script":
     exec(compile(open(sys.argv[2]).read(), sys.argv[2], "exec"), {})
     print(json.dumps(say()))
 else:
-    if kind == "changed":
-        change()
+    PROGRAMS[sys.argv[1]]()
+    said = say()
     truth.thread("main", waits="any")
-    truth.note(verdict="idle", settings=say())
+    truth.note(verdict="idle", torch=torch.__version__, settings=said)
     truth.ready()
     sys.stdin.read()

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.arch.argument_passing import Passing, Slot
-from gdbext.arch.base import AddressUse, Architecture, FloatRegisters, LoadedMember, ReadCode, TlsRelocations
+from gdbext.arch.base import (
+    AddressUse,
+    Architecture,
+    FloatRegisters,
+    LoadedMember,
+    ReadCode,
+    ThreadsOrGlobal,
+    TlsRelocations,
+)
 from gdbext.arch.instruction import Instruction
-from gdbext.arch.x86_64 import patterns, probing, registers, syscalls
+from gdbext.arch.x86_64 import patterns, probing, registers, syscalls, thread_loads
 from gdbext.arch.x86_64.decode import instructions
 
 
@@ -98,6 +106,9 @@ class X8664(Architecture):
 
     def loaded_member(self, code: bytes) -> LoadedMember | None:
         return patterns.loaded_member(code)
+
+    def threads_or_global(self, code: bytes, address: int) -> ThreadsOrGlobal | None:
+        return thread_loads.threads_or_global(code, address)
 
     def address_uses(self, code: bytes, address: int) -> Iterator[AddressUse]:
         return patterns.address_uses(code, address)

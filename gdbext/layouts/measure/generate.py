@@ -24,6 +24,7 @@ from gdbext.layouts.measure.types import (
     dispatch_key_dump,
     distributed_types,
     saved_members,
+    settings_types,
     torch_types,
 )
 from gdbext.layouts.measure.types.parts import Parts
@@ -97,7 +98,7 @@ def torch_document(
 
 def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) -> tuple[Measured, Any]:
     """What the compiler laid out, and what libc10 says of its keys."""
-    types, distributed = torch_types.wants(), distributed_types.wants()
+    types, distributed, settings = torch_types.wants(), distributed_types.wants(), settings_types.wants()
 
     def of_types() -> dict[str, Any]:
         place.show("compiling its headers")
@@ -105,15 +106,24 @@ def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) 
 
     def of_distributed() -> dict[str, Any]:
         place.show("compiling the headers of torch.distributed")
-        return asdict(_distributed(distributed, command, flags, place.folder / "distributed"))
+        folder = _new_folder(place.folder / "distributed")
+        distributed_types.write_stubs(folder)
+        return asdict(_measure_alone(distributed, command, flags, folder))
+
+    def of_settings() -> dict[str, Any]:
+        place.show("compiling the headers of its settings")
+        folder = _new_folder(place.folder / "settings")
+        settings_types.write_stubs(folder)
+        return asdict(_measure_alone(settings, command, flags, folder))
 
     def keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
         return dispatch_key_dump.ask(torch, command, flags, place.folder)
 
-    names = _part("types", types), _part("distributed", distributed)
+    names = _part("types", types), _part("distributed", distributed), _part("settings", settings)
     found = Measured(**place.parts.get(names[0], of_types))
     found.add(Measured(**place.parts.get(names[1], of_distributed)))
+    found.add(Measured(**place.parts.get(names[2], of_settings)))
     dispatch = place.parts.get("keys", keys)
     place.parts.remove(*names, "keys")
     return found, dispatch
@@ -124,10 +134,14 @@ def _part(name: str, wants: Wants) -> str:
     return f"{name}-{zlib.crc32(wants.source(()).encode()):08x}"
 
 
-def _distributed(wants: Wants, command: str, flags: list[str], folder: Path) -> Measured:
-    """The types of torch.distributed; all absent where its headers do not compile."""
+def _new_folder(folder: Path) -> Path:
     folder.mkdir()
-    distributed_types.write_stubs(folder)
+    return folder
+
+
+def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path) -> Measured:
+    """Types whose headers need what the wheel lacks, for which ``folder`` has stand-ins; all absent where they do not
+    compile."""
     try:
         return measure(wants, command, [*flags, "-idirafter", str(folder)], folder)
     except LayoutError:

@@ -9,7 +9,7 @@ from typing import ClassVar, Union
 from gdbext.model.record import Record
 from gdbext.model.sections.section import Section
 
-SettingValue = Union[bool, int, str, None]
+SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]
 DEFAULT = "default"
 """The value where nobody has set one, and the libraries below choose."""
 
@@ -38,3 +38,5 @@ class SettingsSection(Section):
     environment: Mapping[str, str]
     """Variables that PyTorch and the libraries below it read when they begin."""
     script: str | None = None
+    cpu_state: bytes | None = None
+    """What torch.get_rng_state() gives; None where it is not known."""

@@ -45,6 +45,10 @@ class DynamoReader:
         """torch._dynamo.utils is imported."""
         return self._global(names.UTILS, names.COUNTERS) is not None
 
+    def has_module(self, module: str) -> bool:
+        """A configuration module is imported."""
+        return self._global(module, names.CONFIG_ENTRIES) is not None
+
     def _global(self, module: str, name: str) -> int | None:
         for interpreter in self._runtime.interpreters():
             try:
@@ -169,8 +173,7 @@ class DynamoReader:
 
     def inductor_options(self) -> Options:
         """The same of Inductor, if it is imported."""
-        imported = self._global(names.INDUCTOR_CONFIG, names.CONFIG_ENTRIES) is not None
-        return self.options(names.INDUCTOR_CONFIG) if imported else Options({}, ())
+        return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else Options({}, ())
 
     def _options(self, module: str, variables: Mapping[int, int]) -> Options:
         reader = ConfigReader(self._runtime, self._values)

@@ -198,15 +198,33 @@ class DispatchStateReader:
             raise BadData(f"there is no __torch_function__ state {number}")
         return _TORCH_FUNCTION_STATES[number], self._stack(state + shape.field("stack_").offset)
 
+    def function_modes(self, thread_pointer: int) -> tuple[int, ...]:
+        """The Python objects on a thread's stack of __torch_function__ modes, outermost first.
+
+        Raises LayoutError, BadData, ThreadLocalUnknown, MemoryFault.
+        """
+        state = self._variables.of(thread_pointer).address(symbols.TORCH_FUNCTION)
+        if state is None:
+            return ()
+        stack = state + self._layout.struct("at::impl::PythonTorchFunctionTLS").offset("stack_")
+        return tuple(map(self._object, self._holders(stack)))
+
+    def _holders(self, vector: int) -> Iterator[int]:
+        """Addresses of the ``c10::SafePyObject`` of a vector of shared pointers to such."""
+        first, count = vector_span(self._memory, vector, _SHARED_POINTER, MODE_LIMIT)
+        return (self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
+
+    def _object(self, holder: int) -> int:
+        return self._memory.u64(holder + self._layout.struct("c10::SafePyObject").field("data_").offset)
+
     def _stack(self, vector: int) -> tuple[str, ...]:
         """Class names of a ``std::vector<std::shared_ptr<c10::SafePyObject>>``."""
-        first, count = vector_span(self._memory, vector, _SHARED_POINTER, MODE_LIMIT)
-        return tuple(self._class_of(self._memory.u64(first + index * _SHARED_POINTER)) for index in range(count))
+        return tuple(map(self._class_of, self._holders(vector)))
 
     def _class_of(self, holder: int) -> str:
         """The class of the object in a ``c10::SafePyObject``."""
         try:
-            address = self._memory.u64(holder + self._layout.struct("c10::SafePyObject").field("data_").offset)
+            address = self._object(holder)
         except MemoryFault:
             return "a Python object that cannot be read"
         name = self._python_type(address) if self._python_type else None

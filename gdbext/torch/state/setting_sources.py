@@ -2,7 +2,8 @@
 
 A member of ``at::Context`` has no place that is known beforehand; its accessor has a name, and is nothing but a load
 from that place. Sources, all 2.13.0: aten/src/ATen/Context.{h,cpp}, CPUGeneratorImpl.cpp, ParallelOpenMP.cpp,
-ParallelThreadPoolNative.cpp, c10/core/DefaultDtype.cpp, torch/csrc/autograd/anomaly_mode.cpp.
+ParallelThreadPoolNative.cpp, record_function.cpp, SavedTensorHooks.cpp, c10/core/DefaultDtype.cpp, AllocatorConfig.cpp,
+c10/util/ThreadLocalDebugInfo.cpp, torch/csrc/autograd/anomaly_mode.cpp; of libgomp, MKL and OpenBLAS their own symbols.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from enum import Enum
 
 from gdbext.model.record import Record
 from gdbext.model.sections.settings_section import DEFAULT, SettingValue
+from gdbext.torch.torch_symbol import TorchSymbol
 
-CPU, C10 = "libtorch_cpu.so", "libc10.so"
+CPU, C10, CUDA, C10_CUDA = "libtorch_cpu.so", "libc10.so", "libtorch_cuda.so", "libc10_cuda.so"
 
 
 class Kind(Enum):
@@ -22,6 +24,7 @@ class Kind(Enum):
     NUMBER = "an unsigned number"
     THREADS = "a number of threads, negative as long as nobody has set it"
     DTYPE = "a c10::ScalarType"
+    NAME = "an enumerator, as Python writes it: in small letters"
 
 
 class Owner(Record):
@@ -45,7 +48,8 @@ GENERATOR = Owner(
 
 
 class SettingSource(Record):
-    """``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``.
+    """``symbol`` is the accessor of a member of ``owner``, or, without one, a variable in ``library``. Where it is "",
+    ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
 
     ``statement`` is the Python that sets it, with the names of settings in braces; "" where that of another one does.
     """
@@ -57,8 +61,18 @@ class SettingSource(Record):
     statement: str
     owner: Owner | None = CONTEXT
     library: str = CPU
+    member: str = ""
+    enumeration: str = ""
 
 
+def _member(
+    name: str, member: str, default: SettingValue, statement: str, kind: Kind = Kind.FLAG, enumeration: str = ""
+) -> SettingSource:
+    return SettingSource(name, "", kind, default, statement, member=member, enumeration=enumeration)
+
+
+REDUCED = (True, True)
+SEED_ACCESSOR = "_ZNK2at16CPUGeneratorImpl12current_seedEv"
 _CUDNN = "torch.backends.cudnn."
 _SDP = "torch.backends.cuda.enable_"
 SETTINGS = (
@@ -72,7 +86,7 @@ SETTINGS = (
     SettingSource(
         "fill_uninitialized_memory", "_ZNK2at7Context36deterministicFillUninitializedMemoryEv", Kind.FLAG, True,
         "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}"),
-    SettingSource("seed", "_ZNK2at16CPUGeneratorImpl12current_seedEv", Kind.NUMBER, None,
+    SettingSource("seed", SEED_ACCESSOR, Kind.NUMBER, None,
                   "torch.manual_seed({seed})", GENERATOR),  # a random one as long as nobody sets it
     SettingSource("default_dtype", "_ZN3c10L27default_dtype_as_scalartypeE", Kind.DTYPE, "torch.float32",
                   "torch.set_default_dtype({default_dtype})", None, C10),
@@ -98,6 +112,93 @@ SETTINGS = (
                   _SDP + "mem_efficient_sdp({mem_efficient_sdp})"),
     SettingSource("math_sdp", "_ZNK2at7Context18userEnabledMathSDPEv", Kind.FLAG, True,
                   _SDP + "math_sdp({math_sdp})"),
+    _member("cudnn_sdp", "enabled_cudnnSDP", True, _SDP + "cudnn_sdp({cudnn_sdp})"),
+    _member("float32_matmul_precision", "float32_matmul_precision", "highest",
+            "torch.set_float32_matmul_precision({float32_matmul_precision!r})", Kind.NAME,
+            "at::Float32MatmulPrecision"),
+    _member("cudnn_allow_tf32", "allow_tf32_cudnn", True, "torch._C._set_cudnn_allow_tf32({cudnn_allow_tf32})"),
+    _member("cudnn_benchmark_limit", "benchmark_limit_cudnn", 10,
+            'if hasattr(torch._C, "_cuda_set_cudnn_benchmark_limit"):\n'
+            "    torch._C._cuda_set_cudnn_benchmark_limit({cudnn_benchmark_limit})", Kind.NUMBER),
+    _member("cublas_fp16_reduction", "allow_fp16_reduction_cublas", REDUCED,
+            "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {cublas_fp16_reduction}", Kind.NAME,
+            "at::CuBLASReductionOption"),
+    _member("cublas_bf16_reduction", "allow_bf16_reduction_cublas", REDUCED,
+            "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {cublas_bf16_reduction}", Kind.NAME,
+            "at::CuBLASReductionOption"),
+    _member("cublas_fp16_accumulation", "allow_fp16_accumulation_cublas", False,
+            "torch.backends.cuda.matmul.allow_fp16_accumulation = {cublas_fp16_accumulation}"),
+    _member("mkldnn_deterministic", "deterministic_mkldnn", False,
+            "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})"),
+    _member("mkldnn_allow_tf32", "allow_tf32_onednn", False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"),
+    _member("nnpack_enabled", "enabled_nnpack", True, "torch.backends.nnpack.set_flags({nnpack_enabled})"),
+    _member("linalg_library", "linalg_preferred_backend", "default",
+            "torch.backends.cuda.preferred_linalg_library({linalg_library!r})", Kind.NAME, "at::LinalgBackend"),
 )  # fmt: skip
+REDUCTIONS = {
+    "AllowReducedPrecisionWithSplitK": REDUCED,
+    "DisallowReducedPrecisionAllowSplitK": (False, True),
+    "DisallowReducedPrecisionDisallowSplitK": (False, False),
+}
+"""at::CuBLASReductionOption as Python has it: reduced precision is allowed, split-K is."""
+FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
+"""They were flags before that enumeration."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
+INTEROP_POOL = Owner(
+    "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool",
+)  # fmt: skip
+CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
+"""GlobalCallbackManager: a version (8 bytes), the vector of callbacks, a mutex; the same in 2.6 to 2.15."""
+CALLBACKS_VECTOR = 8
+
+_OF_A_THREAD = "of a thread, among the settings"
+THREAD_CALLBACKS = TorchSymbol(
+    ("_ZZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",), "a thread's RecordFunctionTLS",
+    f"callbacks of RecordFunction {_OF_A_THREAD}", CPU)  # fmt: skip
+THREAD_CALLBACKS_GUARD = TorchSymbol(
+    ("_ZGVZN2at12_GLOBAL__N_120LocalCallbackManager3getEvE7manager",), "tells whether the thread has one",
+    f"callbacks of RecordFunction {_OF_A_THREAD}", CPU)  # fmt: skip
+SAVED_TENSOR_HOOKS = TorchSymbol(
+    ("_ZN2at12_GLOBAL__N_13tlsE",), "a thread's SavedTensorDefaultHooksTLS", f"saved-tensor hooks {_OF_A_THREAD}",
+    CPU)  # fmt: skip
+DEBUG_INFO = TorchSymbol(
+    ("_ZZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZZNK3c10UlvE_clEvE3var"),  # by a newer compiler, and an older one
+    "a thread's c10::ThreadLocalDebugInfo, a chain", f"the profiler {_OF_A_THREAD}", C10)  # fmt: skip
+DEBUG_INFO_GUARD = TorchSymbol(
+    ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
+    "tells whether the thread has one", f"the profiler {_OF_A_THREAD}", C10)  # fmt: skip
+GLOBAL_PROFILER = Owner(
+    "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
+    "_ZGVZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_", True,
+    "the profiler of all threads",
+)  # fmt: skip
+PROFILER_STATES = ("KinetoThreadLocalState", "ProfilerLegacyThreadLocalState", "NVTXThreadLocalState",
+                   "ITTThreadLocalState", "PrivateUse1ThreadLocalState")  # fmt: skip
+"""Classes that derive from ProfilerStateBase, among those of a chain of debug info (torch/csrc/autograd/
+profiler_kineto.cpp, profiler_legacy.cpp, torch/csrc/profiler/standalone/*.cpp)."""
+
+# --- libraries below PyTorch ---
+
+OPENMP, OPENBLAS = "libgomp", "openblas"
+"""What the names of such libraries begin with, and what they have in them."""
+OPENMP_THREADS = "omp_get_max_threads"
+MKL_THREADS, MKL_DYNAMIC, MKL_READY = "__mkl_num_threads", "__mkl_dynamic", "__threads_env_NOT_readed"
+"""Variables of oneMKL 2024.2, which is a part of libtorch_cpu.so: 0 or less threads as long as nobody has set them; the
+last one is set once MKL has read its environment."""
+OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
+"""driver/others/blas_server.c, 0.3.x: the number in use, and one that is 0 until it was found out."""
+
+# --- allocators ---
+
+ALLOCATOR = Owner(
+    "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
+    "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance", False, "the allocators' settings",
+)  # fmt: skip
+CUDA_ALLOCATOR = Owner(
+    "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
+    "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
+    "CUDA's allocator's settings",
+)  # fmt: skip
+CUDA_GENERATORS = "_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE"
+"""A vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)."""

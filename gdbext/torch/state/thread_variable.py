@@ -66,6 +66,11 @@ class VariablesOfThread:
         self._variables = variables
         self._thread_pointer = thread_pointer
 
+    @property
+    def memory(self) -> Memory:
+        """The target's."""
+        return self._variables.memory
+
     def read(self, variable: TorchSymbol, size: int) -> bytes | None:
         """The first ``size`` bytes of the variable.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gdbext.model.report import Report
-from gdbext.model.sections.settings_section import DEFAULT, Setting, SettingsSection
+from gdbext.model.sections.settings_section import DEFAULT, Setting, SettingsSection, SettingValue
 from gdbext.render.text.style import Style, escape
 
 
@@ -30,12 +30,34 @@ def _blocks(section: SettingsSection, width: int) -> Iterator[tuple[str, list[st
     usual = [each for each in settings if each.value is not None and not each.is_changed]
     unknown = [each for each in settings if each.value is None]
     yield "Set in this process", [_changed(each, width) for each in settings if each.is_changed]
-    yield "As PyTorch has it", [f"{each.name:{width}}  {each.value}" for each in usual]
+    yield "As PyTorch has it", [f"{each.name:{width}}  {shown(each.value)}" for each in usual]
     yield "Not known", [f"{each.name:{width}}  {escape(each.unknown)}" for each in unknown]
     variables = [f"{escape(name)}={escape(value)}" for name, value in section.environment.items()]
     yield "In the environment, as the process was started", variables
 
 
 def _changed(setting: Setting, width: int) -> str:
+    if isinstance(setting.default, (Mapping, tuple)):
+        return f"{setting.name:{width}}  {shown(_differing(setting.value, setting.default))}"
     default = "else the libraries choose" if setting.default == DEFAULT else f"default {setting.default}"
-    return f"{setting.name:{width}}  {setting.value}  ({default})"
+    return f"{setting.name:{width}}  {shown(setting.value)}  ({default})"
+
+
+def _differing(value: SettingValue, default: SettingValue) -> SettingValue:
+    """Of a table, the entries that are not as they were."""
+    if not isinstance(value, Mapping) or not isinstance(default, Mapping):
+        return value
+    return {key: each for key, each in value.items() if key not in default or default[key] != each}
+
+
+def shown(value: SettingValue) -> str:
+    """On one line: ``cuda.conv=tf32, cuda.rnn=tf32``; what is inside of something else in brackets."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{escape(str(key))}={_inner(each)}" for key, each in value.items()) or "nothing"
+    if isinstance(value, tuple):
+        return "; ".join(map(_inner, value)) or "none"
+    return escape(str(value))
+
+
+def _inner(value: SettingValue) -> str:
+    return f"[{shown(value)}]" if isinstance(value, (Mapping, tuple)) else shown(value)

@@ -1,0 +1,78 @@
+"""What is wanted of PyTorch's headers for its settings: a table of its own, in a translation unit of its own.
+
+Some of these headers need CUDA's, which nobody needs to have: they get stand-ins. Where a release cannot be compiled so,
+all of this is absent, and the rest of its layout is not. Measured with -fno-access-control.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gdbext.layouts.measure.types.wants import Wants
+
+HEADERS = (
+    "ATen/CPUGeneratorImpl.h", "ATen/Context.h", "ATen/record_function.h", "c10/core/AllocatorConfig.h",
+    "c10/core/CachingDeviceAllocator.h", "c10/util/ThreadLocalDebugInfo.h",
+    "torch/csrc/profiler/orchestration/observer.h",
+)  # fmt: skip
+_OF_CUDA = ("ATen/cuda/CUDAGeneratorImpl.h", "c10/cuda/CUDAAllocatorConfig.h")
+_CUDA_BUILD = "c10/cuda/impl/cuda_cmake_macros.h"
+"""Only wheels for CUDA have it, and every header of c10/cuda needs it."""
+
+_STATS = "c10::CachingDeviceAllocator::DeviceStats"
+STRUCTS = {
+    "at::Context": "",
+    "at::Context::fp32_precision.entry": "decltype(at::Context::fp32_precision)::value_type",
+    "at::CPUGeneratorImpl": "",
+    "at::CUDAGeneratorImpl": "",
+    "at::CUDAGeneratorState": "",
+    "at::RecordFunctionCallback": "",
+    "at::RecordFunctionCallbacksEntry": "",
+    "c10::ThreadLocalDebugInfo": "",
+    "torch::profiler::impl::ProfilerStateBase": "",
+    "torch::profiler::impl::ProfilerConfig": "",
+    _STATS: "",
+    "c10::CachingAllocator::Stat": f"decltype({_STATS}::allocation)::value_type",
+    "c10::CachingAllocator::AcceleratorAllocatorConfig": "",
+    "c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig": "",
+}
+
+ENUMS = {
+    "at::Float32MatmulPrecision": "",
+    "at::Float32Backend": "",
+    "at::Float32Op": "",
+    "at::Float32Precision": "",
+    "at::LinalgBackend": "",
+    "at::BlasBackend": "",
+    "at::CuBLASReductionOption": "",
+    "torch::profiler::impl::ProfilerState": "",
+}
+
+# Enough of CUDA's headers for classes that hold its objects by pointer.
+_CUDA = """#pragma once
+typedef int cudaError_t;
+typedef int cudaError;
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+enum { cudaSuccess = 0 };
+"""
+_CUDA_HEADERS = ("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h")
+
+
+def write_stubs(folder: Path) -> None:
+    """Write what stands for CUDA's headers into ``folder``, which the compiler searches last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for header in _CUDA_HEADERS:
+        (folder / header).write_text(_CUDA)
+
+
+def wants() -> Wants:
+    """The table, with one guarded #include for each header."""
+    includes = [_include(header) for header in HEADERS]
+    of_cuda = "\n".join(map(_include, _OF_CUDA))
+    includes.append(f"#if __has_include(<{_CUDA_BUILD}>)\n{of_cuda}\n#endif")
+    return Wants("\n".join(includes), STRUCTS, ENUMS)
+
+
+def _include(header: str) -> str:
+    return f"#if __has_include(<{header}>)\n#include <{header}>\n#endif"

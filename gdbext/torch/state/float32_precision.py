@@ -1,0 +1,78 @@
+"""What operations on float32 may compute with, by backend and kind of operation (torch.backends.*.fp32_precision).
+
+ATen/Context.{h,cpp}, 2.13.0: an unordered_map from (backend, operation) to a precision. What nobody has set follows the
+backend's "all", and that the "all" of the generic one; cuDNN's convolutions and recurrent networks have a default of
+their own, which is TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gdbext.errors import BadData
+from gdbext.layouts.layout import Layout
+from gdbext.model.sections.settings_section import SettingValue
+from gdbext.process.memory import Memory
+
+_TABLE, _ENTRY = "fp32_precision", "at::Context::fp32_precision.entry"
+_LIMIT = 64
+_NONE, _DEFAULT, _TF32, _BF16 = "none", "default", "tf32", "bf16"
+_GENERIC, _CUDA, _ALL = "generic", "cuda", "all"
+
+UNSET: Mapping[str, SettingValue] = {
+    "cuda.all": _NONE, "cuda.conv": _TF32, "cuda.matmul": _NONE, "cuda.rnn": _TF32, "generic.all": _NONE,
+    "mkldnn.all": _NONE, "mkldnn.conv": _NONE, "mkldnn.matmul": _NONE, "mkldnn.rnn": _NONE,
+}  # fmt: skip
+"""What is used as long as nobody has set anything."""
+
+
+def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
+    """"cuda.matmul" and the like to "tf32" and the like, as PyTorch uses them. Raises LayoutError, BadData, MemoryFault.
+
+    ``context`` is the address of the at::Context.
+    """
+    own = own_precisions(memory, layout, context)
+    return {f"{backend}.{operation}": _used(own, backend, operation) for backend, operation in sorted(own)}
+
+
+def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
+    """(backend, operation) to what was set for it alone: "none" and "default" where nobody has. Raises as above."""
+    table = context + layout.struct("at::Context").offset(_TABLE)
+    shape, entry = layout.struct("std::unordered_map"), layout.struct(_ENTRY)
+    names = [_names(layout, f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
+    places = [entry.field(name) for name in ("first.first", "first.second", "second")]
+    count = memory.u64(table + shape.offset("_M_h._M_element_count"))
+    node = memory.u64(table + shape.offset("_M_h._M_before_begin"))
+    if not 0 < count <= _LIMIT:
+        raise BadData(f"the table of float32 precisions has {count} entries")
+    found = {}
+    for _ in range(count):
+        raw = memory.read(node, 8 + entry.size)  # a link, then the entry
+        numbers = [int.from_bytes(raw[8 + at.offset : 8 + at.offset + at.size], "little") for at in places]
+        backend, operation, precision = (_name(*pair) for pair in zip(names, numbers))
+        found[backend, operation] = precision
+        node = int.from_bytes(raw[:8], "little")
+    if node or len(found) != count:
+        raise BadData("the table of float32 precisions does not end where it says")
+    return found
+
+
+def _used(own: Mapping[tuple[str, str], str], backend: str, operation: str) -> str:
+    value = own[backend, operation]
+    has_default = value == _DEFAULT
+    for key in ((backend, _ALL), (_GENERIC, _ALL)):
+        if value in (_NONE, _DEFAULT):
+            value = own.get(key, _NONE)
+    if value == _NONE and has_default:
+        return _TF32
+    return _NONE if backend == _CUDA and value == _BF16 else value
+
+
+def _names(layout: Layout, enumeration: str) -> dict[int, str]:
+    return {value: name.lower() for name, value in layout.enum(enumeration).items()}
+
+
+def _name(names: Mapping[int, str], number: int) -> str:
+    if number not in names:
+        raise BadData(f"a float32 precision has the number {number}, which has no name")
+    return names[number]

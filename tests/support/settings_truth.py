@@ -1,0 +1,65 @@
+"""What dispatch-info --settings reports of a program of tests/inferiors/settings.py against what it says itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import harness
+
+PROGRAMS = ("unchanged", "flags", "seeds", "threads", "forked-pool", "old-precision", "new-precision", "autocast",
+            "modes", "inference", "saved-tensors", "profiler", "compiler", "allocator", "everything",
+            "environment")  # fmt: skip
+ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
+    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+                    "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+}  # fmt: skip
+"""Of programs that set nothing else."""
+CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
+"""As long as nobody sets them, the libraries choose: "default"."""
+
+
+@contextlib.contextmanager
+def started(program: str, python: str = "venv") -> Iterator[harness.Inferior]:
+    """The program, at its end."""
+    environment = ENVIRONMENTS.get(program)
+    name = program if environment is None else "unchanged"
+    with harness.started("settings", name, python=python, env=environment) as process:
+        yield process
+
+
+def compare(process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]:
+    """``differences`` of the process or of its core."""
+    report = process.dispatch("dispatch-info", "--settings", debugger="none", core=core).document["settings"]
+    return differences(report, process.truth["settings"], process.tid("main"))
+
+
+def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -> dict[str, tuple[Any, Any]]:
+    """What is reported otherwise than the program says: (ours, theirs) by name."""
+    ours = as_said(report, main)
+    found = {name: (ours.get(name), value) for name, value in said.items()
+             if ours.get(name) != value and not (name in CHOSEN and ours.get(name) == "default")}  # fmt: skip
+    found.update({name: (value, "a value") for name, value in report.items() if value is None})
+    return found
+
+
+def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
+    """The report as the program says it."""
+    ours = dict(report)
+    allocators = [ours.get(name) for name in ("allocator", "cuda_allocator")]
+    told = [each["last_allocator_settings"] for each in allocators
+            if isinstance(each, dict) and "last_allocator_settings" in each]  # fmt: skip
+    ours["allocator_settings"] = told[0] if told else ""
+    ours["global_callbacks"] = len(ours["record_function_callbacks"])
+    ours["threads"] = [_thread(each) for each in ours["threads"] if each["tid"] == main] or [{}]
+    return ours
+
+
+def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the program does not know: its callbacks; the files of functions."""
+    found = {name: value for name, value in thread.items() if name not in ("tid", "name", "record_function_callbacks")}
+    pairs = found.get("saved_tensor_hooks")
+    if pairs:
+        found["saved_tensor_hooks"] = [[function.partition(" (")[0] for function in pair] for pair in pairs]
+    return found
