@@ -90,7 +90,9 @@ class _Settings:
     def _generators(self) -> tuple[SettingValue, ...]:
         found: list[SettingValue] = [self._cpu_generator.described()]
         if self._has_cuda:
-            vector = self._reader.address(sources.CUDA_GENERATORS, sources.CUDA)
+            vector = sources.CUDA_GENERATORS.address(self._session.symbolizer)
+            if vector is None:
+                raise BadData(f"the generators of CUDA devices are not found in {sources.CUDA}")
             found += generators.cuda_generators(self._session.memory, self._session.layout, vector)
         return tuple(found)
 

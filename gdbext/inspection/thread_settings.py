@@ -1,4 +1,4 @@
-"""What one thread has set for itself: grad mode, autocast, modes, hooks, callbacks, its profiler, its default device."""
+"""What one thread has set for itself: grad mode, autocast, modes, hooks, callbacks, profiler, default device."""
 
 from __future__ import annotations
 

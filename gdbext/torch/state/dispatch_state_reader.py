@@ -93,7 +93,7 @@ class DispatchStateReader:
 
     def _keysets(self, thread: VariablesOfThread) -> tuple[int, int]:
         """``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default."""
-        raw = thread.read(symbols.KEYSETS, 16) or bytes(16)
+        raw = thread.read_constant(symbols.KEYSETS, 16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
@@ -116,7 +116,7 @@ class DispatchStateReader:
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        return thread.read(symbols.AUTOCAST_DTYPE, count) or b""
+        return thread.read_constant(symbols.AUTOCAST_DTYPE, count)
 
     def _autocast(self, excluded: int, raw: bytes) -> tuple[Autocast, ...]:
         devices = self._layout.enum("c10::DeviceType")
@@ -132,16 +132,16 @@ class DispatchStateReader:
         return tuple(found)
 
     def _autocast_cache(self, thread: VariablesOfThread) -> bool:
-        return (thread.read(symbols.AUTOCAST_CACHE, 1) or b"\1") != b"\0"
+        return thread.read_constant(symbols.AUTOCAST_CACHE, 1) != b"\0"
 
     def _autocast_nesting(self, thread: VariablesOfThread) -> int:
-        return struct.unpack("<i", thread.read(symbols.AUTOCAST_NESTING, 4) or bytes(4))[0]  # type: ignore[no-any-return]
+        return struct.unpack("<i", thread.read_constant(symbols.AUTOCAST_NESTING, 4))[0]  # type: ignore[no-any-return]
 
     def _sequence_number(self, thread: VariablesOfThread) -> int:
         return int.from_bytes(thread.read(symbols.SEQUENCE_NUMBER, 8) or b"", "little")
 
     def _python_dispatcher(self, thread: VariablesOfThread) -> bool:
-        return any(thread.read(symbols.PYTHON_DISPATCHER, 8) or b"")
+        return any(thread.read_constant(symbols.PYTHON_DISPATCHER, 8))
 
     # --- functorch -------------------------------------------------------------------------------
 

@@ -27,8 +27,9 @@ UNSET: Mapping[str, SettingValue] = {
 
 
 def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
-    """"cuda.matmul" and the like to "tf32" and the like, as PyTorch uses them. Raises LayoutError, BadData, MemoryFault.
+    """ "cuda.matmul" and the like to "tf32" and the like, as PyTorch uses them.
 
+    Raises LayoutError, BadData, MemoryFault.
     ``context`` is the address of the at::Context.
     """
     own = own_precisions(memory, layout, context)

@@ -121,7 +121,8 @@ class RecordedFunctions:
         own = thread.address(sources.SAVED_TENSOR_HOOKS)
         if own is None:
             return ()
-        shape, held = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS"), self._layout.struct("c10::SafePyObject")
+        shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
+        held = self._layout.struct("c10::SafePyObject")
         data = held.offset("data_")
         pairs = self._deque(own + shape.offset("stack"), 2 * held.size)
         return tuple((self._memory.u64(at + data), self._memory.u64(at + held.size + data)) for at in pairs)

@@ -200,5 +200,8 @@ CUDA_ALLOCATOR = Owner(
     "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
     "CUDA's allocator's settings",
 )  # fmt: skip
-CUDA_GENERATORS = "_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE"
-"""A vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)."""
+CUDA_GENERATORS = TorchSymbol(
+    ("_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",
+     "_ZN2at4cuda6detail12_GLOBAL__N_1L17default_gens_cudaE"),  # static, 2.6
+    "a vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)",
+    "seeds and offsets of CUDA devices", CUDA)  # fmt: skip

@@ -81,6 +81,12 @@ class VariablesOfThread:
         module, symbol = self._variables.find(variable)
         return self._read(module, symbol, size, self._variables.guard(module, symbol))
 
+    def read_constant(self, variable: TorchSymbol, size: int) -> bytes:
+        """The same of a variable whose initial value is a constant: no constructor has to run, and a guard that stands
+        near belongs to another one. Raises as ``read``."""
+        module, symbol = self._variables.find(variable)
+        return self._read(module, symbol, size, None) or bytes(size)
+
     def read_local(self, module: Module, symbol: Symbol, size: int) -> bytes | None:
         """The same of a function's own variable whose initial value is a constant. Raises as ``read``."""
         return self._read(module, symbol, size, None)

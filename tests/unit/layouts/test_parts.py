@@ -30,9 +30,12 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
     done: list[str] = []
 
     def measure(wants: Wants, *_: Any) -> Measured:
-        is_distributed = any(want.name == "c10d::ProcessGroup" for want in wants.all)
-        done.append("distributed" if is_distributed else "types")
-        if is_distributed:
+        names = {want.name for want in wants.all}
+        if "at::Context" in names:
+            done.append("settings")
+            return Measured("g++", {"F": {"size": 4, "fields": {}}})
+        done.append("distributed" if "c10d::ProcessGroup" in names else "types")
+        if "c10d::ProcessGroup" in names:
             return Measured("g++", {"A": {"size": 2, "fields": {}}, "D": {"size": 3, "fields": {}}}, absent=["E"])
         return Measured("g++", {"A": {"size": 1, "fields": {}}}, absent=["B"])
 
@@ -54,8 +57,9 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
         parts("first")
     assert {path.name.partition(".")[0] for path in cache.iterdir()} == {BUILD_ID}
     measured, keys = parts("second")
-    assert done == ["types", "distributed", "keys", "keys"]
-    assert measured.structs == {"A": {"size": 1, "fields": {}}, "D": {"size": 3, "fields": {}}}
+    assert done == ["types", "distributed", "settings", "keys", "keys"]
+    assert measured.structs == {"A": {"size": 1, "fields": {}}, "D": {"size": 3, "fields": {}},
+                                "F": {"size": 4, "fields": {}}}  # fmt: skip
     assert (measured.absent, keys) == (["B", "E"], {"key_names": []})
     assert list(cache.iterdir()) == [], "the layout is whole, and is kept as such"
 

@@ -49,6 +49,7 @@ KNOWN = {
     "inspection/types/summaries.py": "c10::intrusive_ptr, a class",
     "inspection/types/type_names.py": "c10::intrusive_ptr, a class",
     "debuggers/gdb/breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
+    "torch/state/generators.py": "at::mt19937_engine and at::mt19937_data_pod, structures of the layouts",
     "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
     "torch/registry/dispatch_table.py": "shown to people",
 }

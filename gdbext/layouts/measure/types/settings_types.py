@@ -1,7 +1,7 @@
 """What is wanted of PyTorch's headers for its settings: a table of its own, in a translation unit of its own.
 
-Some of these headers need CUDA's, which nobody needs to have: they get stand-ins. Where a release cannot be compiled so,
-all of this is absent, and the rest of its layout is not. Measured with -fno-access-control.
+Some of these headers need CUDA's, which nobody needs to have: they get stand-ins. Where they do not compile, all of
+this is absent, and the rest of the layout is not. Measured with -fno-access-control.
 """
 
 from __future__ import annotations

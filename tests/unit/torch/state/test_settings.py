@@ -9,8 +9,10 @@ from fake_target import FakeTarget
 
 from gdbext.arch.base import LoadedMember
 from gdbext.arch.registry import by_name
+from gdbext.errors import LayoutError
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.process.memory import Memory
+from gdbext.process.struct_view import Field, Struct
 from gdbext.render.settings_script import script
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.settings_reader import SettingsReader
@@ -27,22 +29,36 @@ class Process:
     """A made-up process: every symbol has 16 bytes of its own, which a test may change."""
 
     def __init__(self) -> None:
-        symbols = [source.symbol for source in sources.SETTINGS]
+        symbols = [source.symbol for source in sources.SETTINGS if source.symbol]
         symbols += [name for owner in (sources.CONTEXT, sources.GENERATOR) for name in (owner.variable, owner.guard)]
         self.addresses = {name: SYMBOLS + 16 * number for number, name in enumerate(symbols)}
         self.bytes: dict[str, bytes] = {}
-        for source in sources.SETTINGS:
+        for source in (each for each in sources.SETTINGS if each.symbol):
             self.bytes[source.symbol] = bytes(16) if source.owner is None else FLAG
         self.bytes["_ZNK2at16CPUGeneratorImpl12current_seedEv"] = SEED
         self.bytes[sources.GENERATOR.variable] = GENERATOR.to_bytes(8, "little")
         for owner in (sources.CONTEXT, sources.GENERATOR):
             self.bytes[owner.guard] = b"\1"
         self.addresses[sources.CONTEXT.variable] = CONTEXT
+        self.structs: dict[str, Struct] = {}
+        self.enums: dict[str, dict[str, int]] = {}
+        self.absent: tuple[str, ...] = ()
         self.context = bytearray(PAGE)
         self.generator = bytearray(PAGE)
 
     def address_of(self, name: str, library: str) -> int | None:  # noqa: ARG002 - as Symbolizer
         return self.addresses.get(name)
+
+    def has_struct(self, name: str) -> bool:
+        return name in self.structs
+
+    def struct(self, name: str) -> Struct:
+        if name not in self.structs:
+            raise LayoutError(f"the layout has no {name}")
+        return self.structs[name]
+
+    def enum(self, name: str) -> dict[str, int]:
+        return self.enums[name]
 
     def dispatch(self, name: str) -> Any:
         assert name == "scalar_types"
@@ -141,9 +157,88 @@ def test_what_is_a_plain_load_on_x86_64(code: str, load: LoadedMember | None) ->
     assert by_name("x86_64").loaded_member(bytes.fromhex(code)) == load
 
 
+def with_members(process: Process) -> None:
+    """An at::Context with two members of an enumeration and a table of precisions."""
+    fields = [Field("float32_matmul_precision", 0x10, 4), Field("allow_fp16_reduction_cublas", 0x18, 1),
+              Field("benchmark_limit_cudnn", 0x14, 4), Field("fp32_precision", 0x20, 56)]  # fmt: skip
+    process.structs = {
+        "at::Context": Struct("at::Context", PAGE, {each.name: each for each in fields}),
+        "at::Context::fp32_precision.entry": Struct("entry", 12, {
+            "first.first": Field("first.first", 0, 4), "first.second": Field("first.second", 4, 4),
+            "second": Field("second", 8, 4)}),
+        "std::unordered_map": Struct("std::unordered_map", 56, {
+            "_M_h._M_before_begin": Field("_M_h._M_before_begin", 16, 8),
+            "_M_h._M_element_count": Field("_M_h._M_element_count", 24, 8)}),
+    }  # fmt: skip
+    process.enums = {
+        "at::Float32MatmulPrecision": {"HIGHEST": 0, "HIGH": 1, "MEDIUM": 2},
+        "at::CuBLASReductionOption": {"AllowReducedPrecisionWithSplitK": 0, "DisallowReducedPrecisionAllowSplitK": 1},
+        "at::Float32Backend": {"GENERIC": 0, "CUDA": 1, "MKLDNN": 2},
+        "at::Float32Op": {"ALL": 0, "CONV": 1, "RNN": 2, "MATMUL": 3},
+        "at::Float32Precision": {"NONE": 0, "IEEE": 1, "TF32": 2, "BF16": 3, "DEFAULT": 4},
+    }
+
+
+def with_precisions(process: Process, table: dict[tuple[int, int], int]) -> None:
+    """Nodes of the table, 32 bytes each, behind the members."""
+    node = 0x200
+    process.context[0x20 + 24 : 0x20 + 32] = len(table).to_bytes(8, "little")
+    link = 0x20 + 16
+    for (backend, operation), precision in table.items():
+        process.context[link : link + 8] = (CONTEXT + node).to_bytes(8, "little")
+        for index, number in enumerate((backend, operation, precision)):
+            process.context[node + 8 + 4 * index : node + 12 + 4 * index] = number.to_bytes(4, "little")
+        link, node = node, node + 32
+    process.context[link : link + 8] = bytes(8)
+
+
+def test_members_without_an_accessor(process: Process) -> None:
+    assert "the layout has no at::Context" in process.read()["float32_matmul_precision"].unknown
+    with_members(process)
+    process.context[0x10], process.context[0x14], process.context[0x18] = 2, 7, 1
+    found = process.read()
+    assert found["float32_matmul_precision"] == Setting("float32_matmul_precision", "medium", "highest")
+    assert found["cudnn_benchmark_limit"].value == 7
+    assert found["cublas_fp16_reduction"].value == (False, True)
+    assert "nnpack_enabled" not in found, "this release has no such member"
+    process.context[0x10] = 9
+    assert process.read()["float32_matmul_precision"].unknown == "at::Float32MatmulPrecision has no value 9"
+    process.absent = ("at::CuBLASReductionOption",)
+    assert process.read()["cublas_fp16_reduction"].value is True, "it was a flag once"
+
+
+def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
+    with_members(process)
+    none, ieee, tf32, bf16, default = range(5)
+    with_precisions(process, {(0, 0): none, (1, 0): none, (1, 1): default, (1, 3): ieee, (2, 0): none, (2, 3): none})
+    unset = {"generic.all": "none", "cuda.all": "none", "cuda.conv": "tf32", "cuda.matmul": "ieee",
+             "mkldnn.all": "none", "mkldnn.matmul": "none"}  # fmt: skip
+    assert process.read()["float32_precision"].value == unset
+    with_precisions(process, {(0, 0): bf16, (1, 0): none, (1, 1): default, (2, 0): tf32, (2, 3): none, (2, 1): bf16})
+    assert process.read()["float32_precision"].value == {
+        "generic.all": "bf16", "cuda.all": "none", "cuda.conv": "none", "mkldnn.all": "tf32",
+        "mkldnn.conv": "bf16", "mkldnn.matmul": "tf32",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("at", "value", "why"), [
+    (0x20 + 24, 1, "does not end where it says"),
+    (0x20 + 24, 3, "cannot read 20 bytes at 0x0"),
+    (0x20 + 24, 1000, "has 1000 entries"),
+    (0x208, 7, "has the number 7, which has no name"),
+])  # fmt: skip
+def test_a_table_of_precisions_that_makes_no_sense(process: Process, at: int, value: int, why: str) -> None:
+    with_members(process)
+    with_precisions(process, {(0, 0): 0, (1, 0): 0})
+    process.context[at : at + 8 if at < 0x200 else at + 4] = value.to_bytes(8 if at < 0x200 else 4, "little")
+    found = process.read()["float32_precision"]
+    assert found.value is None
+    assert why in found.unknown
+
+
 def test_every_statement_sets_what_has_none_of_its_own() -> None:
     text = " ".join(source.statement for source in sources.SETTINGS)
-    assert [source.name for source in sources.SETTINGS if f"{{{source.name}}}" not in text] == []
+    assert [source.name for source in sources.SETTINGS if f"{{{source.name}" not in text] == []
     assert len({source.name for source in sources.SETTINGS}) == len(sources.SETTINGS)
 
 
