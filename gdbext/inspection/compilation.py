@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.slots import locals_of
 from gdbext.errors import GdbextError, NotTorch
+from gdbext.inspection.compiled_frames import CompiledFrames
 from gdbext.inspection.compiling_processes import compile_locks, compiling_processes
 from gdbext.inspection.kernel_comments import KernelComments
 from gdbext.inspection.target_reporting import torch_version
@@ -20,7 +21,7 @@ from gdbext.model.sections.compile_section import (
 )
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, recompilations, resumptions
-from gdbext.torch.compile.frame_states import is_compiler, stage, states
+from gdbext.torch.compile.frame_states import is_compiler, stage
 from gdbext.torch.compile.generated_kernels import fused_operators
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str,
 def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> CompileSection:
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
-    threads = _Threads(session, runtime, originals.keys())
+    comments = KernelComments(session.target)
+    threads = _Threads(session, runtime, CompiledFrames(runtime, originals, compilations, comments))
     enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
     return CompileSection(
         imported=True,
@@ -82,17 +84,16 @@ def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) ->
         inductor_settings=inductor.values,
         unshown_settings=(*dynamo.unshown, *inductor.unshown),
         thread_settings=reader.thread_options(dynamo),
-        kernels=tuple(_kernels(session)),
+        kernels=tuple(_kernels(session, comments)),
         truncated=(*reader.truncated, *threads.truncated, *session.generated_kernels.truncated),
         problems=(*reader.problems, *session.generated_kernels.problems),
     )
 
 
-def _kernels(session: Session) -> Iterator[CompiledKernel]:
+def _kernels(session: Session, comments: KernelComments) -> Iterator[CompiledKernel]:
     """What Inductor wrote and loaded, with the operators in each name."""
     kernels = session.generated_kernels.all
     operators = _operators(session) if kernels else frozenset()
-    comments = KernelComments(session.target)
     for each in kernels:
         fused = fused_operators(each.name, operators)
         yield CompiledKernel(each.name, fused, each.source, each.library, each.file, comments.of(each.file, each.name))
@@ -120,7 +121,7 @@ def _enabled(
 class _Threads:
     """The Python frames of all threads that have to do with torch.compile."""
 
-    def __init__(self, session: Session, runtime: PythonRuntime, compiled: Collection[int]) -> None:
+    def __init__(self, session: Session, runtime: PythonRuntime, compiled: CompiledFrames) -> None:
         self._session = session
         self._runtime = runtime
         self._compiled = compiled
@@ -137,15 +138,14 @@ class _Threads:
         table = self._session.python_threads
         own = table.states.get(tid, ()) if table is not None else ()
         frames = [frame for state in own for frame in self._runtime.frames.stack(state).frames]
-        found = states(frames, self._compiled)
-        if all(state is FrameState.EAGER for state in found):
+        found = self._compiled.of_thread(tid, frames[:_FRAME_LIMIT])
+        if all(each.state is FrameState.EAGER for each in found):
             return
-        for level, (frame, state) in enumerate(zip(frames, found)):
-            if len(self.frames) >= _FRAME_LIMIT:
-                self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
-                return
-            self.frames.append(CompileFrame(tid, level, state, frame.function, frame.file, frame.line))
-        if FrameState.COMPILING in found:
+        kept = found[: _FRAME_LIMIT - len(self.frames)]
+        self.frames += kept
+        if len(kept) < len(frames):
+            self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
+        if any(each.state is FrameState.COMPILING for each in found):
             self.compiling.append(self._at_work(tid, frames))
 
     def _at_work(self, tid: int, frames: list[PythonFrame]) -> CompilingThread:

@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from gdbext.inspection.threads.source_lines import SourceReader
-from gdbext.torch.compile.dynamo_names import SOURCE_NODES
+from gdbext.model.record import Record
+from gdbext.torch.compile.dynamo_names import GRAPH_ID, SOURCE_NODES
 
 if TYPE_CHECKING:
     from gdbext.targets.base import Target
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _TEXT = 300
 """Characters that are kept."""
 _LINES = 20_000
+_HEAD = 20
+"""First lines, one of which names the graph."""
 
 
 class KernelComments:
@@ -25,24 +28,64 @@ class KernelComments:
 
     def __init__(self, target: Target) -> None:
         self._source = SourceReader(target)
-        self._files: dict[str, dict[str, str]] = {}
+        self._files: dict[str, _Comments] = {}
 
     def of(self, file: str, kernel: str) -> str:
         """The comment above the kernel's definition, or else above its call; "" without one."""
-        if file not in self._files:
-            self._files[file] = self._read(file)
-        return self._files[file].get(kernel, "")
+        return self._module(file).kernels.get(kernel, "")
 
-    def _read(self, file: str) -> dict[str, str]:
-        found: dict[str, str] = {}
-        comment = ""
-        for text in self._source.texts(file)[:_LINES]:
-            if text.startswith("#"):
-                comment = text.partition(SOURCE_NODES)[2][:_TEXT] or comment
-                continue
-            name = re.match(r"\w+", text)
-            if name is not None and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
-                found.setdefault(name[0], comment)
-            if text:
-                comment = ""
-        return found
+    def graph(self, file: str) -> str:
+        """AOTAutograd's identity of the graph that a module was made of: "0_inference"; "" without one."""
+        return self._module(file).graph
+
+    def at(self, file: str, line: int) -> str:
+        """The comment above a line, in the same function; "" without one."""
+        return self._module(file).lines.get(line, "")
+
+    def _module(self, file: str) -> _Comments:
+        if file not in self._files:
+            texts = self._source.texts(file)[:_LINES]
+            self._files[file] = _Comments(_graph(texts), _above_kernels(texts), _above_lines(texts))
+        return self._files[file]
+
+
+class _Comments(Record):
+    """Of one module: its graph, and the nodes by kernel and by line."""
+
+    graph: str
+    kernels: dict[str, str]
+    lines: dict[int, str]
+
+
+def _graph(texts: list[str]) -> str:
+    found = (GRAPH_ID.search(text) for text in texts[:_HEAD])
+    return next((match[1] for match in found if match), "")
+
+
+def _above_lines(texts: list[str]) -> dict[int, str]:
+    """The nodes of each statement that follows a comment with them, until the next one or an empty line."""
+    found: dict[int, str] = {}
+    comment = ""
+    for number, text in enumerate(texts, 1):
+        if SOURCE_NODES in text and text.startswith("#"):
+            comment = text.partition(SOURCE_NODES)[2][:_TEXT]
+        elif not text or text.startswith("def "):
+            comment = ""
+        elif comment:
+            found[number] = comment
+    return found
+
+
+def _above_kernels(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    comment = ""
+    for text in texts:
+        if text.startswith("#"):
+            comment = text.partition(SOURCE_NODES)[2][:_TEXT] or comment
+            continue
+        name = re.match(r"\w+", text)
+        if name is not None and comment and text[name.end() :].startswith(("(", " = async_compile", ".run(")):
+            found.setdefault(name[0], comment)
+        if text:
+            comment = ""
+    return found

@@ -13,6 +13,8 @@ import threading
 import torch
 import truth
 
+from torch.utils._python_dispatch import TorchDispatchMode
+
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # or torch._dynamo takes functorch.py there for its own
 stopped = threading.Semaphore(0)
 
@@ -26,12 +28,21 @@ def bad_backend(graph, inputs):
     raise RuntimeError("no backend today")
 
 
+class Stop(TorchDispatchMode):
+    """Stops where the tangent is called while it is on."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "tan" in str(func):
+            stay()
+        return func(*args, **(kwargs or {}))
+
+
 def waiting_backend(graph, inputs):
-    """Returns a function that waits in compiled code when it is called."""
+    """Returns a function that waits in the graph's function when it is called."""
 
     def run(*arguments):
-        stay()
-        return graph(*arguments)
+        with Stop():
+            return graph(*arguments)
 
     return run
 
@@ -56,7 +67,9 @@ def fails(x):
 
 
 def runs(x):
-    return x.tan()
+    y = x + 1
+    z = y.tan()
+    return z
 
 
 def is_compiled(x):
@@ -107,6 +120,6 @@ def say():
 
 kinds()
 truth.thread("main", waits="any")
-truth.note(verdict="idle", said=say())
+truth.note(verdict="idle", said=say(), runs_line=runs.__code__.co_firstlineno)
 truth.ready()
 sys.stdin.read()

@@ -24,9 +24,18 @@ class FrameState(Enum):
     """It is part of the compiler, at work."""
 
 
+class SourcePlace(Record):
+    """A place in the program; ``line`` is that of the function's first line where ``exact`` is False."""
+
+    function: str
+    file: str
+    line: int | None
+    exact: bool = True
+
+
 class CompileFrame(Record):
     """A Python frame of a thread that has to do with torch.compile; ``level`` counts Python frames from the innermost
-    one, 0."""
+    one, 0. Of a compiled one also what it was made of."""
 
     tid: int
     level: int
@@ -34,6 +43,14 @@ class CompileFrame(Record):
     function: str
     file: str
     line: int | None
+    graph: str = ""
+    """The graph that it belongs to: TorchDynamo's name of it, or the one that AOTAutograd gave it, "" if unknown."""
+    compile_id: str | None = None
+    """The compilation that it came of, where only one of its code is recorded."""
+    source: SourcePlace | None = None
+    """The function and the line of the program that it was made of."""
+    source_nodes: str = ""
+    """What the file says of the nodes of the graph at that line."""
 
 
 class Compilation(Record):

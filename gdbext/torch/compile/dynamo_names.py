@@ -51,8 +51,21 @@ STAGES = (
     ("torch/_dynamo/", "TorchDynamo"),
 )
 """Parts of the path of a file, innermost frame first, and the part of the compiler that it belongs to."""
-GENERATED_FILES = ("<eval_with_key>", "/torchinductor_")
-"""In the file name of a graph's function (torch/fx/graph_module.py) and of Inductor's modules, in its default cache."""
+GRAPH_FILE = "<eval_with_key>"
+"""In the file name of a graph's function (torch/fx/graph_module.py)."""
+GENERATED_FILES = (GRAPH_FILE, "/torchinductor_", ".py:codegen(")
+"""The same, of Inductor's modules in its default cache, and of wrappers that AOTAutograd writes
+(torch/_functorch/_aot_autograd/subclass_codegen.py)."""
+WRITTEN_FILE = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
+"""The end of the path of a module that Inductor wrote, in any cache: two characters of its hash, and the whole of it
+(torch/_inductor/codecache.py, code_hash and get_path)."""
+COMPILED_GRAPH = "__compiled_fn_"
+"""The beginning of the name under which TorchDynamo's bytecode calls a graph (output_graph.py), one in each code."""
+GRAPH_ID = re.compile(r"# AOT ID: \['([^']+)'\]")
+"""In one of the first lines of a module that Inductor wrote (torch/_inductor/codegen/wrapper.py)."""
+GRAPH, GRAPH_LINES, GRAPH_ROOT, NEXT_NODE = "_graph", "_lineno_map", "_root", "_next"
+NODE_META, STACK_TRACE = "meta", "stack_trace"
+"""Attributes of torch.fx's GraphModule, Graph and Node, and a key of a node's ``meta``."""
 COMPILERS = ("cc1plus", "cc1", "g++", "gcc", "c++", "clang++", "clang", "ld", "as", "collect2", "nvcc", "ptxas", "cicc")
 """Programs that Inductor and Triton start."""
 LOCK_FILE = re.compile(r"/locks/[^/]+\.lock$")
@@ -63,6 +76,17 @@ CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCod
 """The module, its class, and the list of the modules that Inductor wrote."""
 SOURCE_NODES = "Source Nodes: "
 """In a comment of such a module, above what calls a kernel."""
+
+
+def is_generated(file: str) -> bool:
+    """The file name is that of generated Python code."""
+    return any(part in file for part in GENERATED_FILES) or WRITTEN_FILE.search(file) is not None
+
+
+def function_of(name: str) -> str:
+    """The program's function, of one that dynamo made of what follows a graph break."""
+    resumed = re.match(RESUME_FUNCTION, name)
+    return resumed["function"] if resumed else name
 
 
 def is_known(torch: str) -> bool:

@@ -29,7 +29,7 @@ def states(frames: Sequence[PythonFrame], compiled_codes: Collection[int]) -> li
 
 
 def _state(frame: PythonFrame, compiled_codes: Collection[int]) -> FrameState:
-    if frame.code in compiled_codes or any(part in frame.file for part in names.GENERATED_FILES):
+    if frame.code in compiled_codes or names.is_generated(frame.file):
         return FrameState.COMPILED
     return FrameState.EAGER
 

@@ -51,6 +51,19 @@ def _check_threads(process: Inferior, report: dict[str, Any]) -> None:
     assert [(each["tid"], each["function"], each["stage"]) for each in report["now"]] == [
         (process.tid("compiler"), "is_compiled", "TorchDynamo")
     ]
+    _check_origins(process, [each for each in report["frames"] if each["state"] == "compiled"])
+
+
+def _check_origins(process: Inferior, frames: list[dict[str, Any]]) -> None:
+    """The graph's function stands at the tangent, two lines below the first one of "runs"; bytecode has that one."""
+    first = process.truth["runs_line"]
+    found = {each["function"]: (each["source"]["line"] - first, each["source"]["exact"]) for each in frames}
+    assert found == {"forward": (2, True), "runs": (0, False)}
+    assert {each["source"]["function"] for each in frames} == {"runs"}
+    assert {each["source"]["file"].rpartition("/")[2] for each in frames} == {"compiled.py"}
+    ids = [number for number, function, _ in process.truth["said"]["compilations"] if function == "runs"]
+    assert {each["compile_id"] for each in frames} == set(ids)
+    assert len({each["graph"] for each in frames if each["graph"].startswith("__compiled_fn_")}) == 1
 
 
 def test_a_program_says_the_same(inferior: GetInferior) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.model.report import Report
@@ -18,6 +19,8 @@ from gdbext.render.text.style import Style, escape
 _SHOWN = 10
 """Entries of each block; --json has them all."""
 _WIDTH = 160
+_NO_UUID = re.compile(r"(_[0-9a-f]{8})(_[0-9a-f]{4}){3}_[0-9a-f]{12}$")
+"""What TorchDynamo adds to the name of a graph since 2.8, to make it the only one of its name anywhere."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -119,12 +122,24 @@ def _lock(lock: CompileLock) -> str:
 
 
 def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:
-    """The innermost compiled frame of each thread."""
+    """The innermost compiled frame of each thread, and what it was made of."""
     seen: set[int] = set()
     for frame in frames:
         if frame.state is FrameState.COMPILED and frame.tid not in seen:
             seen.add(frame.tid)
-            yield f"thread {frame.tid}: {escape(frame.file)}:{frame.line or '?'} ({escape(frame.function)})"
+            place = f"thread {frame.tid}: {escape(frame.file)}:{frame.line or '?'} ({escape(frame.function)})"
+            yield ", ".join([place, *_origin(frame)])
+
+
+def _origin(frame: CompileFrame) -> Iterator[str]:
+    if frame.graph:
+        number = f" [{escape(frame.compile_id)}]" if frame.compile_id else ""
+        yield f"graph {escape(_NO_UUID.sub('', frame.graph))}{number}"
+    if frame.source is not None:
+        where = "" if frame.source.exact else "the function at "
+        yield f"made of {where}{escape(frame.source.file)}:{frame.source.line or '?'} ({escape(frame.source.function)})"
+    if frame.source_nodes:
+        yield f"source nodes {escape(frame.source_nodes)}"
 
 
 def _failure(each: Compilation) -> str:

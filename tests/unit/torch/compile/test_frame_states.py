@@ -28,6 +28,9 @@ COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
         ([USER._replace(code=9), USER], [COMPILED, EAGER]),
         ([frame("forward", "<eval_with_key>.12"), USER._replace(code=9)], [COMPILED, COMPILED]),
         ([frame("call", "/tmp/torchinductor_me/ab/cab.py"), USER], [COMPILED, EAGER]),
+        ([frame("call", f"/mnt/own/cache/q2/cq2{'x7' * 24}z.py"), USER], [COMPILED, EAGER]),
+        ([frame("call", f"/mnt/own/cache/q2/cq3{'x7' * 24}z.py"), USER], [EAGER, EAGER]),
+        ([frame("wrapper", f"{SITE}_functorch/_aot_autograd/subclass_codegen.py:codegen(runtime_wrapper)")], [COMPILED]),
         ([frame("trace", f"{SITE}_dynamo/symbolic_convert.py"), COMPILE, USER], [COMPILING, COMPILING, EAGER]),
         # a graph that the compiler itself runs, while it propagates fake tensors
         ([frame("forward", "<eval_with_key>.3"), COMPILE], [COMPILING, COMPILING]),
