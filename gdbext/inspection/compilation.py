@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.slots import locals_of
-from gdbext.errors import GdbextError, NotTorch
+from gdbext.errors import NotTorch
+from gdbext.inspection.compile_workers import pool_of, python_stacks
 from gdbext.inspection.compiled_frames import CompiledFrames
 from gdbext.inspection.compiling_processes import compile_locks, compiling_processes
+from gdbext.inspection.compiling_threads import at_work
 from gdbext.inspection.kernel_comments import KernelComments
 from gdbext.inspection.target_reporting import torch_version
 from gdbext.model.sections.compile_section import (
     CompiledKernel,
     CompileFrame,
+    CompilePool,
     CompileSection,
     CompilingThread,
     ConfigValue,
@@ -21,7 +24,6 @@ from gdbext.model.sections.compile_section import (
 )
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, recompilations, resumptions
-from gdbext.torch.compile.frame_states import is_compiler, stage
 from gdbext.torch.compile.generated_kernels import fused_operators
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def read_compilation(session: Session) -> CompileSection:
     version = torch_version(session) or "unknown"
     reader = DynamoReader(runtime)
     if not reader.imported:
-        return _nothing(session, imported=False, known=True)
+        return _not_used(session, runtime)
     if not names.is_known(version):
         compared = ", ".join(names.COMPARED)
         problem = f"what torch.compile did: known for torch {compared}, and this is {version}"
@@ -56,6 +58,13 @@ def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str,
         imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), compiling_processes(session), {},
         known=known, problems=problems,
     )  # fmt: skip
+
+
+def _not_used(session: Session, runtime: PythonRuntime) -> CompileSection:
+    """Without torch.compile; a thread may still compile a kernel of Triton's own."""
+    threads = _Threads(session, runtime, CompiledFrames(runtime, {}, (), KernelComments(session.target)))
+    plain = _nothing(session, imported=False, known=True)
+    return replace(plain, frames=tuple(threads.frames), now=tuple(threads.compiling))
 
 
 def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> CompileSection:
@@ -80,6 +89,7 @@ def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) ->
         now=tuple(threads.compiling),
         processes=compiling_processes(session),
         locks=compile_locks(session),
+        pools=tuple(threads.pools),
         settings=dynamo.values,
         inductor_settings=inductor.values,
         unshown_settings=(*dynamo.unshown, *inductor.unshown),
@@ -122,47 +132,24 @@ class _Threads:
     """The Python frames of all threads that have to do with torch.compile."""
 
     def __init__(self, session: Session, runtime: PythonRuntime, compiled: CompiledFrames) -> None:
-        self._session = session
         self._runtime = runtime
         self._compiled = compiled
         self.frames: list[CompileFrame] = []
         self.compiling: list[CompilingThread] = []
         self.truncated: list[str] = []
-        for thread in session.target.threads():
-            try:
-                self._add(thread.tid)
-            except GdbextError as error:
-                session.errors.note(error, f"thread {thread.tid}")
+        self.pools: list[CompilePool] = []
+        for tid, frames in python_stacks(session):
+            self._add(tid, frames)
 
-    def _add(self, tid: int) -> None:
-        table = self._session.python_threads
-        own = table.states.get(tid, ()) if table is not None else ()
-        frames = [frame for state in own for frame in self._runtime.frames.stack(state).frames]
+    def _add(self, tid: int, frames: list[PythonFrame]) -> None:
         found = self._compiled.of_thread(tid, frames[:_FRAME_LIMIT])
+        pool = pool_of(self._runtime, tid, frames)
+        self.pools += [pool] if pool is not None else []
         if all(each.state is FrameState.EAGER for each in found):
             return
         kept = found[: _FRAME_LIMIT - len(self.frames)]
         self.frames += kept
         if len(kept) < len(frames):
             self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
-        if any(each.state is FrameState.COMPILING for each in found):
-            self.compiling.append(self._at_work(tid, frames))
-
-    def _at_work(self, tid: int, frames: list[PythonFrame]) -> CompilingThread:
-        """What the innermost call of the compiler compiles."""
-        inner = next(index for index, frame in enumerate(frames) if is_compiler(frame))
-        part = stage(frames[: inner + 1])
-        for frame in frames[inner:]:
-            if is_compiler(frame) and frame.file.endswith(names.COMPILER[0]):
-                return self._named(tid, part, frame)
-        return CompilingThread(tid, part, "", None, None)
-
-    def _named(self, tid: int, part: str, frame: PythonFrame) -> CompilingThread:
-        try:
-            code = locals_of(self._runtime, frame).get(names.COMPILED_LOCAL)
-            found = self._runtime.codes.get(code) if code else None
-        except GdbextError:
-            found = None
-        if found is None:
-            return CompilingThread(tid, part, "", None, None)
-        return CompilingThread(tid, part, found.name, found.file, found.first_line)
+        work = at_work(self._runtime, tid, frames)
+        self.compiling += [work] if work is not None else []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gdbext.inspection.compile_workers import work_of
 from gdbext.model.sections.compile_section import CompileLock, CompilingProcess
 from gdbext.torch.compile import dynamo_names as names
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 _COMMAND = 300
 """Characters of a command line that are shown: compilers get long ones."""
+_EXAMINED = 8
+"""Workers that are stopped for some milliseconds, to see what they compile."""
+_IDLE_CALL = "futex"
 _SOURCE = re.compile(r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)")
 
 
@@ -29,8 +34,21 @@ def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
     for pid, each in compiles.items():
         below = [process for child, process in compiles.items() if parents[child] == pid]
         doing = ", ".join([each.doing, *(f"started {child.name} {child.pid}" for child in below)])
-        found.append(CompilingProcess(pid, each.name, each.command[:_COMMAND], doing, parents[pid], _source(each)))
-    return tuple(found)
+        source, command = _source(each), each.command[:_COMMAND]
+        found.append(CompilingProcess(pid, each.name, command, doing, parents[pid], source))
+    return tuple(_with_work(found, processes))
+
+
+def _with_work(found: list[CompilingProcess], processes: Mapping[int, ChildProcess]) -> Iterator[CompilingProcess]:
+    """With what the workers compile: one that sleeps in futex(2) waits for a job."""
+    left = _EXAMINED
+    for each in found:
+        process = processes[each.pid]
+        if names.WORKER in each.command and process.call != _IDLE_CALL and not process.ending and left:
+            left -= 1
+            yield each._replace(work=work_of(each.pid))
+        else:
+            yield each
 
 
 def _compiles(process: ChildProcess) -> bool:

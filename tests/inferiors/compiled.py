@@ -12,7 +12,6 @@ import threading
 
 import torch
 import truth
-
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.remove(os.path.dirname(os.path.abspath(__file__)))  # or torch._dynamo takes functorch.py there for its own
@@ -68,8 +67,8 @@ def fails(x):
 
 def runs(x):
     y = x + 1
-    z = y.tan()
-    return z
+    y = y.tan()
+    return y * 2
 
 
 def is_compiled(x):
@@ -91,6 +90,24 @@ def kinds():
     torch.compile(settled, backend="eager", fullgraph=True)(torch.rand(2))
     inside(runs, waiting_backend, "runner")
     inside(is_compiled, slow_backend, "compiler")
+    threading.Thread(target=compiles_for_triton, name="triton").start()
+    stopped.acquire()
+
+
+class HasFunction:
+    """As Triton's ASTSource and JITFunction have one."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+
+def compiles_for_triton():
+    """Triton needs a device to be used: a stand-in for its compiler, with its names (triton/compiler/compiler.py)."""
+    names = {"stay": stay}
+    text = "def compile(src, target=None):\n    stay()\n"
+    exec(compile(text, "/nowhere/site-packages/triton/compiler/compiler.py", "exec"), names)
+    truth.thread("triton", waits="futex")
+    names["compile"](HasFunction(HasFunction(settled)))
 
 
 def inside(function, backend, role):

@@ -8,6 +8,7 @@ from gdbext.model.sections.compile_section import (
     CompiledKernel,
     CompileFrame,
     CompileLock,
+    CompilePool,
     CompileSection,
     CompilingProcess,
     CompilingThread,
@@ -15,6 +16,7 @@ from gdbext.model.sections.compile_section import (
     GraphBreak,
     GuardFailures,
     Resumption,
+    SourcePlace,
 )
 
 AGAIN = Compilation("1/1", "step", "train.py", 8, "1/0: n == 1\nUser stack trace:", None, None, False, True)
@@ -32,12 +34,25 @@ USED = CompileSection(
     failures=(FAILED,),
     codes=(CompiledCode("step", "train.py", 8, 2), *[CompiledCode("f", "f.py", None, 1)] * 11),
     frames=(
-        CompileFrame(7, 0, FrameState.COMPILED, "step", "train.py", 9),
+        CompileFrame(
+            7, 0, FrameState.COMPILED, "step", "train.py", 9, "__compiled_fn_1_0a2d9dcf_da3d_4572_b706_5e8df09fdf86",
+            "0/0", SourcePlace("step", "train.py", 8, exact=False),
+        ),
+        CompileFrame(
+            10, 0, FrameState.COMPILED, "call", "/c/ab.py", 105, "1_inference", None,
+            SourcePlace("lo\x1bss", "train.py", 21), "[y], Original ATen: [aten.sin]",
+        ),
         CompileFrame(7, 1, FrameState.EAGER, "<module>", "train.py", 30),
         CompileFrame(8, 0, FrameState.COMPILING, "_compile", "torch/_dynamo/convert_frame.py", None),
     ),
     now=(CompilingThread(8, "Inductor", "loss", "train.py", 20), CompilingThread(9, "", "", None, None)),
-    processes=(CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs", 11, "kernel.cpp"),),
+    processes=(
+        CompilingProcess(12, "cc1plus", "cc1plus -O3 kernel.cpp", "runs", 11, "kernel.cpp"),
+        CompilingProcess(
+            13, "python", "python compile_worker", "in wait4", 7, "", CompilingThread(13, "Triton", "k", "k.py", 2)
+        ),
+    ),
+    pools=(CompilePool(15, 13, 1), CompilePool(16, None, None)),
     guard_failures=(GuardFailures("step", "train.py", 8, ("1/0: n == 1", "1/0: n == 2\nmore")),),
     locks=(CompileLock("/c/locks/ab.lock", (7, 11), (44,)), CompileLock("/c/locks/cd.lock", (7,), ())),
     kernels=(

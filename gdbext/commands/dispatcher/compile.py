@@ -20,8 +20,10 @@ defaults, of the main thread and of threads that have others. An error that supp
 code runs eagerly.
 
 A thread is shown where it is in compiled code or in the compiler. "compiled" is bytecode that TorchDynamo made, the
-function of a graph, or a module that Inductor wrote; "compiling" is the compiler at work. Of a live process, child
-processes that compile (C++ compilers, ptxas, Inductor's workers) are listed, too.
+function of a graph, or a module that Inductor wrote, each with its graph and with the function and the line of the
+program that it was made of; "compiling" is the compiler at work: TorchDynamo, AOTAutograd, Inductor or Triton. Of a
+live process, child processes that compile (C++ compilers, ptxas, Inductor's workers) are listed, too, and who holds
+the lock files of the cache. To see what a worker compiles, it is stopped for some milliseconds, eight at most.
 
 Compared with what programs print themselves for the releases that docs/compile-compared.md lists; of another release
 it says "unknown", and guesses nothing. Before torch 2.7 the reasons of recompilations are the guards that failed.

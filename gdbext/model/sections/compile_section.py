@@ -120,8 +120,8 @@ class CompiledKernel(Record):
 
 
 class CompilingThread(Record):
-    """A thread that is in the compiler. ``stage`` is "TorchDynamo", "AOTAutograd" or "Inductor"; ``function``, ``file``
-    and ``line`` are the code that it compiles, "" and None where that cannot be read."""
+    """A thread that is in the compiler. ``stage`` is "TorchDynamo", "AOTAutograd", "Inductor" or "Triton";
+    ``function``, ``file`` and ``line`` are the code that it compiles, "" and None where that cannot be read."""
 
     tid: int
     stage: str
@@ -140,6 +140,17 @@ class CompilingProcess(Record):
     doing: str
     parent: int
     source: str
+    work: CompilingThread | None = None
+    """Of a worker: what it compiles, by its own stack."""
+
+
+class CompilePool(Record):
+    """A pool of workers that Inductor started: the thread that waits for it, its process, and the jobs that are not
+    done. None is what could not be read."""
+
+    tid: int
+    pid: int | None
+    pending: int | None
 
 
 class CompileLock(Record):
@@ -185,6 +196,7 @@ class CompileSection(Section):
     """``settings`` of threads, by tid, that have others: since 2.13 each thread has its own."""
     locks: tuple[CompileLock, ...] = ()
     """Of a live process."""
+    pools: tuple[CompilePool, ...] = ()
     kernels: tuple[CompiledKernel, ...] = ()
     """Those that are loaded."""
     known: bool = True

@@ -45,7 +45,12 @@ COMPILER = ("torch/_dynamo/convert_frame.py", "_compile")
 COMPILED_LOCAL = "code"
 LATE_COMPILER = ("torch/_inductor/compile_fx.py", ("compile_fx", "compile_fx_inner", "_compile_fx_inner"))
 """The same, where a backward graph is compiled when it is first needed."""
+TRITON_COMPILER = ("triton/compiler/compiler.py", "compile")
+TRITON_SOURCE, TRITON_FUNCTION = "src", "fn"
+"""The same of Triton (3.1 to 3.7): its local variable with an ASTSource, whose attribute ``fn`` is a JITFunction, whose
+own is the function of Python. Without them, the kernel that it compiles has no name."""
 STAGES = (
+    ("/triton/", "Triton"),
     ("torch/_inductor/", "Inductor"),
     ("torch/_functorch/", "AOTAutograd"),
     ("torch/_dynamo/", "TorchDynamo"),
@@ -72,6 +77,10 @@ LOCK_FILE = re.compile(r"/locks/[^/]+\.lock$")
 """The end of a lock file's path in Inductor's cache (torch/_inductor/codecache.py, get_lock_dir)."""
 WORKER = "torch/_inductor/compile_worker"
 """In the command line of a process of Inductor's pool."""
+POOL_READER = ("torch/_inductor/compile_worker/subproc_pool.py", "_read_thread")
+POOL_PENDING, POOL_PROCESS = "pending_futures", "process"
+"""(file, function) of the thread that waits for what the pool's process has done, and attributes of its ``self``, a
+SubprocPool: a dict of the jobs that are not done, and the Popen."""
 CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCodeCache", "modules"
 """The module, its class, and the list of the modules that Inductor wrote."""
 SOURCE_NODES = "Source Nodes: "

@@ -13,8 +13,9 @@ def is_compiler(frame: PythonFrame) -> bool:
     """Its callees are the compiler at work."""
     file, functions = names.LATE_COMPILER
     plain = frame.function.rpartition(".")[2]
-    if frame.file.endswith(names.COMPILER[0]):
-        return plain == names.COMPILER[1]
+    for place, function in (names.COMPILER, names.TRITON_COMPILER):
+        if frame.file.endswith(place):
+            return plain == function
     return frame.file.endswith(file) and plain in functions
 
 

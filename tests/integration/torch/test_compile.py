@@ -44,12 +44,13 @@ def _check_threads(process: Inferior, report: dict[str, Any]) -> None:
     states: dict[int, dict[str, str]] = {}
     for frame in report["frames"]:
         states.setdefault(frame["tid"], {}).setdefault(frame["function"].rpartition(".")[2], frame["state"])
-    assert set(states) == {process.tid("runner"), process.tid("compiler")}
+    assert set(states) == {process.tid("runner"), process.tid("compiler"), process.tid("triton")}
     runner, compiler = states[process.tid("runner")], states[process.tid("compiler")]
     assert (runner["runs"], runner["target"]) == ("compiled", "eager")
     assert (compiler["slow_backend"], compiler["_compile"], compiler["target"]) == ("compiling", "compiling", "eager")
     assert [(each["tid"], each["function"], each["stage"]) for each in report["now"]] == [
-        (process.tid("compiler"), "is_compiled", "TorchDynamo")
+        (process.tid("compiler"), "is_compiled", "TorchDynamo"),
+        (process.tid("triton"), "settled", "Triton"),
     ]
     _check_origins(process, [each for each in report["frames"] if each["state"] == "compiled"])
 

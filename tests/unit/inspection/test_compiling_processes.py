@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gdbext.inspection.compiling_processes import compile_locks, compiling_processes
-from gdbext.model.sections.compile_section import CompileLock, CompilingProcess
+from gdbext.model.sections.compile_section import CompileLock, CompilingProcess, CompilingThread
 from gdbext.model.threads.child_process import ChildProcess
 
 LOCK = "/cache/locks/cab.lock"
@@ -44,12 +46,41 @@ SESSION: Any = SimpleNamespace(procfs=Proc(), target=SimpleNamespace(pid=7))
 CORE: Any = SimpleNamespace(procfs=None)
 
 
+WORK = CompilingThread(11, "Triton", "triton_poi_fused_add_0", "/cache/x.py", 4)
+
+
+@pytest.fixture(autouse=True)
+def works(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes whose stacks were asked for."""
+    asked: list[int] = []
+
+    def work_of(pid: int) -> CompilingThread | None:
+        asked.append(pid)
+        return WORK if pid == 11 else None
+
+    monkeypatch.setattr("gdbext.inspection.compiling_processes.work_of", work_of)
+    return asked
+
+
 def test_compilers_and_workers_with_what_they_compile() -> None:
     assert compiling_processes(SESSION) == (
-        CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, ""),
+        CompilingProcess(11, "python", WORKER, "in read, started g++ 12", 7, "", WORK),
         CompilingProcess(12, "g++", PROCESSES[12].command, "in wait4, started cc1plus 13", 11, "/cache/ab/cab.cpp"),
         CompilingProcess(13, "cc1plus", PROCESSES[13].command, "runs", 12, "cab.cpp"),
     )
+
+
+def test_workers_that_wait_for_a_job_are_left_alone_and_of_many_only_some_are_stopped(
+    works: list[int],
+) -> None:
+    many = {
+        pid: ChildProcess(pid, "python", command=WORKER, call="futex" if pid < 105 else "wait4")
+        for pid in range(100, 130)
+    }
+    procfs = SimpleNamespace(descendants=lambda: dict.fromkeys(many, 7), process=many.__getitem__)
+    session: Any = SimpleNamespace(procfs=procfs, target=SimpleNamespace(pid=7))
+    assert len(compiling_processes(session)) == 30
+    assert works == list(range(105, 113))
 
 
 def test_lock_files_with_who_has_them_open_and_who_holds_them() -> None:

@@ -10,7 +10,9 @@ from gdbext.model.sections.compile_section import (
     Compilation,
     CompileFrame,
     CompileLock,
+    CompilePool,
     CompileSection,
+    CompilingThread,
     ConfigValue,
     FrameState,
 )
@@ -66,7 +68,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
-    yield "Compiling now", [*_now(section), *_processes(section)]
+    yield "Compiling now", [*_now(section), *_processes(section), *map(_pool, section.pools)]
     yield "Lock files of the cache", list(map(_lock, section.locks))
     yield "In compiled code", list(_compiled_threads(section.frames))
     yield "Failed", [_failure(each) for each in section.failures]
@@ -105,15 +107,23 @@ def _options(options: Mapping[str, ConfigValue]) -> list[str]:
 
 
 def _now(section: CompileSection) -> Iterator[str]:
-    for each in section.now:
-        what = f" compiles {escape(each.file)}:{each.line or '?'} ({escape(each.function)})" if each.file else ""
-        yield f"thread {each.tid} is in {each.stage or 'the compiler'}{' and' if what else ''}{what}"
+    yield from (f"thread {each.tid} is in {_work(each)}" for each in section.now)
+
+
+def _work(thread: CompilingThread) -> str:
+    place = f"{escape(thread.file)}:{thread.line or '?'} ({escape(thread.function)})" if thread.file else ""
+    return f"{thread.stage or 'the compiler'}{' and compiles ' if place else ''}{place}"
 
 
 def _processes(section: CompileSection) -> Iterator[str]:
     for each in section.processes:
-        what = each.source or each.command
-        yield f"process {each.pid} ({escape(each.name)}) of {each.parent}, {escape(each.doing)}: {_first_line(what)}"
+        what = f"it is in {_work(each.work)}" if each.work is not None else _first_line(each.source or each.command)
+        yield f"process {each.pid} ({escape(each.name)}) of {each.parent}, {escape(each.doing)}: {what}"
+
+
+def _pool(pool: CompilePool) -> str:
+    jobs = "an unknown number of jobs" if pool.pending is None else _counted(pool.pending, "job")
+    return f"thread {pool.tid} waits for the pool of process {pool.pid or '?'}: {jobs} not done"
 
 
 def _lock(lock: CompileLock) -> str:

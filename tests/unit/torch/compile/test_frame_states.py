@@ -20,6 +20,8 @@ def frame(function: str, file: str, code: int = 1) -> PythonFrame:
 USER = frame("step", "train.py")
 COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
 
+TRITON = frame("compile", "/site-packages/triton/compiler/compiler.py")
+
 
 @pytest.mark.parametrize(
     ("frames", "expected"),
@@ -30,7 +32,8 @@ COMPILE = frame("_compile", f"{SITE}_dynamo/convert_frame.py")
         ([frame("call", "/tmp/torchinductor_me/ab/cab.py"), USER], [COMPILED, EAGER]),
         ([frame("call", f"/mnt/own/cache/q2/cq2{'x7' * 24}z.py"), USER], [COMPILED, EAGER]),
         ([frame("call", f"/mnt/own/cache/q2/cq3{'x7' * 24}z.py"), USER], [EAGER, EAGER]),
-        ([frame("wrapper", f"{SITE}_functorch/_aot_autograd/subclass_codegen.py:codegen(runtime_wrapper)")], [COMPILED]),
+        ([frame("wrapper", f"{SITE}_functorch/_aot_autograd/subclass_codegen.py:codegen(wrapper)")], [COMPILED]),
+        ([frame("make_cubin", "/site-packages/triton/backends/nvidia/compiler.py"), TRITON], [COMPILING, COMPILING]),
         ([frame("trace", f"{SITE}_dynamo/symbolic_convert.py"), COMPILE, USER], [COMPILING, COMPILING, EAGER]),
         # a graph that the compiler itself runs, while it propagates fake tensors
         ([frame("forward", "<eval_with_key>.3"), COMPILE], [COMPILING, COMPILING]),
