@@ -35,13 +35,14 @@ FEATURES = {
               "NCCL_WATCHDOG", "RPC_POOL", "COLLECTIVE"),
     "autograd": ("EVALUATING_NODE", "EVALUATING_NODE_ACCESS", "GRAPH_TASK", "GRAPH_TASK_ACCESS",
                  "RECORD_FUNCTION_THREAD", "PYTHON_ENGINE"),
-    "flight recorder": ("FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL"),
+    "flight recorder": ("FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"),
     "hooks": ("LOOKUP", "STEP_CALLBACKS", "REGISTER_SCHEMA", "REGISTER_KERNEL", "DEREGISTER_KERNEL", "UPDATE_FALLBACK",
               "COMPUTE_ENTRY", "STRUCTURED_META", "STRUCTURED_IMPL", "CALL_CHECKS"),
 }  # fmt: skip
 """What a user asks for, and the rows of gdbext/torch/symbols.py that it rests on."""
-ALTERNATIVES = ({"SINGLETON", "SINGLETON_REFERENCE"}, {"FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL"},
-                {"EVALUATING_NODE", "EVALUATING_NODE_ACCESS"}, {"GRAPH_TASK", "GRAPH_TASK_ACCESS"})  # fmt: skip
+ALTERNATIVES = ({"SINGLETON", "SINGLETON_REFERENCE"}, {"EVALUATING_NODE", "EVALUATING_NODE_ACCESS"},
+                {"GRAPH_TASK", "GRAPH_TASK_ACCESS"},
+                {"FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"})  # fmt: skip
 """Rows of which one is enough."""
 _HEAD = """# Releases of PyTorch
 

@@ -74,9 +74,13 @@ def _notes(
                 f"what is said of it is that of pid {chosen.pid}"
             )
     yield from _problems(reports)
-    versions = sorted({report.torch for report in reports if report.torch is not None})
+    versions: dict[str, list[RankReport]] = {}
+    for report in reports:
+        if report.torch is not None:
+            versions.setdefault(report.torch, []).append(report)
     if len(versions) > 1:
-        yield f"the ranks run different versions of torch: {', '.join(versions)}"
+        parts = [f"{version} ({sentences.labels(versions[version])})" for version in versions]
+        yield f"the ranks run different versions of torch: {', '.join(parts)}"
 
 
 def _problems(reports: Sequence[RankReport]) -> Iterator[str]:

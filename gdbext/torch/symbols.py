@@ -367,7 +367,8 @@ STORE_DAEMON = TorchSymbol(
 NCCL_WATCHDOG = TorchSymbol(
     ("c10d::ProcessGroupNCCL::ncclCommWatchdog", "c10d::ProcessGroupNCCL::heartbeatMonitor",
      "c10d::ProcessGroupNCCL::Watchdog::run", "c10d::ProcessGroupNCCL::HeartbeatMonitor::runLoop",
-     "c10d::ProcessGroupNCCL::workCleanupLoop", "c10d::ProcessGroupNCCL::watchdogHandler"),
+     "c10d::ProcessGroupNCCL::workCleanupLoop", "c10d::ProcessGroupNCCL::watchdogHandler",
+     "c10d::nccl2::ProcessGroupNCCL::timeoutWatchdog"),
     "main functions of NCCL's watchdogs", _WAITS, CUDA, _FUNCTION,
     examples=("_ZN4c10d16ProcessGroupNCCL8Watchdog3runEv", "_ZN4c10d16ProcessGroupNCCL16ncclCommWatchdogEv"),
 )  # fmt: skip
@@ -380,7 +381,8 @@ COLLECTIVE = TorchSymbol(
     CPU, _FUNCTION, examples=("_ZN4c10d4Work4waitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE",))  # fmt: skip
 COLLECTIVE_PATTERN = (
     r"^_ZN4gloo\d|^_ZN4c10d(?:\d+\w*|4)Work\w*(?:4wait|11synchronize)E|^_ZN4c10d4Work4waitE"
-    r"|^_ZN4c10d16ProcessGroup(?:Gloo|NCCL)(?:\d+\w+Work)?(?:4wait|11synchronize|16monitoredBarrier)"
+    r"|^_ZN4c10d16ProcessGroup(?:Gloo|NCCL)(?:\d+\w*Work(?:NCCL)?)?(?:4wait|11synchronize|16monitoredBarrier)"
+    r"|^_ZN4c10d5nccl28WorkNCCL(?:4wait|11synchronize)"
     r"|^_ZN4c10d7Reducer\d"
 )
 """A pattern: any function of gloo, what waits for the work of a process group, and the gradient reduction of
@@ -392,8 +394,13 @@ FLIGHT_RECORDER = TorchSymbol(
     ("_ZZN4c10d14FlightRecorderIN3c105EventEE3getEvE8instance",), "the flight recorder of gloo's collectives",
     "sizes, lines and ages of pending collectives of gloo", CPU, first="2.8.0")  # fmt: skip
 FLIGHT_RECORDER_OF_NCCL = TorchSymbol(
-    ("_ZZN4c10d14FlightRecorderIN2at4cuda9CUDAEventEE3getEvE8instance",), "the flight recorder of NCCL's collectives",
+    ("_ZZN4c10d14FlightRecorderIN2at4cuda9CUDAEventEE3getEvE8instance",
+     "_ZZN4c10d14FlightRecorderIN3c104cuda9CUDAEventEE3getEvE8instance"), "the flight recorder of NCCL's collectives",
     "pending collectives of NCCL", CUDA, first="2.8.0")  # fmt: skip
+FLIGHT_RECORDERS_OF_HOOKS = TorchSymbol(
+    ("_ZZN4c10d17getFlightRecorderERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEE8registry",),
+    "the flight recorders of backends that do not record themselves", "pending collectives of NCCL", CPU,
+    first="2.15.0")  # fmt: skip
 
 TORCH_SYMBOLS = {name: value for name, value in list(globals().items()) if isinstance(value, TorchSymbol)}
 """All of them by the names of their members."""

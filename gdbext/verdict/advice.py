@@ -105,6 +105,8 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
     if finding.process_stopped:
         yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
     elif wait is not None and wait.kind.traits.advice_when_outside:
+        if wait.collective is not None and wait.collective.on_device:
+            yield from WaitKind.COLLECTIVE.traits.advice_when_outside
         yield from wait.kind.traits.advice_when_outside
     elif wait is not None and wait.kind is WaitKind.CHILD_PROCESS:
         yield from _about_children(wait)

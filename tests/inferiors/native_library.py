@@ -8,15 +8,15 @@ import os
 
 def load(name, keep_gil=False):
     """The library as ctypes sees it; ``keep_gil`` calls its functions with the GIL held."""
-    return (ctypes.PyDLL if keep_gil else ctypes.CDLL)(_path(name))
+    return (ctypes.PyDLL if keep_gil else ctypes.CDLL)(path(name))
 
 
 def load_operators(name):
     """Load a library that registers operators, and return its path."""
     import torch
 
-    torch.ops.load_library(_path(name))
-    return _path(name)
+    torch.ops.load_library(path(name))
+    return path(name)
 
 
 def address(library, name):
@@ -24,7 +24,8 @@ def address(library, name):
     return f"{ctypes.cast(getattr(library, name), ctypes.c_void_p).value:#x}"
 
 
-def _path(name):
+def path(name):
+    """Where the library is."""
     folders = os.environ["GDBEXT_NATIVE"].split(os.pathsep)
     paths = [os.path.join(folder, f"lib{name}.so") for folder in folders]
-    return next(path for path in paths if os.path.exists(path))
+    return next(each for each in paths if os.path.exists(each))

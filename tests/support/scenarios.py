@@ -15,9 +15,12 @@ class Scenario:
     verdict: str = ""
     only: str = ""
     """"live" where a core cannot show it, "core" where the process has ended."""
+    torch: str = ""
+    """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
 
     def __str__(self) -> str:
-        return "-".join((self.name, *self.args, *([self.python] if self.python != "venv" else [])))
+        python = [self.python] if self.python != "venv" else []
+        return "-".join((self.name, *self.args, *python, *([self.torch] if self.torch else [])))
 
 
 SCENARIOS = [
@@ -109,9 +112,16 @@ REPORTED = [
 """Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
 their recordings are tested, each made on another Python."""
 
+ON_DEVICES = [
+    Scenario("nccl-late", ("0",), torch="2.15.0"),
+    Scenario("nccl-late", ("0", "nccl-legacy"), torch="2.15.0"),
+]
+"""Ranks of NCCL, on a device that is made up: only wheels for CUDA have that."""
+
 RECORDED = [
     *SCENARIOS,
     *REPORTED,
+    *ON_DEVICES,
     Scenario("waits", verdict="self-deadlock"),
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
 ]

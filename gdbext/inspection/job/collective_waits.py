@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
@@ -12,10 +12,12 @@ from gdbext.torch.python_names import DISTRIBUTED_FILE, POINT_TO_POINT, UNNUMBER
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
-    from gdbext.model.sections.collectives_section import CollectivesSection, ProcessGroup
+    from gdbext.model.sections.collectives_section import Collective, CollectivesSection, ProcessGroup
     from gdbext.waits.recognise import State
     from gdbext.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 
+_ON_DEVICES = ("nccl", "xccl", "hccl")
+"""How the names of backends begin whose operations run on a device, not in a thread."""
 _DEPTH = 12
 """Innermost Python frames among which a send or recv is looked for."""
 
@@ -35,13 +37,36 @@ def name_collectives(
         return None
     for thread in process.threads:
         state = states[thread.tid]
-        if state is None or state.wait is None or state.wait.kind is not WaitKind.COLLECTIVE:
+        if state is None or state.wait is None or state.wait.collective is not None:
             continue
-        if state.wait.collective is None:
+        if state.wait.kind is WaitKind.COLLECTIVE:
             found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
             found = found or _oldest(thread, section) or _one_end(thread, state.wait.resource.name)
-            states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
+        else:
+            found = _on_device(section) if state.wait.kind is WaitKind.DEVICE else None
+        states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
     return section
+
+
+def _on_device(section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that a device has to finish, whichever thread issued it: a backward pass has threads of its
+    own."""
+    pending = [(group, each) for group in section.groups for each in group.pending if _runs_on_device(group, each)]
+    found = _wait_for(pending)
+    return found._replace(on_device=True) if found is not None else None
+
+
+def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
+    backend = operation.backend or group.backend or ""
+    return backend.startswith(_ON_DEVICES)
+
+
+def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]]) -> CollectiveWait | None:
+    """The wait for the oldest of these."""
+    if not pending:
+        return None
+    group, first = max(pending, key=lambda each: each[1].age_ms or 0)
+    return CollectiveWait(first.op, first.seq, group.label, group.last_enqueued, group.last_completed)
 
 
 def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
@@ -53,13 +78,7 @@ def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWa
     if not thread.python:
         return None
     pending = [(group, each) for group in section.groups for each in group.pending]
-    own = [each for each in pending if each[1].thread in ("", thread.name)] or pending
-    if not own:
-        return None
-    group, first = max(own, key=lambda each: each[1].age_ms or 0)
-    return CollectiveWait(
-        first.op, first.seq, group.label, group.last_enqueued, group.last_completed
-    )
+    return _wait_for([each for each in pending if each[1].thread in ("", thread.name)] or pending)
 
 
 def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:

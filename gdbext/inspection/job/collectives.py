@@ -35,7 +35,7 @@ _WORLD = "0"
 
 def recorders_of(session: Session) -> list[FlightRecorder]:
     """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
-    found = find_recorders(session.memory, session.symbolizer)
+    found = find_recorders(session.memory, session.symbolizer, session.layout)
     recorders = [FlightRecorder(session.memory, session.layout, address) for address in found]
     return [recorder for recorder in recorders if recorder.is_enabled]
 
@@ -165,6 +165,7 @@ class _Recorded:
             age_ms=max(0, (self._now - entry.created) // 1_000_000) if self._now is not None else None,
             timeout_ms=entry.timeout_ms,
             thread=entry.thread_name,
+            backend=entry.profiling_name.rpartition(":")[0],
             file=file,
             line=line,
         )
@@ -200,8 +201,9 @@ def traceback_lines(
 
 def _queued(work: QueuedWork) -> Collective:
     """A piece of work in a group's own queue, which knows neither sizes nor lines."""
-    op = work.title.partition(":")[2] or work.title
-    return Collective(work.seq, op, "started" if work.in_progress else "scheduled", timeout_ms=work.timeout_ms)
+    backend, _, op = work.title.rpartition(":")
+    state = "started" if work.in_progress else "scheduled"
+    return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, backend=backend)
 
 
 def _backend(entries: Sequence[Issued]) -> str | None:

@@ -41,6 +41,8 @@ class Collective(Record):
     timeout_ms: int | None = None
     thread: str = ""
     """The name of the thread that issued it."""
+    backend: str = ""
+    """As the operation names it: ``gloo``, ``nccl``, ``nccl2``."""
     file: str | None = None
     line: int | None = None
     """The user's line that issued it: the innermost one outside of torch, else the innermost."""

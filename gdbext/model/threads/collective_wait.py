@@ -26,6 +26,8 @@ class CollectiveWait(Record):
     """Where the store is: ``127.0.0.1:29500``."""
     tag: int | None = None
     """That of a send or recv, None where it is not known."""
+    on_device: bool = False
+    """It waits for a device, which is not past this operation; what else is to run there, nobody knows."""
 
     @property
     def phrase(self) -> str:
@@ -39,4 +41,5 @@ class CollectiveWait(Record):
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
-        return f"waits in {number}{self.op}" + (f" ({known})" if known else "")
+        doing = "waits for the device, which is not past" if self.on_device else "waits in"
+        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "")

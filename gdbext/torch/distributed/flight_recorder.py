@@ -16,8 +16,8 @@ from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
-from gdbext.torch.symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL
-from gdbext.torch.values.containers import StringReader, tree_nodes, vector_span
+from gdbext.torch.symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
+from gdbext.torch.values.containers import StringReader, hash_entries, hash_table, tree_nodes, vector_span
 
 RECORDER = "c10d::FlightRecorder"
 ENTRY_LIMIT = 1 << 17
@@ -27,6 +27,7 @@ RANK_LIMIT = 1 << 20
 _DIMENSIONS = 64
 _TENSORS = 4096
 _FRAMES = 4096
+_BACKEND_LIMIT = 64
 
 
 class GroupStatus(Record):
@@ -85,10 +86,22 @@ class RecordedEntry(Record):
         return not self.retired and self.completed is None
 
 
-def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
-    """Addresses of the recorders, one for each family of backends that has issued an operation. Raises MemoryFault."""
+def find_recorders(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
+    """Addresses of the recorders: one for Gloo, one for NCCL, and since 2.15 one for each backend whose operations a
+    hook records, which NCCL's new groups are. Raises MemoryFault, BadData, LayoutError."""
     places = (symbol.address(symbolizer) for symbol in (FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL))
-    return [address for place in places if place is not None and (address := memory.u64(place))]
+    own = [address for place in places if place is not None and (address := memory.u64(place))]
+    return own + _of_hooks(memory, symbolizer, layout)
+
+
+def _of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
+    """The values of the ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills."""
+    registry = FLIGHT_RECORDERS_OF_HOOKS.address(symbolizer)
+    if registry is None:
+        return []
+    words = layout.struct("std::string").size // 8 + 1
+    entries = hash_entries(memory, registry, hash_table(layout), words, _BACKEND_LIMIT)
+    return [address for *_name, address in entries if address]
 
 
 class FlightRecorder:

@@ -20,11 +20,12 @@ from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
 from gdbext.torch.python_names import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
-from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.containers import StringReader, hash_entries, hash_table, vector_span
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
 _WORK_LIMIT = 4096
+_BACKEND_LIMIT = 64
 _HEAD = 16
 """PyObject_HEAD, bytes."""
 _VTABLE = "vtable for "
@@ -126,17 +127,10 @@ class ProcessGroupReader:
 
     def _own_backend(self, group: StructView) -> StructView | None:
         """The first of the group's backends that is Gloo's; None where there is none."""
-        node = self._layout.struct("c10d::ProcessGroup::deviceTypeToBackend_.node")
-        gloo = self._layout.struct(_GLOO)
-        place = self._memory.u64(group.address("deviceTypeToBackend_") + 16)  # _M_before_begin of the hash table
-        for _ in range(64):
-            if not place:
-                return None
-            backend = self._memory.u64(place + node.offset("_M_storage") + 8)
-            if self.class_of(backend) == _GLOO:
-                return StructView(self._memory, backend, gloo)
-            place = self._memory.u64(place)
-        return None
+        gloo, table = self._layout.struct(_GLOO), hash_table(self._layout)
+        backends = hash_entries(self._memory, group.address("deviceTypeToBackend_"), table, 2, _BACKEND_LIMIT)
+        found = (backend for _device, backend in backends if self.class_of(backend) == _GLOO)
+        return next((StructView(self._memory, backend, gloo) for backend in found), None)
 
     def class_of(self, address: int) -> str:
         """The C++ class of an object with virtual functions, "" where its vtable has no name. Raises MemoryFault."""

@@ -15,7 +15,7 @@ from scenario_checks import (
     check_verdict,
     check_waits_of_every_kind,
 )
-from scenarios import RECORDED, REPORTED, SCENARIOS
+from scenarios import ON_DEVICES, RECORDED, REPORTED, SCENARIOS
 
 COMMANDS = (
     ("dispatch-bt", "--all", "--native"),
@@ -23,7 +23,7 @@ COMMANDS = (
 )
 DEEP = "boxed-recursion-fallback-0"
 """25,000 frames: tests/integration/scenarios replays it."""
-VERDICTS = [str(scenario) for scenario in (*SCENARIOS, *REPORTED) if str(scenario) != DEEP]
+VERDICTS = [str(scenario) for scenario in (*SCENARIOS, *REPORTED, *ON_DEVICES) if str(scenario) != DEEP]
 
 
 @pytest.fixture(scope="module", params=[name for name in recordings.names() if name != DEEP])

@@ -40,7 +40,7 @@ def test_nothing_is_missing(script: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "cell"), [("LOOKUP", "all but 1"), ("SINGLETON", "works"), ("FLIGHT_RECORDER", "works")]
+    ("row", "cell"), [("LOOKUP", "all but 1"), ("SINGLETON", "works"), ("FLIGHT_RECORDER_OF_NCCL", "works")]
 )
 def test_one_is_missing(script: ModuleType, row: str, cell: str) -> None:
     lacks = script.missing(names(script, without=row))

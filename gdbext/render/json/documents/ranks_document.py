@@ -92,12 +92,17 @@ def _row(value: Mapping[str, Any]) -> RankReport:
         kind=str(value["kind"]),
         summary=str(value["summary"]),
         path=tuple(map(str, value["path"])),
-        wait=CollectiveWait(**{name: wait[name] for name in CollectiveWait._fields}) if wait is not None else None,
+        wait=_wait(wait) if wait is not None else None,
         running=bool(value["running"]),
         groups=tuple(_group(each) for each in value["groups"]),
         problem=str(value.get("problem") or ""),
         restart=_number(value.get("restart")),
     )
+
+
+def _wait(value: Mapping[str, Any]) -> CollectiveWait:
+    """Without members that came later than the program that made it."""
+    return CollectiveWait(**{name: value[name] for name in CollectiveWait._fields if name in value})
 
 
 def _group(value: Mapping[str, Any]) -> GroupState:

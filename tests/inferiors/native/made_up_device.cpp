@@ -1,0 +1,128 @@
+// made_up_device: a device, its driver and NCCL that do nothing, so that a wheel for CUDA makes NCCL's groups on any
+// machine. Loaded before all others (LD_PRELOAD), as libcuda.so.1, too. Memory is the host's; nothing is computed.
+// NCCL's operations end at once, but for those after the first GDBEXT_HANGS_AFTER, whose events are never reached.
+//
+// Declarations: cuda_runtime_api.h, cuda.h of CUDA 12 and 13; nccl.h of 2.30. Arguments that nobody reads are left out.
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <poll.h>
+
+namespace {
+
+enum { ENDED = 0, NOT_READY = 600, STREAM = 256 };
+std::atomic<int> begun;
+
+bool hangs() {
+    const char *after = getenv("GDBEXT_HANGS_AFTER");
+    return after != nullptr && begun > atoi(after);
+}
+
+int wait_for_the_device() {
+    while (hangs())
+        poll(nullptr, 0, -1);
+    return 0;
+}
+
+void *object() { return calloc(1, STREAM); }
+int from_environment(const char *name) { return atoi(getenv(name)); }
+int well(...) { return 0; }
+
+}  // namespace
+
+extern "C" {
+
+int cudaGetDeviceCount(int *count) { *count = 1; return 0; }
+int cudaGetDevice(int *device) { *device = 0; return 0; }
+int cudaSetDevice(int) { return 0; }
+int cudaDeviceGetAttribute(int *value, int, int) { *value = 1; return 0; }
+int cudaGetDeviceProperties(void *properties, int) { memset(properties, 0, 256); return 0; }
+int cudaGetDeviceProperties_v2(void *properties, int) { memset(properties, 0, 256); return 0; }
+int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = *greatest = 0; return 0; }
+int cudaDeviceCanAccessPeer(int *can, int, int) { *can = 0; return 0; }
+int cudaDriverGetVersion(int *version) { *version = 13020; return 0; }
+int cudaRuntimeGetVersion(int *version) { *version = 13020; return 0; }
+int cudaGetLastError() { return 0; }
+int cudaPeekAtLastError() { return 0; }
+const char *cudaGetErrorString(int) { return "made up"; }
+const char *cudaGetErrorName(int) { return "made up"; }
+int cudaDeviceSynchronize() { return wait_for_the_device(); }
+
+int cudaMalloc(void **place, size_t size) { *place = aligned_alloc(512, (size + 511) / 512 * 512); return 0; }
+int cudaFree(void *) { return 0; }
+int cudaHostAlloc(void **place, size_t size, unsigned) { return cudaMalloc(place, size); }
+int cudaFreeHost(void *) { return 0; }
+int cudaMemGetInfo(size_t *unused, size_t *all) { *unused = *all = size_t(8) << 30; return 0; }
+int cudaMemset(void *place, int value, size_t size) { memset(place, value, size); return 0; }
+int cudaMemsetAsync(void *place, int value, size_t size, void *) { memset(place, value, size); return 0; }
+int cudaMemcpyAsync(void *to, const void *from, size_t size, int, void *) { memcpy(to, from, size); return 0; }
+int cudaPointerGetAttributes(int *found, const void *) { memset(found, 0, 32); *found = 2; return 0; }
+int __cudaPushCallConfiguration(...) { return 0; }
+int __cudaPopCallConfiguration(...) { return 0; }
+int cudaLaunchKernel(...) { return 0; }
+int __cudaLaunchKernel(...) { return 0; }
+
+int cudaStreamCreateWithPriority(void **stream, unsigned, int) { *stream = object(); return 0; }
+int cudaStreamCreateWithFlags(void **stream, unsigned) { *stream = object(); return 0; }
+int cudaStreamDestroy(void *) { return 0; }
+int cudaStreamQuery(void *) { return 0; }
+int cudaStreamSynchronize(void *) { return wait_for_the_device(); }
+int cudaStreamWaitEvent(void *, void *, unsigned) { return 0; }
+int cudaStreamIsCapturing(void *, int *state) { *state = 0; return 0; }
+int cudaStreamGetCaptureInfo(void *, int *state, ...) { *state = 0; return 0; }
+int cudaStreamGetCaptureInfo_v2(void *, int *state, ...) { *state = 0; return 0; }
+int cudaThreadExchangeStreamCaptureMode(int *) { return 0; }
+
+int cudaEventCreateWithFlags(int **event, unsigned) { *event = static_cast<int *>(object()); return 0; }
+int cudaEventDestroy(int *) { return 0; }
+int cudaEventRecord(int *event, void *) { *event = hangs() ? NOT_READY : ENDED; return 0; }
+int cudaEventRecordWithFlags(int *event, void *, unsigned) { *event = hangs() ? NOT_READY : ENDED; return 0; }
+int cudaEventQuery(int *event) { return *event; }
+int cudaEventElapsedTime(float *time, int *, int *) { *time = 1; return 0; }
+
+int cudaGetDriverEntryPointByVersion(const char *, void **function, unsigned, unsigned long long, int *status) {
+    *function = reinterpret_cast<void *>(well);
+    if (status != nullptr)
+        *status = 0;
+    return 0;
+}
+int cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *status) {
+    return cudaGetDriverEntryPointByVersion(name, function, 0, flags, status);
+}
+int cuCtxGetCurrent(void **context) { *context = &begun; return 0; }
+int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
+int cuGetErrorString(int, const char **text) { *text = "made up"; return 0; }
+#define WELL(name) int name(...) { return 0; }
+WELL(cuCtxFromGreenCtx) WELL(cuCtxPopCurrent) WELL(cuCtxPushCurrent) WELL(cuCtxSetCurrent)
+WELL(cuDevResourceGenerateDesc) WELL(cuDevSmResourceSplitByCount) WELL(cuDeviceGet) WELL(cuDeviceGetAttribute)
+WELL(cuDeviceGetDevResource) WELL(cuDevicePrimaryCtxRetain) WELL(cuFuncGetAttribute) WELL(cuFuncSetAttribute)
+WELL(cuFuncSetCacheConfig) WELL(cuGreenCtxCreate) WELL(cuGreenCtxDestroy) WELL(cuGreenCtxStreamCreate)
+WELL(cuLaunchCooperativeKernel) WELL(cuLaunchKernel) WELL(cuLinkAddData_v2) WELL(cuLinkComplete) WELL(cuLinkCreate_v2)
+WELL(cuLogsRegisterCallback) WELL(cuLogsUnregisterCallback) WELL(cuMemAddressFree) WELL(cuMemAddressReserve)
+WELL(cuMemCreate) WELL(cuMemExportToShareableHandle) WELL(cuMemGetAddressRange) WELL(cuMemGetAllocationGranularity)
+WELL(cuMemGetAllocationPropertiesFromHandle) WELL(cuMemImportFromShareableHandle) WELL(cuMemMap) WELL(cuMemRelease)
+WELL(cuMemRetainAllocationHandle) WELL(cuMemSetAccess) WELL(cuMemUnmap) WELL(cuMemsetD32Async)
+WELL(cuModuleGetFunction) WELL(cuModuleLoad) WELL(cuModuleLoadData) WELL(cuModuleLoadDataEx) WELL(cuModuleUnload)
+WELL(cuMulticastAddDevice) WELL(cuMulticastBindMem) WELL(cuMulticastCreate) WELL(cuMulticastUnbind)
+WELL(cuOccupancyMaxActiveBlocksPerMultiprocessor) WELL(cuPointerGetAttribute) WELL(cuStreamWriteValue32)
+WELL(cuTensorMapEncodeTiled)
+
+int ncclGetVersion(int *version) { *version = 23007; return 0; }
+const char *ncclGetErrorString(int) { return "made up"; }
+const char *ncclGetLastError(void *) { return "made up"; }
+int ncclGetUniqueId(char *id) { memset(id, 7, 128); return 0; }
+int ncclCommInitRank(void **communicator, ...) { *communicator = object(); return 0; }
+int ncclCommInitRankConfig(void **communicator, ...) { *communicator = object(); return 0; }
+int ncclCommInitRankScalable(void **communicator, ...) { *communicator = object(); return 0; }
+int ncclCommGetAsyncError(void *, int *error) { *error = 0; return 0; }
+int ncclCommCount(void *, int *count) { *count = from_environment("WORLD_SIZE"); return 0; }
+int ncclCommUserRank(void *, int *rank) { *rank = from_environment("RANK"); return 0; }
+int ncclCommCuDevice(void *, int *device) { *device = 0; return 0; }
+WELL(ncclCommRegister) WELL(ncclCommDeregister) WELL(ncclCommAbort) WELL(ncclCommDestroy) WELL(ncclCommFinalize)
+WELL(ncclGroupStart) WELL(ncclGroupEnd)
+#define OPERATION(name) int name(...) { begun++; return 0; }
+OPERATION(ncclAllReduce) OPERATION(ncclBroadcast) OPERATION(ncclBcast) OPERATION(ncclReduce) OPERATION(ncclAllGather)
+OPERATION(ncclReduceScatter) OPERATION(ncclSend) OPERATION(ncclRecv)
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+"""Groups of NCCL in recorded processes of wheels for CUDA, beside what their own flight recorders wrote down."""
+
+from __future__ import annotations
+
+import pytest
+from recordings import Replay
+
+LATE = ("nccl-late-0-2.15.0", "nccl-late-0-nccl-legacy-2.15.0")
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_the_process_recorded(replay: type[Replay], name: str) -> None:
+    """By the wheel's own recorder of NCCL, and by that of the hook that the groups of 2.15 have instead."""
+    rank = replay(name)
+    own = rank.truth["recorded"]
+    found = rank.document("dispatch-collectives")["collectives"]
+    (group,) = found["groups"]
+    assert found["source"] == "flight-recorder"
+    assert (group["name"], group["description"], group["ranks"]) == ("0", "default_pg", [0, 1])
+    status = own["pg_status"]["0"]
+    assert str(group["last_enqueued"]) == status["last_enqueued_collective"]
+    assert str(group["last_completed"]) == status["last_completed_collective"]
+    recorded = [(each["collective_seq_id"], each["profiling_name"], each["input_sizes"]) for each in own["entries"]]
+    assert [(each["seq"], f"{each['backend']}:{each['op']}", each["sizes"]) for each in group["recent"]] == recorded
+    pending = [each["collective_seq_id"] for each in own["entries"] if each["state"] != "completed"]
+    assert [each["seq"] for each in group["pending"]] == pending == [4, 5]
+
+
+def test_a_thread_that_waits_for_the_device_waits_for_the_other_ranks(replay: type[Replay]) -> None:
+    report = replay(LATE[0]).diagnosis
+    assert report["verdict"]["kind"] == "waiting-external"
+    assert "waits for the device, which is not past #4 all_reduce" in report["verdict"]["summary"]
