@@ -1,4 +1,4 @@
-"""Calls compiled code: a kernel as Inductor's generated Python does, and functions of AOTInductor.
+"""Calls compiled code: a kernel as Inductor's generated Python does, one as its C++ does, and functions of AOTInductor.
 
 Started by dispatch-values; the tensors before and after each call go to the file that is named, as lists.
 """
@@ -79,5 +79,18 @@ calls.append({
     "before": {"tensors.0": a.tolist(), "tensors.1": a.tolist()},
     "after": {"tensors.0": a.tolist(), "tensors.1": a.tolist(), "result0": joined.tolist()},
 })
+model = native_library.load("inductor_model")
+source, weight, scaled = torch.randn(2, 3), torch.randn(2, 3), torch.zeros(2, 3)
+held = [Handle.from_param(each).value for each in (source, scaled, weight)]
+model.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_double]
+before = lists(arg0_1=source, weight=weight, buf0=scaled)
+model.run(
+    (ctypes.c_void_p * 2)(*held[:2]),
+    (ctypes.c_void_p * 2)(source.data_ptr(), scaled.data_ptr()),
+    (ctypes.c_void_p * 2)(held[2], weight.data_ptr()),
+    6,
+    0.5,
+)
+calls.append({"op": "cpp_fused_scale_1", "before": before, "after": lists(arg0_1=source, weight=weight, buf0=scaled)})
 with open(sys.argv[1], "w") as stream:
     json.dump(calls, stream)

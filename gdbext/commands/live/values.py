@@ -43,8 +43,8 @@ Resumes the process, and shows what the named operators are called with and what
   off    nothing is watched
 
 OP may also be compiled code: 'cpp_fused*' for kernels of Inductor's C++ backend (their tensors are those of the
-Python line that calls them; where C++ calls them, only names are shown), 'aoti_torch_cpu_*' for the functions that
-AOTInductor's code calls. Kernels that are compiled later are watched, too.
+Python line, or of the C++ function, that calls them: a tensor is shown where a pointer points to its first element),
+'aoti_torch_cpu_*' for the functions that AOTInductor's code calls. Kernels that are compiled later are watched, too.
 
 N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
 

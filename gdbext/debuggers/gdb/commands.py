@@ -57,7 +57,8 @@ class GdbCommands:
         for entry in registry.TABLE:
             DispatchCommand(entry, self._shell, f"{entry.summary}\nSee: {entry.name} --help")
         self._printers = PrinterRegistration(self._shell.summaries)
-        if hasattr(gdb.events, "before_prompt"):
+        self._awaits_prompt = hasattr(gdb.events, "before_prompt")
+        if self._awaits_prompt:
             gdb.events.before_prompt.connect(self._complete_help)
 
     def unload(self) -> None:
@@ -72,10 +73,10 @@ class GdbCommands:
             DispatchCommand(entry, self._shell, registry.help_text(entry))
 
     def _forget_prompt(self) -> None:
-        try:
+        """gdb 13 raises SystemError for what is not connected any more."""
+        if self._awaits_prompt:
+            self._awaits_prompt = False
             gdb.events.before_prompt.disconnect(self._complete_help)
-        except (AttributeError, ValueError):  # an old gdb; not connected any more
-            return
 
 
 def _wants_color(from_tty: bool) -> bool:

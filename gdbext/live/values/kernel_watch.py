@@ -1,16 +1,16 @@
 """Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
 
-What a kernel is given are bare pointers. Which tensors they belong to is known where Python calls it: from the
-variables of the line that does, if their elements are where the pointer points. Functions of AOTInductor take handles
-of tensors.
+What a kernel is given are bare pointers. Which tensors they belong to is known where Python calls it from the variables
+of the line that does, and where C++ calls it from the frame of the function that does (cpp_kernel_call.py), if their
+elements are where the pointer points. Functions of AOTInductor take handles of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import GdbextError
@@ -18,6 +18,7 @@ from gdbext.inspection.session import TORCH_LIBRARY
 from gdbext.inspection.tensors.tensor_report import TensorReporter
 from gdbext.live.hooks.lookup_sites import at_entry
 from gdbext.live.run_control import HookSpec
+from gdbext.live.values.cpp_kernel_call import CppLibrary
 from gdbext.live.values.inductor_call import KernelArgument, KernelCalls
 from gdbext.live.values.launch_values import LaunchValues
 from gdbext.live.values.return_watch import ReturnWatch
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 _SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
 _LONGEST_LIST = 256
+Entered = Callable[[int, int], bool]
+"""What to do when a function is entered: (thread id, CFA) → True: the process stays stopped."""
+NamedValue = tuple[str, str, Optional[Value]]
+"""Name, type, and what it is; None where that is not known."""
 _INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
 
 
@@ -49,7 +54,7 @@ class _Call(Record):
 
     name: str
     number: int
-    values: tuple[tuple[str, str, Value | None], ...]
+    values: tuple[NamedValue, ...]
     results: tuple[tuple[str, int], ...]
 
 
@@ -98,10 +103,12 @@ class KernelWatch:
             if (module.base, module.path) in self._searched:
                 continue
             self._searched.add((module.base, module.path))
+            library: CppLibrary | None = None
             for name, address in self._kernels_of(session, module):
                 if address not in self._hooked:
                     self._hooked.add(address)
-                    self._hook(address, name, None)
+                    library = library or CppLibrary(session, module)
+                    self._hook(address, self._cpp_kernel(name, library) if name else self._python_kernel)
 
     def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
         """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
@@ -129,7 +136,7 @@ class KernelWatch:
             address = module.base + symbol.vaddr
             if self._is_wanted(symbol.name) and address not in self._hooked:
                 self._hooked.add(address)
-                self._hook(address, symbol.name, signatures.get(symbol.name))
+                self._hook(address, self._shim(symbol.name, signatures.get(symbol.name, ())))
 
     def _headers(self, module: Module) -> Iterator[str]:
         folder = Path(self._session.target.local_path(module.path)).parent.parent / _SHIM_HEADERS
@@ -144,20 +151,26 @@ class KernelWatch:
             fnmatchcase(name, pattern) and fnmatchcase(name, f"*{self._request.kernel}*") for pattern in self._patterns
         )
 
-    def _hook(self, address: int, name: str, signature: tuple[Parameter, ...] | None) -> None:
-        def entered(tid: int, cfa: int, _value: int) -> bool:
+    def _hook(self, address: int, entered: Entered) -> None:
+        def handler(tid: int, cfa: int, _value: int) -> bool:
             if self._request.tid not in (None, tid):
                 return False
             self._session.memory.forget()
-            if name:
-                values, results = self._shim_values(signature or (), cfa)
-                return self._called(tid, cfa, name, values, results)
-            call = self._python.of(self._control.session(), tid)
-            if call is None or not self._is_wanted(call.kernel):
-                return False
-            return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
+            return entered(tid, cfa)
 
-        self._control.place(HookSpec(address, at_entry(self._architecture), entered))
+        self._control.place(HookSpec(address, at_entry(self._architecture), handler))
+
+    def _shim(self, name: str, signature: Sequence[Parameter]) -> Entered:
+        return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
+
+    def _cpp_kernel(self, name: str, library: CppLibrary) -> Entered:
+        return lambda tid, cfa: self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
+
+    def _python_kernel(self, tid: int, cfa: int) -> bool:
+        call = self._python.of(self._control.session(), tid)
+        if call is None or not self._is_wanted(call.kernel):
+            return False
+        return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -166,7 +179,7 @@ class KernelWatch:
         tid: int,
         cfa: int,
         name: str,
-        values: Sequence[tuple[str, str, Value | None]],
+        values: Sequence[NamedValue],
         results: Sequence[tuple[str, int]],
     ) -> bool:
         number = self._calls[name] = self._calls.get(name, -1) + 1
@@ -185,12 +198,12 @@ class KernelWatch:
         self.over = self._request.is_last(self.count) and not self._returns.is_inside(tid)
         return stays or self.over
 
-    def _results(self, call: _Call) -> Iterator[tuple[str, str, Value | None]]:
+    def _results(self, call: _Call) -> Iterator[NamedValue]:
         for name, address in call.results:
             handle = self._session.memory.try_u64(address)
             yield name, "", self._tensor(handle)
 
-    def _launch(self, when: str, tid: int, call: _Call, results: Sequence[tuple[str, str, Value | None]]) -> Launch:
+    def _launch(self, when: str, tid: int, call: _Call, results: Sequence[NamedValue]) -> Launch:
         values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
         return Launch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
 
@@ -208,7 +221,7 @@ class KernelWatch:
 
     # --- kernels that Python calls ---------------------------------------------------------------
 
-    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[tuple[str, str, Value | None]]:
+    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[NamedValue]:
         """Tensors whose elements are where the kernel was pointed to."""
         words = self._words([_passing(each.parameter) for each in arguments], cfa)
         for each, word in zip(arguments, words):
@@ -228,14 +241,34 @@ class KernelWatch:
         except GdbextError:
             return None
 
+    # --- kernels that C++ calls ------------------------------------------------------------------
+
+    def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
+        parameters = library.parameters(name)
+        words = self._words([_passing(each.parameter) for each in parameters], cfa)
+        pairs = list(zip(parameters, words))
+        pointers = {word: each.parameter for each, word in pairs if word is not None and "*" in each.parameter}
+        tensors = library.tensors(self._registers(), pointers) if pointers else {}
+        found: list[NamedValue] = []
+        for each, word in pairs:
+            if word is None or "*" not in each.parameter:
+                value = None if word is None else _number(_plain(each.parameter), word)
+            else:
+                value = self._tensor_at(tensors.get(word, 0))
+            found.append((each.name, each.parameter, value))
+        return found
+
+    def _registers(self) -> dict[str, int]:
+        return {name: self._control.register(name) for name in self._architecture.general_registers}
+
     # --- functions of AOTInductor ----------------------------------------------------------------
 
     def _shim_values(
         self, signature: Sequence[Parameter], cfa: int
-    ) -> tuple[list[tuple[str, str, Value | None]], list[tuple[str, int]]]:
+    ) -> tuple[list[NamedValue], list[tuple[str, int]]]:
         """(arguments, where results go)."""
         words = self._words([_passing(each.type) for each in signature], cfa)
-        values: list[tuple[str, str, Value | None]] = []
+        values: list[NamedValue] = []
         results: list[tuple[str, int]] = []
         for number, (each, word) in enumerate(zip(signature, words)):
             if each.is_result:
@@ -277,8 +310,11 @@ class KernelWatch:
 
     def _tensor(self, handle: int | None) -> Value | None:
         """The tensor of an AtenTensorHandle."""
+        return self._tensor_at(self._session.memory.try_u64(handle) or 0) if handle else None
+
+    def _tensor_at(self, implementation: int) -> Value | None:
         try:
-            return self._values.tensor(self._session.memory.u64(handle)) if handle else None
+            return self._values.tensor(implementation) if implementation else None
         except GdbextError:
             return None
 

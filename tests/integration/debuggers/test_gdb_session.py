@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,17 @@ def test_sourcing_leaves_no_names_behind() -> None:
     assert before == once == twice
 
 
+def test_sourcing_again_at_a_prompt(program: Path) -> None:
+    """Prompts finish the help, and take printers back from object files without debug information."""
+    source, count = f"source {INIT}", "python print('COUNT', sum(len(each.pretty_printers) for each in gdb.objfiles()))"
+    typed = "\n".join((source, count, "print 1", count, source, count, "help dispatch-bt", "print 1", count, ""))
+    command = ["gdb", "-nx", "-q", *QUIET, str(program)]
+    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=60)
+    assert "Error" not in outcome.stderr
+    assert [line.split()[-1] for line in outcome.stdout.splitlines() if "COUNT" in line] == ["1", "0", "1", "0"]
+    assert "--native" in outcome.stdout
+
+
 def test_sourcing_leaves_the_path_and_the_settings_alone() -> None:
     ask = "python import sys; print('STATE', sys.path, sys.dont_write_bytecode, hash(gdb.execute('show', False, True)))"
     before, after = lines(gdb(ask, f"source {INIT}", ask), "STATE")
@@ -61,8 +74,6 @@ def test_sourcing_from_any_folder(typed: str) -> None:
 
 
 def test_sourcing_again_takes_a_changed_version(tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(ROOT / "gdbext", tmp_path / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "data"))
     registry = tmp_path / "gdbext" / "commands" / "registry.py"
     change = f"""python
@@ -187,8 +198,6 @@ def test_completion(plain: Plain) -> None:
 
 
 def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: Path, tmp_path: Path) -> None:
-    import shutil
-
     core = plain_program.take_gcore(plain.pid, tmp_path / "a core")
     moved = tmp_path / "root" / str(program).lstrip("/")
     moved.parent.mkdir(parents=True)
@@ -209,8 +218,6 @@ def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: P
 
 
 def test_gdbserver(plain: Plain) -> None:
-    import shutil
-
     if shutil.which("gdbserver") is None:
         pytest.skip("no gdbserver here")
     words = [f"target remote | gdbserver --once --attach - {plain.pid}", f"source {INIT}", "dispatch-bt --all --json"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import sys
 from pathlib import Path
@@ -65,19 +66,25 @@ def test_saved_values_are_the_program_s_own(tmp_path: Path) -> None:
 
 
 def test_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that a line of Python calls as Inductor's does, and functions of AOTInductor."""
-    monkeypatch.setenv("GDBEXT_NATIVE", native_build.build_for(INFERIORS / "compiled_calls.py"))
+    """Kernels that a line of Python and a function of C++ call as Inductor's do, and functions of AOTInductor."""
+    model = shutil.copy(native_build.build("inductor_model"), tmp_path)
+    shutil.copy(native_build.SOURCES / "inductor_model.cpp", Path(model).with_suffix(".cpp"))
+    folders = f"{tmp_path}:{native_build.build_for(INFERIORS / 'compiled_calls.py')}"
+    monkeypatch.setenv("GDBEXT_NATIVE", folders)
     truth, folder = tmp_path / "truth.json", tmp_path / "values"
     patterns = ("cpp_fused*", "aoti_torch_cpu_*")
     watched("save", *patterns, "--dir", str(folder), program="compiled_calls.py", words=(str(truth),))
     calls = json.loads(truth.read_text())
-    assert len(calls) == 3
+    assert len(calls) == 4
     for call in calls:
         for when in ("before", "after"):
             found = read_file(folder / f"{when}_launch_{call['op']}_0.safetensors")
             assert found == call[when], (call["op"], when)
     header = (folder / "before_launch_cpp_fused_mul_add_0_0.safetensors").read_bytes()
     assert b'"s77":"6"' in header.replace(b" ", b"")
+    header = (folder / "before_launch_cpp_fused_scale_1_0.safetensors").read_bytes().replace(b" ", b"")
+    assert b'"s77":"6"' in header
+    assert b'"scale":"0.5"' in header
 
 
 def test_names_and_numbers_are_printed_as_they_happen(tmp_path: Path) -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from gdbext.torch.compile.inductor_source import called_kernel, is_only_written, kernel_parameters
+from gdbext.torch.compile.inductor_source import (
+    called_kernel,
+    cpp_arguments,
+    cpp_parameters,
+    is_only_written,
+    kernel_parameters,
+    pointed_dtype,
+)
 from gdbext.torch.compile.shim_signatures import Parameter, shim_signatures
 
 GENERATED = """
@@ -38,6 +45,26 @@ def test_parameters_are_those_of_the_kernel_s_own_source() -> None:
     assert kernel_parameters(GENERATED, "cpp_fused_sum_2") == ("float* in_out_ptr0", "const int64_t ks0")
     assert kernel_parameters(GENERATED, "cpp_fused_lost_1") == ()
     assert kernel_parameters(GENERATED, "cpp_fused_sum") == ()
+
+
+CALLING = """
+extern "C"  void  cpp_fused_add_0(const float* in_ptr0,
+                       bfloat16* out_ptr0,
+                       const int64_t ks0);
+class AOTInductorModelKernels { void* cpp_fused_add_0{nullptr}; };
+    cpp_fused_add_0((const float*)(arg0_1.data_ptr()), (bfloat16*)(buf1.data_ptr()), 2L*s77);
+    cpp_fused_mul_1((const float*)(buf1.data_ptr()));
+    cpp_fused_mul_1((const float*)(buf2.data_ptr()));
+"""
+
+
+def test_calls_and_parameters_where_the_calling_code_is_cpp() -> None:
+    parameters = cpp_parameters(CALLING, "cpp_fused_add_0")
+    assert parameters == ("const float* in_ptr0", "bfloat16* out_ptr0", "const int64_t ks0")
+    assert list(map(pointed_dtype, parameters)) == ["float32", "bfloat16", ""]
+    assert cpp_arguments(CALLING, "cpp_fused_add_0") == ("arg0_1", "buf1", "")
+    assert cpp_arguments(CALLING, "cpp_fused_mul_1") == ()  # which of both calls is not known
+    assert cpp_parameters(CALLING, "cpp_fused_mul_1") == ()
 
 
 def test_what_is_only_written() -> None:
