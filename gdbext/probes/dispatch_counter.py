@@ -1,34 +1,29 @@
-"""Counts dispatches in the kernel: one number for each (place, operator, keyset, thread) that was seen."""
+"""Counts dispatches in the kernel: by place, operator and keyset, on request also by thread or line."""
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.model.record import Record
-from gdbext.probes.bpf import bpf_program as bpf
-from gdbext.probes.bpf.kernel import HASH, PER_CPU_HASH, Bpf
-from gdbext.probes.bpf.place_program import EVERYTHING, MAX_PLACES, At, Filter, TracePlace, dispatch
+from gdbext.probes.bpf.count_program import CELL, KEY, LINE, CounterMaps, cell_counts, program
+from gdbext.probes.bpf.kernel import HASH, PER_CPU_ARRAY, PER_CPU_HASH, Bpf, possible_processors
+from gdbext.probes.bpf.place_program import EVERYTHING, MAX_PLACES, Filter, TracePlace
 from gdbext.probes.bpf.probe_set import ProbeSet
-from gdbext.probes.python_lines import FramePath, find_line
+from gdbext.probes.python_lines import FramePath
 
 MAX_KEYS = 1 << 16
 """Combinations that are counted; a busy job has a few thousand."""
-_KEY, _LINE = struct.Struct("<QQQQ"), struct.Struct("<QQ")
-"""What is counted; and with the line of Python."""
 _MAX_THREADS = 1 << 14
-_PLACE, _ENTRY, _KEYSET, _THREAD, _CODE, _INSTRUCTION = -48, -40, -32, -24, -16, -8
-"""The key on the program's stack, from its end,"""
-_ONE, _ZERO, _SCRATCH = -56, -64, -72
-"""and what else it needs there."""
 
 
 class DispatchCount(Record):
-    """How often one thread dispatched an operator with a keyset: ``entry`` is its OperatorEntry; ``code`` and
-    ``instruction`` are Python's, 0 where the line was not asked for."""
+    """How often one thread dispatched an operator with a keyset: ``entry`` is its OperatorEntry; ``tid`` may be 0 where
+    threads are not told apart; ``code`` and ``instruction`` are Python's, 0 where the line was not asked for."""
 
     entry: int
     keyset: int
@@ -39,24 +34,37 @@ class DispatchCount(Record):
     instruction: int = 0
 
 
+class _Counted(Record):
+    """``number`` of the place; ``entry`` and ``tid`` may be 0: the place's own, not known."""
+
+    number: int
+    entry: int
+    keyset: int
+    tid: int
+    times: int
+    line: tuple[int, ...] = (0, 0)
+
+
 class DispatchCounter:
     """Counts from construction to close(); a context manager. Raises ProbesRefused, OSError."""
 
     def __init__(
         self, architecture: Architecture, pid: int, places: Sequence[TracePlace], wanted: Collection[int] = (),
         path: FramePath | None = None, states: Mapping[int, int] | None = None, only: Filter = EVERYTHING,
+        by_thread: bool = False,
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places count; ``path``: to the line of Python, from ``states``,
-        which know_threads() explains."""
-        self._places = places
+        which know_threads() explains; ``by_thread``: threads are told apart."""
+        self._places = places[:MAX_PLACES]
         self._path = path
         self._only = only
         kernel = Bpf.of(architecture)
         self._probes = ProbeSet(kernel, architecture)
         try:
-            size = _KEY.size + (_LINE.size if path is not None else 0)
+            size = KEY.size + (LINE.size if path is not None else 0)
             self._counts = kernel.map(PER_CPU_HASH, size, MAX_KEYS)
             self._probes.own(self._counts.descriptor)
+            self._cells = None if by_thread or path is not None else self._make_cells(kernel)
             self._states = self._probes.own(kernel.memory(HASH, 8, 8, _MAX_THREADS))
             self._probes.want(wanted)
             self.know_threads(states or {})
@@ -66,8 +74,12 @@ class DispatchCounter:
             raise
         self.started = time.monotonic()
 
-    def _program(self, architecture: Architecture) -> bpf.Code:
-        maps = CounterMaps(self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted, self._states)
+    def _make_cells(self, kernel: Bpf) -> int:
+        return self._probes.own(kernel.memory(PER_CPU_ARRAY, 4, CELL.size, max(1, len(self._places))))
+
+    def _program(self, architecture: Architecture) -> bytes:
+        probes = self._probes
+        maps = CounterMaps(self._counts.descriptor, probes.lost.descriptor, probes.wanted, self._states, self._cells)
         return program(architecture, maps, self._path, self._only)
 
     def know_threads(self, states: Mapping[int, int]) -> None:
@@ -83,13 +95,28 @@ class DispatchCounter:
 
     def counts(self) -> list[DispatchCount]:
         """What was counted so far. Raises OSError."""
-        found = []
+        found: Counter[DispatchCount] = Counter()
+        for each in (*self._in_map(), *self._in_cells()):
+            place = self._places[each.number]
+            what = DispatchCount(each.entry or place.operator, each.keyset, each.tid, place.event, 0, *each.line)
+            found[what] += each.times
+        return [what._replace(times=times) for what, times in found.items()]
+
+    def _in_map(self) -> Iterator[_Counted]:
         for key, count in self._counts.totals():
-            number, entry, keyset, tid = _KEY.unpack_from(key)
-            line = _LINE.unpack_from(key, _KEY.size) if self._path is not None else (0, 0)
-            place = self._places[number]
-            found.append(DispatchCount(entry or place.operator, keyset, tid, place.event, count, *line))
-        return found
+            line = LINE.unpack_from(key, KEY.size) if self._path is not None else (0, 0)
+            number, entry, keyset, tid = KEY.unpack_from(key)
+            yield _Counted(number, entry, keyset, tid, count, line)
+
+    def _in_cells(self) -> Iterator[_Counted]:
+        if self._cells is None:
+            return
+        processors = possible_processors()
+        data = self._probes.kernel.values(self._cells, len(self._places), processors * CELL.size)
+        for at, cell in enumerate(cell_counts(data)):
+            if cell is not None:
+                entry, keyset, count = cell
+                yield _Counted(at // processors, entry, keyset, 0, count)
 
     def lost(self) -> int:
         """Dispatches that were seen and not counted, since there were too many combinations. Raises OSError."""
@@ -98,25 +125,3 @@ class DispatchCounter:
     def close(self) -> None:
         """Take all probes away; idempotent."""
         self._probes.close()
-
-
-class CounterMaps(Record):
-    """Descriptors of what the program works with."""
-
-    counts: int
-    lost: int
-    wanted: int
-    states: int
-
-
-def program(
-    architecture: Architecture, maps: CounterMaps, path: FramePath | None = None, only: Filter = EVERYTHING
-) -> bpf.Code:
-    """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
-    line = [] if path is None else find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
-    return bpf.assemble((
-        *dispatch(architecture, At(_ENTRY, _KEYSET, _THREAD), maps.wanted, only), *line,
-        bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
-        bpf.store_constant(bpf.FRAME, _ONE, 1), *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"), bpf.jump("end"),
-        *bpf.lose(maps.lost, _ZERO), bpf.Label("end"), bpf.end(),
-    ))  # fmt: skip

@@ -24,12 +24,13 @@ class DispatchMeter:
     """Counts from construction to close(); a context manager. Raises GdbextError."""
 
     def __init__(
-        self, session: Session, process: RunningProcess, operators: Sequence[Operator], with_lines: bool,
+        self, session: Session, process: RunningProcess, operators: Sequence[Operator], by: str,
         only: Filter = EVERYTHING,
     ) -> None:  # fmt: skip
-        """``operators``: only these; all without one; ``only``: what else the kernel leaves out."""
+        """``operators``: only these; all without one; ``by``: how rows will be grouped (one of GROUPINGS); ``only``:
+        what else the kernel leaves out."""
         self._process = process
-        self._lines = PythonLines(session) if with_lines else None
+        self._lines = PythonLines(session) if by == "line" else None
         self._summary = Summary(session, self._lines)
         finder = TracePlaces(session)
         places = finder.of(operators) if operators else finder.everything()
@@ -37,7 +38,9 @@ class DispatchMeter:
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines is not None else None
         states = self._lines.thread_states() if self._lines is not None else None
-        self._counter = DispatchCounter(session.memory.architecture, process.pid, places, wanted, path, states, only)
+        self._counter = DispatchCounter(
+            session.memory.architecture, process.pid, places, wanted, path, states, only, by_thread=by == "thread"
+        )
         self._before: dict[DispatchCount, int] = {}
         self._lost = 0
         self._since = self._counter.started

@@ -93,7 +93,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     only = filter_of(session, tid, args.key)
     if args.latency:
         return _latency(session, args, host, operators, only)
-    with DispatchMeter(session, process, operators, args.by == "line", only) as meter, LateInterrupt() as interrupt:
+    with DispatchMeter(session, process, operators, args.by, only) as meter, LateInterrupt() as interrupt:
         report = _Top(session, args, host, meter).run(interrupt)
     return _with_page(report, args.html) if args.html else report
 

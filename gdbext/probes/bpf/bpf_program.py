@@ -55,6 +55,16 @@ def store_constant(base: int, offset: int, value: int) -> Code:
     return _one(0x7A, base, 0, offset, value)
 
 
+def add_atomically(base: int, offset: int, source: int) -> Code:
+    """``*(u64 *)(base + offset) += source``, in one step (BPF_ATOMIC with BPF_ADD)."""
+    return _one(0xDB, base, source, offset, 0)
+
+
+def exchange_if_equal(base: int, offset: int, source: int) -> Code:
+    """``*(u64 *)(base + offset) = source`` if B0 stands there, in one step; B0: what stood there (BPF_CMPXCHG)."""
+    return _one(0xDB, base, source, offset, 0xF1)
+
+
 def load_map(target: int, descriptor: int) -> Code:
     """``target`` = the map with that file descriptor: two instructions (BPF_LD_IMM64 with BPF_PSEUDO_MAP_FD)."""
     return _one(0x18, target, 1, 0, descriptor) + _one(0)
@@ -63,6 +73,11 @@ def load_map(target: int, descriptor: int) -> Code:
 def call(helper: int) -> Code:
     """Calls a helper of the kernel: arguments in B1 to B5, result in B0."""
     return _one(0x85, immediate=helper)
+
+
+def set_bits(target: int, mask: int) -> Code:
+    """``target |= mask``, a mask of 31 bits."""
+    return _one(0x47, target, immediate=mask)
 
 
 def low_word(target: int) -> Code:

@@ -19,7 +19,7 @@ from gdbext.model.record import Record
 from gdbext.probes.bpf import bpf_program
 from gdbext.probes.bpf.refusal import circumstances, refused
 
-_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _LINK_CREATE = 0, 1, 2, 4, 5, 28
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
 HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
 """BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _LRU_HASH, _RINGBUF."""
 _ON_DEMAND = 1
@@ -99,6 +99,14 @@ class Bpf:
                 return None
             raise
         return value.raw
+
+    def values(self, descriptor: int, entries: int, size: int) -> bytes:
+        """All values of an array, ``size`` bytes each, one after the other. Raises OSError."""
+        after, keys = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4 * entries)
+        found = ctypes.create_string_buffer(size * entries)
+        addresses = (ctypes.addressof(buffer) for buffer in (after, keys, found))
+        self(_MAP_LOOKUP_BATCH, struct.pack("<QQQQIIQQ", 0, *addresses, entries, descriptor, 0, 0))
+        return found.raw
 
     def program(self, code: bytes) -> int:
         """The descriptor of a verified program. Raises ProbesRefused with what the verifier said last."""

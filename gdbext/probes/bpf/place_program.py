@@ -75,10 +75,18 @@ def dispatch(architecture: Architecture, at: At, wanted: int, only: Filter = EVE
 
     ``wanted``: the map of the OperatorEntries that filtered places show.
     """
-    thread = [] if only.tid is None else [bpf.jump_unless_equal("end", bpf.B0, only.tid)]
+    return [bpf.move(bpf.B6, bpf.B1), *thread(at, only), *looked_up(architecture, at, wanted, only)]
+
+
+def thread(at: At, only: Filter = EVERYTHING) -> list[bpf.Part]:
+    """The thread onto the stack; on to "end" with one that is not wanted."""
+    others = [] if only.tid is None else [bpf.jump_unless_equal("end", bpf.B0, only.tid)]
+    return [bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *others, bpf.store(bpf.FRAME, at.thread, bpf.B0)]
+
+
+def looked_up(architecture: Architecture, at: At, wanted: int, only: Filter = EVERYTHING) -> list[bpf.Part]:
+    """From the registers, in B6: B7, the cookie; OperatorEntry* and keyset onto the stack. Otherwise as dispatch()."""
     return [
-        bpf.move(bpf.B6, bpf.B1), bpf.call(bpf.CURRENT_PID_TGID), bpf.low_word(bpf.B0), *thread,
-        bpf.store(bpf.FRAME, at.thread, bpf.B0),
         bpf.move(bpf.B1, bpf.B6), bpf.call(bpf.ATTACH_COOKIE), bpf.move(bpf.B7, bpf.B0),
         *_chosen(architecture, "entry", _ENTRY_AT), bpf.store(bpf.FRAME, at.entry, bpf.B1),
         *_chosen(architecture, "keyset", _KEYSET_AT), bpf.store(bpf.FRAME, at.keyset, bpf.B1),
@@ -113,14 +121,17 @@ def return_address(architecture: Architecture) -> list[bpf.Part]:
 def _chosen(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
     """B1: the register whose number the cookie has at ``bits``; 0 without one."""
     saved = _saved(architecture)
-    parts: list[bpf.Part] = [bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, _REGISTER << bits)]
+    parts: list[bpf.Part] = [
+        bpf.constant(bpf.B1, 0), bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, _REGISTER << bits),
+        bpf.jump_if_equal(what, bpf.B2, 0),
+    ]  # fmt: skip
     for number, name in enumerate(_names(architecture), start=1):
         following = f"not {what} {name}"
         parts += [
             bpf.jump_unless_equal(following, bpf.B2, number << bits), bpf.load(bpf.B1, bpf.B6, saved[name]),
             bpf.jump(what), bpf.Label(following),
         ]  # fmt: skip
-    return [*parts, bpf.constant(bpf.B1, 0), bpf.Label(what)]
+    return [*parts, bpf.Label(what)]
 
 
 def _names(architecture: Architecture) -> Sequence[str]:

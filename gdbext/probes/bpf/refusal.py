@@ -90,7 +90,7 @@ def _not_permitted(here: Circumstances) -> tuple[str, str]:
         names = " and ".join(here.missing)
         options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
         return (
-            f"kernel probes need {names}, or root, and this process has not",
+            f"kernel probes need {names}, or root; this process lacks that",
             f"run it as root on the host (sudo), or docker run {options}; or {_BREAKPOINTS}",
         )
     if here.is_namespaced:
