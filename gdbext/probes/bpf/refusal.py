@@ -15,7 +15,7 @@ _CAPABILITIES = {39: "CAP_BPF", 38: "CAP_PERFMON"}
 _SYS_ADMIN = 21
 _FIRST, _FIRST_WITH_MANY = (5, 15), (6, 6)
 """Linux with cookies of perf events (bpf_get_attach_cookie), and with uprobe_multi (BPF_TRACE_UPROBE_MULTI)."""
-_BREAKPOINTS = "trace by breakpoints: dispatch-trace OP"
+_BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
 _FILTERED = "2"
 """SECCOMP_MODE_FILTER (proc_pid_status(5))."""
 

@@ -43,7 +43,7 @@ class ProbePlaces:
             raise TargetError(
                 "libtorch_cpu.so cannot be probed: its file is not there any more",
                 why="kernel probes are placed in the file; it was deleted or replaced after the process loaded it",
-                help="trace by breakpoints: dispatch-trace OP",
+                help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
             )
         self.module: Module = module
         self._image = module.image
