@@ -94,7 +94,7 @@ class ProbesRefused(TargetError):
     why = "uprobes with BPF need Linux 6.6 (5.15 for a few operators) and CAP_BPF with CAP_PERFMON, or root"
     help = (
         "run it as root on the host, or docker run --cap-add=BPF --cap-add=PERFMON; "
-        "or trace by breakpoints: dispatch-trace OP"
+        "or trace by breakpoints: dispatch-trace OP --engine breakpoints"
     )
 
 

@@ -64,6 +64,10 @@ class DispatchMeter:
         self._before, self._lost, self._since = current, lost, now
         return section
 
+    def learn(self) -> None:
+        """What the operators and keysets are called that were counted so far, while it can be read. Raises OSError."""
+        self._summary.learn(self._counter.counts())
+
     def _know_threads(self) -> None:
         if self._lines is not None:
             self._counter.know_threads(self._lines.thread_states())

@@ -11,7 +11,7 @@ from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, Lat
 from gdbext.probes.bpf.latency_program import ENTERED, NANOSECONDS, range_of
 from gdbext.probes.bpf.place_program import Filter
 from gdbext.probes.dispatch_counter import DispatchCount
-from gdbext.probes.latency_counter import LatencyCounter
+from gdbext.probes.latency_counter import LatencyCount, LatencyCounter
 from gdbext.probes.places.return_places import return_places
 from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.summary import Dispatched, Summary
@@ -41,8 +41,7 @@ class LatencyMeter:
         """What has returned since the last section, the most calls first. Raises OSError."""
         current: Counter[tuple[Dispatched, int]] = Counter()
         for count in self._counter.counts():
-            about = DispatchCount(count.entry, count.keyset, 0, count.event, count.amount)
-            current[self._summary.dispatched(about)._replace(tid=None), count.bucket] += count.amount
+            current[self._summary.dispatched(_about(count))._replace(tid=None), count.bucket] += count.amount
         lost, now = self._counter.lost(), time.monotonic()
         kinds: dict[Dispatched, dict[int, int]] = {}
         for (what, bucket), amount in (current - self._before).items():
@@ -55,6 +54,10 @@ class LatencyMeter:
         )  # fmt: skip
         self._before, self._lost, self._since = current, lost, now
         return section
+
+    def learn(self) -> None:
+        """What the operators and keysets are called that were measured so far, while it can be read. Raises OSError."""
+        self._summary.learn([_about(count) for count in self._counter.counts()])
 
     def _row(self, what: Dispatched, counts: dict[int, int], missing: int) -> LatencyRow:
         named = self._summary.row(what, 0, 0.0, {})
@@ -78,6 +81,10 @@ class LatencyMeter:
     def close(self) -> None:
         """Take all probes away; idempotent."""
         self._counter.close()
+
+
+def _about(count: LatencyCount) -> DispatchCount:
+    return DispatchCount(count.entry, count.keyset, 0, count.event, count.amount)
 
 
 def _missing(current: Counter[tuple[Dispatched, int]], what: Dispatched) -> int:

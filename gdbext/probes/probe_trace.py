@@ -68,7 +68,7 @@ class ProbeTrace:
         operators = TracedOperators(session.dispatcher, request)
         for error in operators.unknown:
             raise error
-        process = WatchedProcess(session.target.pid)
+        process, target = WatchedProcess(session.target.pid), report_target(session)
         places = TracePlaces(session)
         chosen = places.everything() if request.everything else places.of(operators.all())
         wanted = () if request.everything else [operator.address for operator in operators.all()]
@@ -87,7 +87,7 @@ class ProbeTrace:
             self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
         names = tuple(sorted(nesting.names))
         return Traced(
-            report_target(session), nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost
+            target, nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost
         )
 
     def _note(self, text: str) -> None:

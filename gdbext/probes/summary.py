@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -65,6 +66,12 @@ class Summary:
         ordered = sorted(zip(found, sums), key=lambda each: _order(each[0], select.sort))
         shown = [self._marked(row, what, odd) for row, what in ordered[: select.limit]]
         return shown, max(0, len(ordered) - select.limit)
+
+    def learn(self, counts: Sequence[DispatchCount]) -> None:
+        """Find out what they are about, for when the process is gone."""
+        for count in counts:
+            with contextlib.suppress(GdbextError):
+                self.dispatched(count)
 
     def dispatched(self, count: DispatchCount) -> Dispatched:
         """What a count is about. Raises MemoryFault, BadData."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING
 
 from gdbext.commands.reporting import make_report
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from gdbext.probes.bpf.place_program import Filter
     from gdbext.probes.dispatch_meter import DispatchMeter
     from gdbext.probes.late_interrupt import LateInterrupt
+    from gdbext.probes.watched_process import WatchedProcess
     from gdbext.torch.registry.operators import Operator
 
 NAME = "dispatch-top"
 MAX_SECONDS = 86400.0
+_LEARN = 1.0
+"""Seconds after which the process is looked at again."""
 _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
 probes are gone when this command ends, however it ends. From the shell only: scripts/dispatch -p PID dispatch-top
@@ -128,26 +132,38 @@ def _latency(
         def report() -> Report:
             return make_report(session, args, NAME, "latency", sections=(meter.section(args.limit),))
 
-        return _repeated(session, report, args, host, interrupt)
+        return _repeated(session, report, meter.learn, args, host, interrupt)
 
 
 def _repeated(
-    session: Session, report: Callable[[], Report], args: argparse.Namespace, host: Host, interrupt: LateInterrupt
-) -> Report:
+    session: Session, report: Callable[[], Report], learn: Callable[[], None], args: argparse.Namespace, host: Host,
+    interrupt: LateInterrupt,
+) -> Report:  # fmt: skip
     """The last of --count reports; those before it are shown at once. It ends with the process, too."""
     from gdbext.probes.watched_process import WatchedProcess
 
     process = WatchedProcess(session.target.pid)
     for _ in range((args.count or 1) - 1):
-        if not interrupt.sleep(args.interval) or process.ending() is not None:
+        if not _counted(args.interval, interrupt, process, learn):
             break
         _show(report(), args, host)
     else:
-        interrupt.sleep(args.interval)
+        _counted(args.interval, interrupt, process, learn)
     ending = process.ending()
     if ending is not None:
         session.errors.note(TargetGone(ending.text, help="what is counted is what it did before"), NAME)
     return report()
+
+
+def _counted(seconds: float, interrupt: LateInterrupt, process: WatchedProcess, learn: Callable[[], None]) -> bool:
+    """Whether that time is over; False where a signal came or the process ended before. ``learn`` is called meanwhile,
+    since what is counted cannot be read of a process that is gone."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending() is not None:
+            return False
+        learn()
+    return True
 
 
 def _show(report: Report, args: argparse.Namespace, host: Host) -> None:
@@ -180,7 +196,8 @@ class _Top:
             screen = top_screen.TopScreen(self._report, self._select, args.interval)
             process = WatchedProcess(self._session.target.pid)
             return screen.run(lambda: interrupt.came or process.ending() is not None)
-        return _repeated(self._session, lambda: self._report(self._select), args, self._host, interrupt)
+        report, learn = (lambda: self._report(self._select)), self._meter.learn
+        return _repeated(self._session, report, learn, args, self._host, interrupt)
 
     def _report(self, select: Selection) -> Report:
         section: TopSection = self._meter.section(select)

@@ -136,7 +136,7 @@ def test_a_process_that_ends() -> None:
     with started("counted-calls") as inferior:
         process = [DISPATCH, "-p", str(inferior.pid), "--json"]
         trace = [*process, "dispatch-trace", "mm", "--output", os.devnull]
-        top = [*process, "dispatch-top", "mm", "--count", "1000", "--interval", "0.2"]
+        top = [*process, "dispatch-top", "mm", "--interval", "600"]
         with (
             subprocess.Popen(trace, stdout=subprocess.PIPE, text=True) as tracer,
             subprocess.Popen(top, stdout=subprocess.PIPE, text=True) as counter,
