@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gdbext.jobs.matching import Group
 from gdbext.model.job.rank_report import RankReport
+from gdbext.model.threads.collective_wait import CollectiveWait
 
 Edges = Mapping[int, frozenset[int]]
 """Rank → the ranks that it waits for; only ranks that wait for some are keys."""
@@ -20,13 +21,23 @@ def edges(reports: Sequence[RankReport], groups: Sequence[Group]) -> Edges:
     sets: dict[tuple[str, int], frozenset[int]] = {}
     found: dict[int, frozenset[int]] = {}
     there = _at_unnumbered(reports)
+    waits = {report.rank: report.wait for report in reports if report.rank is not None and report.wait is not None}
     for report in reports:
-        if report.rank is None or not report.waits_for_ranks:
+        if report.rank is None or not report.waits_for_ranks or _is_met(report, waits):
             continue
         targets = (_targets(report, by_name, sets) or _absent(report, by_name, there)) - {report.rank}
         if targets:
             found[report.rank] = targets
     return found
+
+
+def _is_met(report: RankReport, waits: Mapping[int, CollectiveWait]) -> bool:
+    """Its other end is in the recv of this send, or in the send of this recv: the transfer itself does not end."""
+    wait = report.wait
+    other = waits.get(wait.peer) if wait is not None and wait.peer is not None else None
+    if wait is None or other is None or other.peer != report.rank:
+        return False
+    return {wait.op, other.op} == {"send", "recv"} and (wait.tag or 0) == (other.tag or 0)
 
 
 def _targets(

@@ -23,6 +23,7 @@ import truth
 from torch.utils.data import DataLoader, Dataset
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+IMPATIENT = datetime.timedelta(seconds=5)
 SETTLED = 0.3  # seconds without a change in the flight recorder: the rank is where it will stay
 
 
@@ -311,10 +312,18 @@ def uneven(rank):
 
 
 def moving(rank):
-    """A job that runs: now and then its second rank comes a little later than the first."""
-    while True:
-        time.sleep(0.01 if rank == 1 else 0)
-        dist.all_reduce(torch.ones(4))
+    """A job that runs: its second rank always comes a little later than the first. It gives up after ``IMPATIENT``, and
+    writes down how many steps it has made."""
+    with open(f"moving.{rank}.steps", "wb", buffering=0) as steps:
+        for step in range(1 << 40):
+            time.sleep(0.01 if rank == 1 else 0)
+            dist.all_reduce(torch.ones(4))
+            os.pwrite(steps.fileno(), b"%d" % step, 0)
+
+
+def alone(_rank):
+    """A job of one rank, which waits for a lock."""
+    late_lock(1)
 
 
 def store_wait(_rank):
@@ -324,7 +333,7 @@ def store_wait(_rank):
 SIZES = {late_sleep: 4, eight: 8, late_lock: 2, late_gil: 2, late_import: 2, late_loader: 2, swallowed: 3,
          other_order: 2, other_type: 2, other_size: 3, other_dtype: 3, dead: 3, stopped: 3, long_save: 2, crossing: 2,
          pipeline: 3, store_wait: 3, crossed_stages: 3, forgotten_send: 3, monitored: 3, save_on_one: 3, no_pickle: 3,
-         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2}  # fmt: skip
+         objects: 3, splits: 3, destroyed: 3, in_a_thread: 3, uneven: 3, moving: 2, alone: 1}  # fmt: skip
 SCENARIOS = {function.__name__: function for function in SIZES}
 
 
@@ -343,7 +352,8 @@ def _rank(name, rank, port):
         hang()
     if scenario not in (store_wait, moving):
         threading.Thread(target=_watch, args=(name, rank), daemon=True).start()
-    dist.init_process_group("gloo", timeout=datetime.timedelta(days=30))
+    patience = IMPATIENT if scenario is moving else datetime.timedelta(days=30)
+    dist.init_process_group("gloo", timeout=patience)
     _ready.set()
     scenario(rank)
     hang()

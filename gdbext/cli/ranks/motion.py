@@ -33,9 +33,10 @@ class Motion:
 
 def settled(earlier: RankReport, later: RankReport) -> RankReport:
     """What two looks at a rank say together: one that waits elsewhere by now waits for nobody, it runs."""
+    together = later._replace(paused_ms=max(earlier.paused_ms or 0, later.paused_ms or 0) or None)
     if (earlier.wait, _numbers(earlier)) == (later.wait, _numbers(later)):
-        return later
-    return later._replace(wait=None, running=True, groups=tuple(map(_passing, later.groups)))
+        return together
+    return together._replace(wait=None, running=True, groups=tuple(map(_passing, later.groups)))
 
 
 def _numbers(report: RankReport) -> list[tuple[str, int | None, int | None]]:

@@ -66,6 +66,8 @@ def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]]) -> CollectiveW
     if not pending:
         return None
     group, first = max(pending, key=lambda each: each[1].age_ms or 0)
+    if first.peer is not None:
+        return CollectiveWait(first.op, group=group.label, peer=first.peer)
     return CollectiveWait(first.op, first.seq, group.label, group.last_enqueued, group.last_completed)
 
 

@@ -141,27 +141,32 @@ class _Recorded:
             last_enqueued=_number(status.enqueued) if status is not None else None,
             last_started=_number(status.started) if status is not None else None,
             last_completed=_number(status.completed) if status is not None else None,
-            pending=tuple(self._pending(entries, known)),
-            recent=tuple(self._collective(*each) for each in entries[-RECENT:]),
+            pending=tuple(self._pending(entries, known, ranks)),
+            recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
             store=self._store(known, groups),
         )
 
-    def _pending(self, entries: Sequence[Issued], known: GroupObject | None) -> Iterable[Collective]:
+    def _pending(
+        self, entries: Sequence[Issued], known: GroupObject | None, ranks: Sequence[int]
+    ) -> Iterable[Collective]:
         if self.recorders:
-            return [self._collective(*each) for each in entries if each[1].is_pending][:PENDING_LIMIT]
+            return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
         return [_queued(work) for work in (known.queued if known is not None else ())]
 
-    def _collective(self, recorder: FlightRecorder, entry: RecordedEntry) -> Collective:
+    def _collective(self, recorder: FlightRecorder, entry: RecordedEntry, ranks: Sequence[int]) -> Collective:
+        """``ranks``: the members of its group, by their ranks in it."""
         file, line = self._line(recorder, entry) if entry.is_pending else (None, None)
+        op, peer = transfer_of(entry.profiling_name.partition(":")[2] or entry.profiling_name)
         return Collective(
             seq=entry.p2p_seq if entry.is_p2p else entry.collective_seq,
-            op=entry.profiling_name.partition(":")[2] or entry.profiling_name,
+            op=op,
             state=entry.state if entry.is_pending else "completed",
             sizes=entry.input_sizes,
             dtypes=tuple(map(python_name, entry.input_dtypes)),
             output_sizes=entry.output_sizes,
             output_dtypes=tuple(map(python_name, entry.output_dtypes)),
             is_p2p=entry.is_p2p,
+            peer=ranks[peer] if peer is not None and peer < len(ranks) else None,
             age_ms=max(0, (self._now - entry.created) // 1_000_000) if self._now is not None else None,
             timeout_ms=entry.timeout_ms,
             thread=entry.thread_name,
@@ -197,6 +202,14 @@ def traceback_lines(
     except GdbextError as error:
         session.errors.note(error, f"traceback of {entry.profiling_name} #{entry.collective_seq}")
     return found
+
+
+def transfer_of(op: str) -> tuple[str, int | None]:
+    """``recv 0<-1`` of NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): the operation and the other end's rank
+    in the group; None for any other."""
+    name, _, ends = op.partition(" ")
+    other = ends.rpartition("->" if name == "send" else "<-")[2]
+    return (name, int(other)) if name in ("send", "recv") and other.isdecimal() else (op, None)
 
 
 def _queued(work: QueuedWork) -> Collective:

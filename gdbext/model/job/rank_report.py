@@ -60,6 +60,8 @@ class RankReport(Record):
     """Why nothing is known of where it is, and what to try; "" where something is."""
     restart: int | None = None
     """How often the launcher had started its machine's ranks before."""
+    paused_ms: float | None = None
+    """How long the process stood still for its report, in milliseconds; None where nobody measured it."""
 
     @property
     def label(self) -> str:

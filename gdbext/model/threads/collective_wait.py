@@ -35,11 +35,11 @@ class CollectiveWait(Record):
         if self.is_store:
             key = f"the key '{self.key}'" if self.key else "a key"
             return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
+        doing = "waits for the device, which is not past" if self.on_device else "waits in"
         if self.peer is not None:
             tag = f" (tag {self.tag})" if self.tag else ""
-            return f"waits in {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}{tag}"
+            return f"{doing} {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}{tag}"
         number = f"#{self.seq} " if self.seq is not None else ""
         counts = (("enqueued", self.enqueued), ("completed", self.completed))
         known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
-        doing = "waits for the device, which is not past" if self.on_device else "waits in"
         return f"{doing} {number}{self.op}" + (f" ({known})" if known else "")

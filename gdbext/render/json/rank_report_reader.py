@@ -65,6 +65,7 @@ def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankRepo
         groups=groups,
         problem="" if path else _problem(document["errors"]),
         restart=_number(identity.get("restart")),
+        paused_ms=_milliseconds(target.get("paused_ms")),
     )
 
 
@@ -185,6 +186,10 @@ def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 def _number(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+def _milliseconds(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _optional(value: Any) -> str | None:

@@ -10,7 +10,7 @@ import harness
 import pytest
 from harness import Inferior
 
-SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "dead")
+SCENARIOS = ("late_sleep", "other_order", "crossing", "pipeline", "late_gil", "dead", "alone")
 
 
 @pytest.fixture(scope="package")

@@ -12,10 +12,14 @@ from typing import Any
 
 import contract_schema
 import harness
+import procfs
 import pytest
 from harness import Inferior
 
 pytestmark = pytest.mark.torch
+
+IMPATIENT_MS = 5000
+"""After which a collective of the job that runs fails (tests/inferiors/job.py)."""
 
 
 def ranks(*words: object, status: int = 0) -> dict[str, Any]:
@@ -34,6 +38,7 @@ def ranks(*words: object, status: int = 0) -> dict[str, Any]:
         ("other_order", "mismatched-collective", "1", "COLLECTIVE_TYPE_MISMATCH"),
         ("crossing", "mismatched-collective", "0-1", "wait for each other"),
         ("dead", "dead-rank", "1", "zombie"),
+        ("alone", "blocked", "0", "threading.RLock"),
     ],
 )
 def test_the_job_of_any_of_its_processes(job: Inferior, scenario: str, kind: str, blamed: str, reason: str) -> None:
@@ -70,11 +75,24 @@ def test_a_look_that_takes_too_long_costs_one_rank(job: Inferior) -> None:
     assert ranks("-p", pids[0])["ranks"] == "0-1"
 
 
-def test_nobody_is_late_in_a_job_that_runs() -> None:
-    """One rank after the other is looked at, and each look shows a later operation."""
+def test_nobody_is_late_in_a_job_that_runs_and_none_gives_up() -> None:
+    """One rank after the other is looked at, and each look shows a later operation. Each stands still only for a look
+    at itself, far shorter than the whole report takes: none comes near the time after which its collectives fail."""
     with harness.started("job", "moving", env={"GDBEXT_ROOM": "-" * 100}) as running:
-        verdicts = [ranks("-p", running.truth["pids"]["moving"][0])["verdict"] for _ in range(3)]
-    assert {verdict["kind"] for verdict in verdicts} <= {"all-busy", "all-idle"}, verdicts
+        pids = running.truth["pids"]["moving"]
+        reports = [ranks("-p", pids[0]) for _ in range(3)]
+        before = steps(running)
+        harness.wait_until(lambda: all(now > then + 10 for now, then in zip(steps(running), before)), "it goes on")
+        assert all(map(procfs.alive, pids))
+    assert {report["verdict"]["kind"] for report in reports} <= {"all-busy", "all-idle"}, reports
+    pauses = [each["paused_ms"] for report in reports for each in report["reports"]]
+    assert len(pauses) == 6
+    assert 0 < max(pauses) < IMPATIENT_MS / 10, pauses
+
+
+def steps(running: Inferior) -> list[int]:
+    """How far each rank of the job that runs has come."""
+    return [int((running.folder / f"moving.{rank}.steps").read_bytes() or 0) for rank in range(2)]
 
 
 def test_a_rank_that_has_not_loaded_torch_yet() -> None:
@@ -91,7 +109,7 @@ def test_a_process_that_is_no_rank() -> None:
 
 
 def test_cores_of_all_ranks_say_what_the_ranks_said(job: Inferior, cores: Path) -> None:
-    """But for what only a live process has: its machine, how long it has waited, and how long it will sleep."""
+    """But for what only a live process has: its machine, how long it has waited, will sleep and stood still."""
     live, dead = ranks("-p", job.truth["pids"]["late_sleep"][0]), ranks("--cores", cores)
     assert dead["unreached"] == []
     for name in ("job", "size", "ranks", "missing", "collectives", "tree", "notes"):
@@ -100,7 +118,7 @@ def test_cores_of_all_ranks_say_what_the_ranks_said(job: Inferior, cores: Path) 
     asked = "rank 1 of 4 never enqueued #4 all_reduce float32[8, 2] of group default_pg, on which ranks 0,2-3 wait"
     assert dead["verdict"]["summary"].startswith(asked)
     for left, right in zip(live["reports"], dead["reports"]):
-        same = [name for name in left if name not in ("host", "summary", "kind")]
+        same = [name for name in left if name not in ("host", "summary", "kind", "paused_ms")]
         assert {name: left[name] for name in same} == {name: right[name] for name in same}
 
 

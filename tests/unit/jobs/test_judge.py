@@ -212,3 +212,15 @@ def test_of_two_processes_with_one_rank_the_one_in_the_groups_counts() -> None:
         found = judge(rows([*late, forked]))
         assert found.verdict == judge(rows(late)).verdict
         assert f"what is said of it is that of pid {late[0].pid}" in found.notes[0]
+
+
+def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
+    """Nor is either late; with other tags they are two transfers, of which neither ends."""
+    def transfer(number: int, op: str, peer: int, tag: int | None = None) -> RankReport:
+        return rank(number, CollectiveWait(op, peer=peer, tag=tag, on_device=tag is None))
+
+    assert verdict(transfer(0, "recv", 1), transfer(1, "send", 0), rank(2)).verdict.kind == "all-idle"
+    crossed = verdict(transfer(0, "recv", 1), transfer(1, "recv", 0), rank(2))
+    assert (crossed.verdict.kind, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
+    other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2))
+    assert other_tags.verdict.kind == "mismatched-collective"

@@ -97,6 +97,7 @@ def _row(value: Mapping[str, Any]) -> RankReport:
         groups=tuple(_group(each) for each in value["groups"]),
         problem=str(value.get("problem") or ""),
         restart=_number(value.get("restart")),
+        paused_ms=None if value.get("paused_ms") is None else float(value["paused_ms"]),
     )
 
 

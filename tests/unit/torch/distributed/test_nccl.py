@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from recordings import Replay
 
+from gdbext.inspection.job.collectives import transfer_of
+
 LATE = ("nccl-late-0-2.15.0", "nccl-late-0-nccl-legacy-2.15.0")
 
 
@@ -30,3 +32,18 @@ def test_a_thread_that_waits_for_the_device_waits_for_the_other_ranks(replay: ty
     report = replay(LATE[0]).diagnosis
     assert report["verdict"]["kind"] == "waiting-external"
     assert "waits for the device, which is not past #4 all_reduce" in report["verdict"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("name", "transfer"),
+    [
+        ("recv 0<-1", ("recv", 1)),
+        ("send 3->12", ("send", 12)),
+        ("send", ("send", None)),
+        ("recv 0<-x", ("recv 0<-x", None)),
+        ("all_reduce", ("all_reduce", None)),
+        ("coalesced 1->2", ("coalesced 1->2", None)),
+    ],
+)
+def test_the_name_of_a_transfer_has_its_ends(name: str, transfer: tuple[str, int | None]) -> None:
+    assert transfer_of(name) == transfer
