@@ -152,12 +152,15 @@ class Module:
         return any(mapping.deleted for mapping in self.mappings)
 
     def _candidates(self) -> Iterator[str]:
-        """Where the file may be found; /proc/PID/map_files is the very file, but only root may open it."""
-        yield self._target.local_path(self.path)
-        if self._target.is_core:
-            return
+        """Where the file may be found; /proc/PID/map_files is the very file, but only root may open it: a file that
+        was put in the place of a deleted one may be equal and still be another, which a probe would not be in."""
         first = self.mappings[0]
-        yield f"/proc/{self._target.pid}/map_files/{first.start:x}-{first.end:x}"
+        mapped = f"/proc/{self._target.pid}/map_files/{first.start:x}-{first.end:x}"
+        places = [self._target.local_path(self.path), mapped]
+        if self._target.is_core:
+            yield places[0]
+            return
+        yield from reversed(places) if self._deleted else places
         program = f"/proc/{self._target.pid}/exe"
         try:
             if first.inode and Path(program).stat().st_ino == first.inode:

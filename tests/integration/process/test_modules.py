@@ -102,16 +102,24 @@ def test_a_deleted_file_without_rights_serves_from_memory(
     assert_marker(table, address)
 
 
-def test_the_same_file_put_back_is_used(own_copy: tuple[Path, int]) -> None:
+@pytest.mark.parametrize("may_open", [True, False])
+def test_of_the_same_file_put_back_the_mapped_one_is_used(
+    own_copy: tuple[Path, int], may_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are equal, and a probe in the other one would never be reached."""
     path, address = own_copy
     contents = path.read_bytes()
     path.unlink()
     path.write_bytes(contents)
+    if not may_open:
+        without_map_files(monkeypatch)
     module = table_of(OwnProcess()).find(address)
     assert module is not None
     assert module.status == "deleted"
     assert module.image is not None
-    assert module.image.path == str(path)
+    is_mapped = "/map_files/" in module.image.path
+    assert is_mapped == (may_open and os.geteuid() == 0)
+    assert is_mapped or module.image.path == str(path)
 
 
 def only(table: ModuleTable) -> Module:
