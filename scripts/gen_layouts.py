@@ -23,7 +23,7 @@ import torch_wheels  # noqa: E402
 
 from gdbext.errors import LayoutError  # noqa: E402
 from gdbext.layouts import packed, store  # noqa: E402
-from gdbext.layouts.measure import generate, pack, write  # noqa: E402
+from gdbext.layouts.measure import generate, measured, pack, programs, write  # noqa: E402
 
 Document = dict[str, Any]
 
@@ -32,20 +32,23 @@ def main() -> int:
     """Exit status 0 when every file was written, 1 when one could not be made, 2 for wrong usage."""
     options = _parser().parse_args()
     jobs: list[tuple[str, Callable[[], Iterator[Document]]]] = []
+    known: measured.Known = {}
     for folder in options.torch:
-        jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler)))
+        jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler, known)))
     for prefix in options.cpython:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
     for folder in options.saved_members:
         jobs.append((str(folder), partial(_of_saved_members, folder.resolve(), options.compiler)))
     if options.releases is not None:
         versions = options.releases or torch_wheels.released()
-        jobs += [(version, partial(_of_release, version, options.compiler)) for version in versions]
+        jobs += [(version, partial(_of_release, version, options.compiler, known)) for version in versions]
     if not jobs and not options.index:
         _parser().error("nothing to do: give --torch, --cpython, --saved-members, --releases or --index")
+    keep = _keep_in_cache if options.cache else partial(_keep, options.output)
+    with programs.ended_by_signals():
+        failed = [name for name, make in jobs if not _do(name, make, keep)]
     if options.cache:
-        return 1 if [name for name, make in jobs if not _do(name, make, _keep_in_cache)] else 0
-    failed = [name for name, make in jobs if not _do(name, make, partial(_keep, options.output))]
+        return 1 if failed else 0
     write.write(store.make_index(options.output), options.output / store.INDEX)
     return 1 if failed else 0
 
@@ -56,8 +59,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="folder of an installed torch package (the one that holds include/ and lib/)")  # fmt: skip
     parser.add_argument("--releases", nargs="*", metavar="VERSION",
                         help="released wheels, one after the other from the package index: these versions, or all from "
-                        "2.0.0 on. One takes 2 GB for a while, and some minutes; both ABIs of the standard library are "
-                        "measured where the wheel has the old one")  # fmt: skip
+                        "2.0.0 on. One takes 2 GB for a while, and some minutes unless its headers are those of "
+                        "another; both ABIs of the standard library are measured where the wheel has the old "
+                        "one")  # fmt: skip
     parser.add_argument("--saved-members", type=Path, action="append", default=[], metavar="DIR",
                         help="folder of an installed torch package: where its nodes keep saved tensors")  # fmt: skip
     parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
@@ -84,18 +88,26 @@ def _do(name: str, make: Callable[[], Iterator[Document]], keep: Callable[[Docum
     return True
 
 
-def _of_torch(torch: Path, compiler: str | None) -> Iterator[Document]:
-    """The layout of these headers; where the library has the old ABI, that of builds with the new one as well."""
-    found = generate.torch_document(torch, compiler)
+def _of_torch(torch: Path, compiler: str | None, known: measured.Known) -> Iterator[Document]:
+    """The layout of these headers; where the library has the old ABI, that of builds with the new one as well.
+
+    What was ``known`` of equal headers of another release is not compiled again.
+    """
+    found = _measured(torch, compiler, known)
     yield found
     if not found["provenance"]["cxx11_abi"]:
-        yield generate.torch_document(torch, compiler, cxx11=True)
+        yield _measured(torch, compiler, known, cxx11=True)
 
 
-def _of_release(version: str, compiler: str | None) -> Iterator[Document]:
+def _measured(torch: Path, compiler: str | None, known: measured.Known, cxx11: bool | None = None) -> Document:
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as folder:
+        return generate.torch_document(torch, compiler, cxx11, generate.Workplace(Path(folder), known=known))
+
+
+def _of_release(version: str, compiler: str | None, known: measured.Known) -> Iterator[Document]:
     scratch = Path(tempfile.mkdtemp(prefix="gdbext-wheel-"))
     try:
-        yield from _of_torch(torch_wheels.fetch(version, scratch), compiler)
+        yield from _of_torch(torch_wheels.fetch(version, scratch), compiler, known)
     finally:
         shutil.rmtree(scratch)
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compare what gdbext reads of released wheels with what PyTorch says of itself: docs/releases-compared.md.
 
-Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and a minute or two. Run it
+Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and a minute or two. What
+compares has no compiler on its PATH, no network (unshare) and a wheel without headers, as in a container. Run it
 from the development environment (scripts/test makes it): .venv/bin/python scripts/measure_releases.py 2.0.1 2.15.0
 """
 
@@ -9,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
@@ -25,7 +29,7 @@ import keyset_truth  # noqa: E402
 import pythons  # noqa: E402
 import release_page  # noqa: E402
 
-from gdbext.errors import GdbextError  # noqa: E402
+from gdbext.errors import GdbextError, LayoutError  # noqa: E402
 from gdbext.inspection.session import Session  # noqa: E402
 from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
 
@@ -36,11 +40,14 @@ Made by `scripts/measure_releases.py`, which installs a wheel from the package i
 compares. Cells: the computed dispatch tables of all operators, kernel and reason of every key, against
 `torch._C._dispatch_dump_table`. Registrations: all operators against `torch._C._dispatch_dump`. Keysets: those
 recovered from the stacks of 40 operators stopped in their kernels, against what breakpoints saw in registers.
-Arguments: the tensors found there. Nothing is measured on the machine: the layouts are the shipped ones.
+Arguments: the tensors found there. What compares has no compiler, no headers and no network: the layouts are the
+shipped ones.
 
 """
 _COLUMNS = ("torch", "CPython", "layout", "cells equal", "registrations equal", "keysets proven", "keysets wrong",
             "arguments found", "arguments wrong")  # fmt: skip
+_TOOLS = ("gdb", "nm")
+"""All that the comparison runs, besides the Pythons."""
 
 
 class Tables(NamedTuple):
@@ -58,12 +65,10 @@ class Tables(NamedTuple):
 
 def main() -> int:
     """Exit status 0: everything that was compared is equal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="+", metavar="VERSION", help="releases")
-    parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
-    parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
-    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
-    options = parser.parse_args()
+    options = _parser().parse_args()
+    if options.installed:
+        print(json.dumps(compare(options.installed)))
+        return 0
     good = True
     for version in options.versions:
         try:
@@ -78,12 +83,24 @@ def main() -> int:
     return 0 if good else 1
 
 
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases")
+    parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
+    parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
+    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
+    parser.add_argument("--installed", metavar="PYTHON", help="compare the torch of that interpreter as it is, and "
+                        "print the counts as JSON; no row is written")  # fmt: skip
+    return parser
+
+
 def measure(version: str, python: str, index: str | None) -> tuple[list[str], list[str]]:
     """The row of a release, and what differs, in words. Raises GdbextError, HarnessError."""
     with tempfile.TemporaryDirectory(prefix="gdbext-release-") as folder:
         executable = installed_torch.install(version, python, Path(folder), index)
-        tables = compare_tables(executable)
-        keysets = keyset_truth.compare(executable)
+        shutil.rmtree(installed_torch.package(Path(folder)) / "include")
+        found = _compare_alone(executable, Path(folder) / "tools")
+    tables, keysets = Tables(*found["tables"]), found["keysets"]
     counts, arguments = keysets["counts"], keysets["arguments"]
     row = [
         *(version, tables.python, tables.layout),
@@ -93,6 +110,26 @@ def measure(version: str, python: str, index: str | None) -> tuple[list[str], li
     ]
     worth_reading = [problem for problem in keysets["problems"] if not problem.startswith("no argument")]
     return row, [*tables.differences, *worth_reading]
+
+
+def _compare_alone(executable: str, tools: Path) -> dict[str, Any]:
+    """What ``compare`` finds where there is neither a compiler nor a network. Raises LayoutError."""
+    tools.mkdir()
+    for name in _TOOLS:
+        (tools / name).symlink_to(shutil.which(name) or f"/usr/bin/{name}")
+    isolated = [shutil.which("unshare") or "unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    done = subprocess.run([*isolated, sys.executable, __file__, "--installed", executable], capture_output=True,
+                          text=True, check=False, env={**os.environ, "PATH": str(tools)})  # fmt: skip
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise LayoutError(f"the comparison failed: {last}", why="see the message", help="try it with --installed")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compare(executable: str) -> dict[str, Any]:
+    """The counts of the torch that this interpreter imports: "tables" (of ``Tables``) and "keysets"."""
+    return {"tables": compare_tables(executable), "keysets": keyset_truth.compare(executable)}
 
 
 def compare_tables(python: str) -> Tables:

@@ -17,6 +17,8 @@ class Passing(Enum):
     FLOAT = "float"
     FLOAT_AND_WORD = "float and word"
     """A structure of a double and something else."""
+    WORD_AND_FLOAT = "word and float"
+    """The same, the other way round."""
     MEMORY = "memory"
     """A structure of more than 16 bytes: three words, copied to the stack."""
 

@@ -21,13 +21,17 @@ def install(version: str, python: str, folder: Path, index: str | None = None) -
     """Make the environment in ``folder``; the path of its interpreter. Raises LayoutError."""
     _run([python, "-m", "venv", str(folder)])
     executable = str(folder / "bin" / "python")
-    pip = [executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--only-binary", ":all:"]
+    pip = [executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", "--only-binary", ":all:"]
     _run([*pip, *SMALL])
     _run([*pip, "--no-deps", *(["--index-url", index] if index else []), f"torch=={version}"])
-    torch = next(folder.glob("lib/python*/site-packages/torch"))
-    stand_in_for_cuda(torch / "lib")
+    stand_in_for_cuda(package(folder) / "lib")
     _run([executable, "-W", "ignore", "-c", "import torch"])
     return executable
+
+
+def package(folder: Path) -> Path:
+    """The installed package torch of the environment in ``folder``."""
+    return next(folder.glob("lib/python*/site-packages/torch"))
 
 
 def stand_in_for_cuda(folder: Path) -> None:

@@ -75,6 +75,8 @@ def tensors_at_entry() -> list[int]:
     found = []
     for word in words:
         implementation = memory.try_u64(word) if word and not word & 7 else None
+        if implementation is not None and implementation & 255 == 1:  # torch before 2.2: an optional's flag is in front
+            implementation = memory.try_u64(word + 8)
         try:
             if implementation and not implementation & 7:
                 first.tensors.key_set(implementation)

@@ -14,10 +14,12 @@ _NEEDS = {
     Passing.TWO_WORDS: (2, 0),
     Passing.FLOAT: (0, 1),
     Passing.FLOAT_AND_WORD: (1, 1),
+    Passing.WORD_AND_FLOAT: (1, 1),
 }
 """Integer and floating-point registers that an argument takes; all of them, or none."""
 _WORDS = {
-    Passing.WORD: 1, Passing.TWO_WORDS: 2, Passing.FLOAT: 1, Passing.FLOAT_AND_WORD: 2, Passing.MEMORY: 3,
+    Passing.WORD: 1, Passing.TWO_WORDS: 2, Passing.FLOAT: 1, Passing.FLOAT_AND_WORD: 2, Passing.WORD_AND_FLOAT: 2,
+    Passing.MEMORY: 3,
 }  # fmt: skip
 """Words on the stack of one that does not fit into registers."""
 
@@ -33,7 +35,9 @@ def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
             found.append(tuple(Slot(offset=stacked + _WORD * each) for each in range(count)))
             stacked += _WORD * count
             continue
-        in_floats = (Slot(float_register=floats + each) for each in range(needs[1]))
-        found.append((*in_floats, *(Slot(integers + each) for each in range(needs[0]))))
+        in_floats = tuple(Slot(float_register=floats + each) for each in range(needs[1]))
+        in_integers = tuple(Slot(integers + each) for each in range(needs[0]))
+        float_last = passing is Passing.WORD_AND_FLOAT
+        found.append(in_integers + in_floats if float_last else in_floats + in_integers)
         integers, floats = integers + needs[0], floats + needs[1]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -10,11 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gdbext.errors import LayoutError
+from gdbext.layouts.measure import programs
 from gdbext.layouts.measure.types.wants import FILE, Wants
 
 _ERROR = re.compile(rf"^{FILE}:(\d+):(?:\d+:)? *(?:fatal )?error", re.MULTILINE)
 _FROM = re.compile(rf"^ *{FILE}:(\d+):(?:\d+:)? +required from here", re.MULTILINE)
 _ROUNDS = 6
+_DIRECTIVES = (b"# ", b"#define", b"#undef")
+"""What -E -dD leaves of them and no longer matters; a pragma does."""
+_REPEATED = (b"struct _object;", b"using PyObject = _object;")
+"""All of python_stub.h, which wheels have twice: GCC takes files of the same text and second for one (#pragma once)."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit whose headers were expanded.
+
+    ``absent`` are the wants, by number, with a name that no header has. Two units with the same ``digest`` are the same
+    text to the compiler, so that their types have the same layout.
+    """
+
+    wants: Wants
+    compiler: str
+    flags: tuple[str, ...]
+    source: Path
+    absent: frozenset[int]
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -46,32 +68,48 @@ def compiler_version(compiler: str) -> str:
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 
-def build(wants: Wants, compiler: str, flags: Sequence[str], folder: Path) -> Compiled:
-    """Compile ``wants`` in ``folder``, without those that this version of the headers lacks. Raises LayoutError.
-
-    Preprocessing takes a second and tells which names no header has; a compilation, half a minute for torch, is
-    repeated only where a name exists and does not mean what it should.
-    """
+def preprocess(wants: Wants, compiler: str, flags: Sequence[str], folder: Path) -> Unit:
+    """Expand the headers of ``wants`` in ``folder``; that takes a second. Raises LayoutError."""
     source = folder / ("wants.cpp" if wants.cplusplus else "wants.c")
-    library = folder / "wants.so"
     source.write_text(wants.source(()))
-    preprocess = [compiler, *flags, "-E", "-dD", "-w", str(source)]
-    headers = subprocess.run(preprocess, capture_output=True, check=False)
-    if headers.returncode != 0:
-        raise _failure(headers.stderr.decode(errors="replace"), preprocess)
-    absent = wants.unheard_of(headers.stdout.rpartition(b'"%s"' % FILE.encode())[0])
-    command = [compiler, *flags, "-g", "-O0", "-fPIC", "-shared", "-w", "-gz=none", "-fdiagnostics-color=never",
-               str(source), "-o", str(library)]  # fmt: skip
+    command = [compiler, *flags, "-E", "-dD", "-w", str(source)]
+    done = programs.run(command, folder)
+    if done.returncode != 0:
+        raise _failure(done.stderr.decode(errors="replace"), command)
+    absent = wants.unheard_of(done.stdout.rpartition(b'"%s"' % FILE.encode())[0])
+    return Unit(wants, compiler, tuple(flags), source, frozenset(absent), _digest(done.stdout, flags))
+
+
+def _digest(expanded: bytes, flags: Sequence[str]) -> str:
+    """Of what the compiler proper gets to see: no macros, and folders by number, for assertions have file names."""
+    folders = [flag[2:] for flag in flags if flag.startswith("-I")]
+    for number, folder in enumerate(folders):
+        expanded = expanded.replace(folder.encode() + b"/", b"<%d>" % number)
+    options = [flag for flag in flags if flag.startswith(("-D", "-std", "-f"))]
+    lines = (line for line in expanded.splitlines() if not line.startswith(_DIRECTIVES))
+    text = (line for line in lines if line.strip() and line not in _REPEATED)
+    return hashlib.sha256(b"\n".join([" ".join(options).encode(), *text])).hexdigest()[:32]
+
+
+def build(unit: Unit) -> Compiled:
+    """Compile a unit, without what this version of the headers lacks. Raises LayoutError.
+
+    A compilation, half a minute for torch, is repeated only where a name exists and does not mean what it should.
+    """
+    library, absent = unit.source.with_name("wants.so"), set(unit.absent)
+    command = [unit.compiler, *unit.flags, "-g", "-O0", "-fPIC", "-shared", "-w", "-gz=none",
+               "-fdiagnostics-color=never", str(unit.source), "-o", str(library)]  # fmt: skip
     for _ in range(_ROUNDS):
-        source.write_text(wants.source(absent))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        unit.source.write_text(unit.wants.source(absent))
+        done = programs.run(command, unit.source.parent)
         if done.returncode == 0:
-            return Compiled(library, frozenset(absent), compiler_version(compiler))
-        bad = {int(n) - 1 for pattern in (_ERROR, _FROM) for n in pattern.findall(done.stderr)} - absent
+            return Compiled(library, frozenset(absent), compiler_version(unit.compiler))
+        messages = done.stderr.decode(errors="replace")
+        bad = {int(n) - 1 for pattern in (_ERROR, _FROM) for n in pattern.findall(messages)} - absent
         if not bad:
             break
         absent |= bad
-    raise _failure(done.stderr, command)
+    raise _failure(messages, command)
 
 
 def _failure(messages: str, command: Sequence[str]) -> LayoutError:

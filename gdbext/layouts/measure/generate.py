@@ -18,7 +18,7 @@ from typing import Any, Callable
 from gdbext.errors import LayoutError
 from gdbext.layouts.identity import build_id_of_file, torch_version
 from gdbext.layouts.measure import compiler
-from gdbext.layouts.measure.measured import Measured, measure
+from gdbext.layouts.measure.measured import Known, Measured, measure
 from gdbext.layouts.measure.types import (
     cpython_types,
     dispatch_key_dump,
@@ -55,11 +55,15 @@ struct json {
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a layout is measured, what of it was measured earlier, and who is told what is being done."""
+    """Where a layout is measured, what of it was measured earlier, and who is told what is being done.
+
+    ``known`` is what was measured of other releases: their headers may be the same.
+    """
 
     folder: Path
     parts: Parts = field(default_factory=Parts)
     show: Callable[[str], None] = lambda _: None
+    known: Known = field(default_factory=dict)
 
 
 def torch_document(
@@ -88,7 +92,7 @@ def torch_document(
     constants = {k: v & (1 << 64) - 1 if k.startswith("keyset.") else v for k, v in measured.constants.items()}
     identity = f"torch-{version}-{'cxx11' if cxx11 else 'precxx11'}"
     document = _document("torch", identity, version, measured)
-    document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11)
+    document["provenance"].update(git=git, wheel=_wheel_name(torch), cxx11_abi=cxx11, units=measured.units)
     if cxx11 == own:
         document["build_ids"] = {n: b for n in LIBRARIES if (b := build_id_of_file(torch / "lib" / n))}
     document["constants"] = constants
@@ -102,19 +106,19 @@ def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) 
 
     def of_types() -> dict[str, Any]:
         place.show("compiling its headers")
-        return asdict(measure(types, command, flags, place.folder))
+        return asdict(measure(types, command, flags, place.folder, place.known))
 
     def of_distributed() -> dict[str, Any]:
         place.show("compiling the headers of torch.distributed")
         folder = _new_folder(place.folder / "distributed")
         distributed_types.write_stubs(folder)
-        return asdict(_measure_alone(distributed, command, flags, folder))
+        return asdict(_measure_alone(distributed, command, flags, folder, place.known))
 
     def of_settings() -> dict[str, Any]:
         place.show("compiling the headers of its settings")
         folder = _new_folder(place.folder / "settings")
         settings_types.write_stubs(folder)
-        return asdict(_measure_alone(settings, command, flags, folder))
+        return asdict(_measure_alone(settings, command, flags, folder, place.known))
 
     def keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
@@ -139,11 +143,11 @@ def _new_folder(folder: Path) -> Path:
     return folder
 
 
-def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path) -> Measured:
+def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path, known: Known) -> Measured:
     """Types whose headers need what the wheel lacks, for which ``folder`` has stand-ins; all absent where they do not
     compile."""
     try:
-        return measure(wants, command, [*flags, "-idirafter", str(folder)], folder)
+        return measure(wants, command, [*flags, "-idirafter", str(folder)], folder, known)
     except LayoutError:
         return Measured(command, absent=[want.name for want in wants.all])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,45 @@ from gdbext.layouts.measure.types.wants import Wants
 
 @dataclass
 class Measured:
-    """By the names of the document; ``absent`` are the wants that these headers lack."""
+    """By the names of the document; ``absent`` are the wants that these headers lack, ``units`` the digests of what was
+    compiled."""
 
     compiler: str
     structs: dict[str, Any] = field(default_factory=dict)
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
+    units: list[str] = field(default_factory=list)
 
     def add(self, other: Measured) -> None:
         """Take what ``other`` has besides; where both have a class, the one that is here stays."""
         self.structs = {**other.structs, **self.structs}
         self.enums = {**other.enums, **self.enums}
         self.constants = {**other.constants, **self.constants}
-        self.absent += other.absent
+        self.absent = [*self.absent, *other.absent]
+        self.units = [*self.units, *other.units]
 
 
-def measure(wants: Wants, command: str, flags: Sequence[str], folder: Path) -> Measured:
-    """Compile ``wants`` in ``folder`` and read what came out. Raises LayoutError."""
-    built = compiler.build(wants, command, flags, folder)
+Known = dict[str, Measured]
+"""What was measured of other headers, by the digest of the unit."""
+
+
+def measure(
+    wants: Wants, command: str, flags: Sequence[str], folder: Path, known: Known | None = None
+) -> Measured:
+    """Compile ``wants`` in ``folder`` and read what came out, unless the same unit is ``known``. Raises LayoutError."""
+    unit = compiler.preprocess(wants, command, flags, folder)
+    found = known.get(unit.digest) if known is not None else None
+    if found is None:
+        found = _read(wants, compiler.build(unit))
+        found.units.append(unit.digest)
+        if known is not None:
+            known[unit.digest] = found
+    return replace(found)
+
+
+def _read(wants: Wants, built: compiler.Compiled) -> Measured:
+    """What the debug information says of each want."""
     unit = CompileUnit(built.library)
     reader = StructReader(unit)
     contents, variables = unit.contents(), unit.variables()

@@ -15,6 +15,7 @@ from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
+from gdbext.torch.values.optional import has_own_optional
 
 if TYPE_CHECKING:
     from gdbext.arch.base import Architecture
@@ -119,9 +120,9 @@ def value_site(session: Session, operator: Operator, function: Function, address
 
 def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
     """Of the arguments up to the first whose type is not known."""
-    passings = []
+    passings, own = [], has_own_optional(session.layout)
     for kind in kinds:
-        passing = passing_of(kind)
+        passing = passing_of(kind, own)
         if passing is None:
             break
         passings.append(passing)

@@ -28,7 +28,7 @@ from gdbext.torch.stack.kept_arguments import KeptArguments
 from gdbext.torch.stack.recovery import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
+from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes
 from gdbext.unwind.stack import Stack
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class ArgumentRecovery:
 
     def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
         """With a hidden result and the words ``before`` the arguments; None for a type that is not known."""
-        passings = [passing_of(kind) for kind in kinds]
+        passings = [self._values.passing_of(kind) for kind in kinds]
         if None in passings:
             passings = passings[: passings.index(None)]
         leading = int(hidden) + len(before)

@@ -11,6 +11,7 @@ from gdbext.model.record import Record
 from gdbext.torch.state.references import strong_references
 from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.dtype import device_text, python_name, short_name
+from gdbext.torch.values.optional import optional_shape
 
 if TYPE_CHECKING:
     from gdbext.layouts.layout import Layout
@@ -65,6 +66,7 @@ class TensorReader:
         self._shape = layout.struct("c10::impl::SizesAndStrides")
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
         self._devices = {number: name for name, number in layout.enum("c10::DeviceType").items()}
+        self._device_shape = optional_shape(layout, "c10::Device")
         self._backends = layout.constant("keyset.backend_functionality_keys")
         self._classes: dict[int, str | None] = {}
 
@@ -160,8 +162,11 @@ class TensorReader:
         return self._dtypes[number] if number < len(self._dtypes) else f"type {number}"
 
     def _device(self, address: int) -> str | None:
-        raw = self._memory.read(address + self._impl.field("device_opt_").offset, 3)
-        return device_text(self._devices, raw[0], raw[1]) if raw[2] else None
+        at = address + self._impl.field("device_opt_").offset
+        if not self._memory.u8(at + self._device_shape.engaged):
+            return None
+        kind, index = self._memory.read(at + self._device_shape.value, 2)
+        return device_text(self._devices, kind, index)
 
 
 def _bit(raw: bytes, shape: Struct, name: str) -> int:

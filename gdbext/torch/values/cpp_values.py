@@ -19,7 +19,7 @@ from gdbext.torch.symbols import STRING_VIEW
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import device_text, python_name
 from gdbext.torch.values.ivalue import quoted
-from gdbext.torch.values.optional import OptionalShape, optional_shape
+from gdbext.torch.values.optional import OptionalShape, has_own_optional, optional_shape
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""
@@ -48,28 +48,31 @@ class Value(Record):
     proven: bool = False
 
 
-def passing_of(kind: str) -> Passing | None:
-    """How a parameter of that type is passed; None for a type that is not known."""
+def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
+    """How a parameter of that type is passed; None for a type that is not known.
+
+    ``own_optional``: see ``optional.has_own_optional``.
+    """
     if kind.endswith(("&", "*")) or kind in _REFERENCES or kind in _WORDS or kind.startswith("std::array<bool"):
         return Passing.WORD
     if kind in FLOATS:
         return Passing.FLOAT
     if kind.startswith("c10::ArrayRef<") or (_STRING in kind and "optional" not in kind):
         return Passing.TWO_WORDS
-    if kind.startswith("c10::OptionalArrayRef<"):
-        return Passing.MEMORY
     found = _OPTIONAL.match(kind)
-    return _optional_passing(found.group(1)) if found else None
+    if kind.startswith("c10::OptionalArrayRef<") or (found and found.group(1).startswith("c10::ArrayRef<")):
+        return Passing.TWO_WORDS if own_optional else Passing.MEMORY
+    return _optional_passing(found.group(1), own_optional) if found else None
 
 
-def _optional_passing(inner: str) -> Passing | None:
+def _optional_passing(inner: str, own: bool) -> Passing | None:
     if inner in _REFERENCES:
         return Passing.WORD
     if inner == "double":
-        return Passing.FLOAT_AND_WORD
+        return Passing.WORD_AND_FLOAT if own else Passing.FLOAT_AND_WORD
     if inner == "long":
         return Passing.TWO_WORDS
-    if inner.startswith("c10::ArrayRef<") or _STRING in inner:
+    if _STRING in inner:
         return Passing.MEMORY
     return Passing.WORD if inner in _WORDS else None
 
@@ -114,12 +117,16 @@ class CppValues:
             inner = optional.group(1)
             return self.stored(plain, words[0]) if inner in _REFERENCES else self._optional(inner, words)
         if kind.startswith("c10::OptionalArrayRef<"):
-            return self._array(kind[len("c10::OptionalArrayRef<") : -1], words) if words[2] & 1 else Value("None")
+            return self._optional_array(kind[len("c10::OptionalArrayRef<") : -1], words)
         if kind.startswith("c10::ArrayRef<"):
             return self._array(kind[len("c10::ArrayRef<") : -1], words)
         if _STRING in kind:
             return self._string(*self._view(words))
         return self._word(kind, words[0])
+
+    def passing_of(self, kind: str) -> Passing | None:
+        """How this torch passes a parameter of that type; None for a type that is not known."""
+        return passing_of(kind, has_own_optional(self._layout))
 
     # --- values in words -------------------------------------------------------------------------
 
@@ -164,31 +171,31 @@ class CppValues:
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
         """One that is passed in registers: the words are its bytes, in order."""
-        if inner.startswith("c10::ArrayRef<") or _STRING in inner:
-            if not words[2] & 1:
-                return Value("None")
-            if _STRING in inner:
-                return self._string(*self._view(words))
-            return self._array(inner[len("c10::ArrayRef<") : -1], words)
+        if inner.startswith("c10::ArrayRef<"):
+            return self._optional_array(inner[len("c10::ArrayRef<") : -1], words)
         raw = b"".join(word.to_bytes(8, "little") for word in words)
-        shape = self._shape(inner)
+        shape = self._shape(STRING_VIEW if _STRING in inner else inner)
         if not _boolean(raw[shape.engaged]):
             return Value("None")
+        if _STRING in inner:
+            return self._string(*self._view(words[shape.value // 8 :]))
         return self._word(inner, int.from_bytes(raw[shape.value : shape.value + 8], "little"))
 
+    def _optional_array(self, inner: str, words: Sequence[int]) -> Value:
+        if has_own_optional(self._layout):
+            absent = words[0] == 0 and words[1] != 0
+        else:
+            absent = not words[2] & 1
+        return Value("None") if absent else self._array(inner, words)
+
     def _shape(self, inner: str) -> OptionalShape:
-        named = {"long": "int64_t"}.get(inner, inner)
-        if self._layout.has_struct(f"optional<{named}>"):
-            fields = self._layout.struct(f"optional<{named}>").fields
-            if "_M_payload" in fields:
-                return OptionalShape(fields["_M_payload"].offset, fields["_M_payload._M_engaged"].offset)
-            return OptionalShape(fields["storage_"].offset, fields["init_"].offset)
-        return optional_shape(self._layout, named)
+        return optional_shape(self._layout, {"long": "int64_t"}.get(inner, inner))
 
     def _view(self, words: Sequence[int]) -> tuple[int, int]:
-        """(address, length) of a string_view, whose members libstdc++ has the other way round."""
-        fields = self._layout.struct(STRING_VIEW).fields
-        first = fields.get("_M_str") or fields["ptr_"]
+        """(address, length) of a string_view. c10's own, of torch before 2.6 (c10/util/string_view.h), has them in this
+        order, libstdc++'s the other way round."""
+        view = self._layout.struct(STRING_VIEW)
+        first = view.field("_M_str" if "_M_str" in view.fields else "begin_")
         return (words[0], words[1]) if first.offset == 0 else (words[1], words[0])
 
     def _string(self, address: int, length: int) -> Value:

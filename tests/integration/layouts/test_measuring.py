@@ -130,6 +130,18 @@ def test_in_a_gdb_that_is_attached_already(inferior: Start, place: Place, number
     hang.assert_undisturbed()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_script_that_makes_layouts_leaves_nothing(place: Place, number: int) -> None:
+    """The driver of the compiler is its child, the compiler proper a grandchild."""
+    script = place.tree / "scripts/gen_layouts.py"
+    with place.start(sys.executable, str(script), "--torch", str(_torch()), "--output", str(place.cache)) as making:
+        place.compilers()
+        making.send_signal(number)
+        place.assert_nothing_is_left()
+        making.communicate(timeout=30)
+    assert making.returncode in (-number, 128 + number)
+
+
 def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """For lack of memory, say: its compilers go with it."""
     for name, value in place.environment().items():

@@ -24,7 +24,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script as a module; what it measures is the shipped layout, of the older ABI."""
     module = script_module.load("gen_layouts")
 
-    def torch_document(_torch: Path, _compiler: str | None, cxx11: bool | None = None) -> dict[str, Any]:
+    def torch_document(_torch: Path, _compiler: str | None, cxx11: bool | None, _place: object) -> dict[str, Any]:
         document = copy.deepcopy(DOCUMENT)
         document["id"] = "torch-2.13.0-cxx11" if cxx11 else "torch-2.13.0-precxx11"
         document["provenance"]["cxx11_abi"] = bool(cxx11)

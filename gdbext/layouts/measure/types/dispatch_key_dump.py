@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gdbext.errors import LayoutError
+from gdbext.layouts.measure import programs
 
 _PROGRAM = r"""
 #include <c10/core/DispatchKey.h>
@@ -102,9 +103,9 @@ def ask(torch: Path, compiler: str, flags: Sequence[str], folder: Path) -> dict[
     library = torch / "lib"
     command = [compiler, *flags, "-O0", "-w", str(source), "-o", str(program), f"-L{library}", "-lc10",
                f"-Wl,-rpath,{library}"]  # fmt: skip
-    _run(command)
+    _run(command, folder)
     try:
-        answer = json.loads(_run([str(program)]))
+        answer = json.loads(_run([str(program)], folder))
     except ValueError as error:
         raise LayoutError(f"libc10.so gave an answer that cannot be read: {error}") from error
     if not isinstance(answer, dict):
@@ -130,14 +131,15 @@ def check_owner(library: Path) -> None:
         )
 
 
-def _run(command: Sequence[str]) -> str:
+def _run(command: Sequence[str], folder: Path) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+        done = programs.run(command, folder, _SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LayoutError(f"{command[0]} failed: {error}") from error
+    output, errors = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
     if done.returncode != 0:
         raise LayoutError(
-            f"{command[0]} failed: {(done.stderr or done.stdout).strip()[:300] or f'exit status {done.returncode}'}",
+            f"{command[0]} failed: {(errors or output).strip()[:300] or f'exit status {done.returncode}'}",
             why="the program that asks libc10.so for its key names could not be built or run here",
         )
-    return done.stdout
+    return output

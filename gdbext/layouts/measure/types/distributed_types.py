@@ -88,11 +88,21 @@ class Store {
 }
 }
 """
+# 2.1's wheels lack one of their own headers, too; a CapturedTraceback holds no Frame, only what it is symbolised to.
+_UNWIND = """#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+namespace torch { namespace unwind { struct Frame { std::string filename, funcname; uint64_t lineno; }; } }
+"""
 _GLOO_HEADERS = ("algorithm.h", "common/error.h", "context.h", "rendezvous/store.h", "transport/device.h")
 
 
 def write_stubs(folder: Path) -> None:
-    """Write what stands for gloo's headers below ``folder``, which the compiler searches last."""
+    """Write what stands for headers that wheels lack below ``folder``, which the compiler searches last."""
+    unwind = folder / "torch/csrc/profiler/unwind/unwind.h"
+    unwind.parent.mkdir(parents=True)
+    unwind.write_text(_UNWIND)
     for header in _GLOO_HEADERS:
         path = folder / "gloo" / header
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,14 +36,6 @@ HEADERS = (
     "torch/csrc/autograd/variable.h",
 )  # fmt: skip
 
-_VERSION = """
-#if __has_include(<torch/headeronly/version.h>)
-#include <torch/headeronly/version.h>
-#else
-#include <torch/version.h>
-#endif
-"""
-
 # Helpers that name a type behind a private member whatever it is called in this version.
 _HELPERS = """
 #include <any>
@@ -277,13 +269,10 @@ CONSTANTS = {
     "num_runtime_entries": "c10::num_runtime_entries",
     "full_backend_mask": "c10::full_backend_mask",
     **{f"keyset.{name}": f"c10::{name}.repr_" for name in _KEYSETS},
-    "version_major": "TORCH_VERSION_MAJOR",
-    "version_minor": "TORCH_VERSION_MINOR",
-    "version_patch": "TORCH_VERSION_PATCH",
 }
 
 
 def wants() -> Wants:
     """The table, with one guarded #include for each header."""
     includes = "\n".join(f"#if __has_include(<{h}>)\n#include <{h}>\n#endif" for h in HEADERS)
-    return Wants(f"{includes}\n{_VERSION}{_HELPERS}", STRUCTS, ENUMS, CONSTANTS)
+    return Wants(f"{includes}\n{_HELPERS}", STRUCTS, ENUMS, CONSTANTS)

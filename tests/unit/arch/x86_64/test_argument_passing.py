@@ -34,6 +34,7 @@ def test_floats_take_no_integer_register() -> None:
 
 def test_an_optional_double_takes_one_of_each() -> None:
     assert place([MIXED, WORD]) == [(Slot(float_register=0), Slot(0)), registers(1)]
+    assert place([Passing.WORD_AND_FLOAT, WORD]) == [(Slot(0), Slot(float_register=0)), registers(1)]
 
 
 def test_large_structures_are_copied_to_the_stack() -> None:

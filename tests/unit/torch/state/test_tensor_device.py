@@ -1,0 +1,36 @@
+"""The device of a tensor, in each shipped layout that knows tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from fake_target import FakeTarget
+
+from gdbext.layouts import store
+from gdbext.process.memory import Memory
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.state.tensor import TensorReader
+from gdbext.torch.values.key_names import KeyNames
+
+IMPLEMENTATION = 0x100000
+CUDA = 1
+
+
+@pytest.mark.parametrize("path", sorted(store.DATA.glob("torch-*.json")), ids=lambda path: path.stem)
+def test_device(path: Path) -> None:
+    """c10::optional of torch before 2.2 has its flag in front of the device, std::optional behind it."""
+    layout = store.load(path)
+    if not layout.has_struct("optional<c10::Device>"):
+        pytest.skip("this layout was measured without tensors")
+    in_front = "init_" in layout.struct("optional<c10::Device>").fields
+    page = bytearray(b"\xee" * 4096)
+    at = layout.struct("c10::TensorImpl").field("device_opt_").offset
+    found = []
+    for kind, index, engaged in ((CUDA, 3, 1), (0, 0xFF, 1), (CUDA, 3, 0)):
+        page[at : at + 3] = bytes([engaged, kind, index] if in_front else [kind, index, engaged])
+        memory = Memory(FakeTarget({IMPLEMENTATION: bytes(page)}))
+        reader = TensorReader(memory, layout, cast(Symbolizer, None), cast(KeyNames, None))
+        found.append(reader._device(IMPLEMENTATION))
+    assert found == ["cuda:3", "cpu", None]

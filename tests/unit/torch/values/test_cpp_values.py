@@ -1,0 +1,76 @@
+"""Arguments of C++ types, by the words that pass them, for every shipped layout that knows these types."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from fake_target import FakeTarget
+
+from gdbext.arch.argument_passing import Passing
+from gdbext.layouts import store
+from gdbext.layouts.layout import Layout
+from gdbext.process.memory import Memory
+from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.optional import has_own_optional
+
+TEXT, ITEMS = 0x100000, 0x101000
+VIEWS = ("c10::basic_string_view<char>", "std::basic_string_view<char, std::char_traits<char> >")
+MEMORY = Memory(FakeTarget({
+    TEXT: b"mean".ljust(4096, b"\0"), ITEMS: b"".join(n.to_bytes(8, "little") for n in (3, 5)).ljust(4096, b"\0"),
+}))  # fmt: skip
+
+
+def layouts() -> list[Path]:
+    shipped = sorted(store.DATA.glob("torch-*.json"))
+    return [path for path in shipped if store.load(path).has_struct("optional<int64_t>")]
+
+
+@pytest.fixture(params=layouts(), ids=lambda path: path.stem)
+def layout(request: pytest.FixtureRequest) -> Layout:
+    return store.load(request.param)
+
+
+def view(layout: Layout) -> list[int]:
+    """The words of a string_view of TEXT, as this layout has them."""
+    fields = layout.struct("c10::string_view").fields
+    first = next(fields[name] for name in ("_M_str", "begin_", "ptr_") if name in fields)
+    return [TEXT, 4] if first.offset == 0 else [4, TEXT]
+
+
+def optional(layout: Layout, inner: str, words: list[int]) -> list[int]:
+    """The words of an optional that holds these; the bytes behind its flag are what was there before."""
+    shape = layout.struct(f"optional<{inner}>")
+    if "init_" in shape.fields:
+        return [0xDEAD00 + 1, *words]
+    return [*words, 0xDEAD00 + 1]
+
+
+def test_what_an_argument_is(layout: Layout) -> None:
+    values = CppValues(MEMORY, layout, hex)
+    view_name = VIEWS["_M_str" in layout.struct("c10::string_view").fields]
+    assert values.read(view_name, view(layout)).text == '"mean"'
+    held = optional(layout, "c10::string_view", view(layout))
+    assert values.read(f"std::optional<{view_name} >", held).text == '"mean"'
+    absent = [word - 1 if word == 0xDEAD01 else word for word in held]
+    assert values.read(f"std::optional<{view_name} >", absent).text == "None"
+    assert values.read("std::optional<long>", optional(layout, "int64_t", [7])).text == "7"
+    assert values.passing_of("std::optional<long>") is Passing.TWO_WORDS
+    flag_first = "init_" in layout.struct("optional<double>").fields
+    number = int.from_bytes(struct.pack("<d", 0.5), "little")
+    assert values.read("c10::optional<double>", optional(layout, "double", [number])).text == "0.5"
+    passing = Passing.WORD_AND_FLOAT if flag_first else Passing.FLOAT_AND_WORD
+    assert values.passing_of("c10::optional<double>") is passing
+
+
+def test_optional_lists(layout: Layout) -> None:
+    """sizeof(c10::OptionalArrayRef) says which kind this torch has."""
+    values = CppValues(MEMORY, layout, hex)
+    compact = layout.struct("c10::OptionalArrayRef").size == 16
+    assert has_own_optional(layout) is compact
+    there, empty, absent = ([ITEMS, 2], [0, 0], [0, 1]) if compact else ([ITEMS, 2, 1], [0, 0, 1], [0, 0, 0])
+    for kind in ("c10::OptionalArrayRef<long>", "c10::optional<c10::ArrayRef<long> >"):
+        assert values.passing_of(kind) is (Passing.TWO_WORDS if compact else Passing.MEMORY)
+        found = [values.read(kind, words).text for words in (there, empty, absent)]
+        assert [text.replace(" ", "") for text in found] == ["[3,5]", "[]", "None"]
