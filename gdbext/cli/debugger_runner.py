@@ -40,7 +40,7 @@ def run(options: Options, color: bool) -> registry.Outcome:
 
 def _start(launch: Launch, options: Options, color: bool) -> DebuggerProcess:
     executable = launch.find()
-    live = registry.find(options.command).live
+    live = registry.find(options.command).live and options.core is None
     result, theirs = os.pipe()
     os.set_inheritable(theirs, True)
     output = _inheritable(1) if live else None

@@ -170,7 +170,7 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> registry.O
         return Session(open_target())
 
     watches = _watches(options)
-    if registry.find(options.command).live and not watches:
+    if not watches and registry.needs_running(options.command, options.argv):
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
     limit = _TimeLimit(options.timeout, KeyboardInterrupt if watches else _TimeIsUp)
     try:

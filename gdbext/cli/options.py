@@ -139,7 +139,7 @@ def _check_target(options: Options, has_dashes: bool) -> None:
         raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
     if options.program and options.debugger == "none":
         raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
-    if (options.core or options.recording) is not None and registry.find(options.command).live:
+    if (options.core or options.recording) is not None and registry.needs_running(options.command, options.argv):
         what = "a core dump" if options.core is not None else "a recording"
         raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
     if options.record is not None and options.recording is not None:

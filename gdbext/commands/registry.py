@@ -162,6 +162,14 @@ def module_of(entry: Entry) -> ModuleType:
     return import_module(f"gdbext.commands.{entry.module}")
 
 
+def needs_running(name: str, argv: Sequence[str]) -> bool:
+    """The command has no answer for what cannot be resumed: a core, or a process that nobody holds for it. Raises
+    UsageError for arguments that it cannot parse."""
+    entry = find(name)
+    answers = getattr(module_of(entry), "answers_stopped", None) if entry.live else None
+    return entry.live and (answers is None or not answers(argv))
+
+
 def parser_of(entry: Entry) -> CommandParser:
     """The parser of the command's arguments, which also makes its help."""
     from gdbext.commands.options import CommandParser

@@ -39,7 +39,7 @@ def run(name: str, job: Job) -> None:
     collect_seldom()
     debugger = table.debugger(name)
     host = DebuggerHost(debugger, output=job.output)
-    live = registry.find(job.command).live
+    live = registry.find(job.command).live and job.core is None
     recorded = _recorded(job)
 
     def open_target() -> Target:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gdbext.model.record import Record
 from gdbext.model.statistics import Statistics
@@ -32,6 +33,8 @@ class Part(Record):
     short: str
     sizes: tuple[int, ...] | None
     statistics: Statistics | None = None
+    values: Any = None
+    """Nested lists, where they are few."""
 
 
 class StorageReport(Record):

@@ -16,7 +16,7 @@ from gdbext.model.ending import Ending, EndingKind
 from gdbext.model.sections.values_section import ValuesSection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gdbext.inspection.session import Session
     from gdbext.live.host import Host
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gdbext.model.report import Report
 
 NAME = "dispatch-values"
+SEEKS = ("nan", "inf")
 MODES = ("off", "save", "print", "names", "nan", "inf")
 
 DESCRIPTION = """
@@ -71,11 +72,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thread", metavar="TID|N", help="this thread only")
 
 
+def answers_stopped(argv: Sequence[str]) -> bool:
+    """These arguments ask for what can be said of operators on stacks, too. Raises UsageError."""
+    from gdbext.commands.options import CommandParser
+
+    parser = CommandParser(NAME, "")
+    configure(parser)
+    return parser.parse(argv).mode in SEEKS
+
+
 def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     """Watches. Raises UsageError, TargetError."""
     if args.mode == "off":
         return _report(session, args, ValuesSection("off", 0, Ending(EndingKind.ASKED, "nothing is watched")))
-    seeks = args.mode in ("nan", "inf")
+    seeks = args.mode in SEEKS
     if not args.op and not seeks:
         raise UsageError("name the operators", help=f"dispatch-values {args.mode} mm")
     if seeks and (session.target.is_core or host.name == "none"):
@@ -96,7 +106,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
 
 
 def _request(session: Session, args: argparse.Namespace) -> ValueRequest:
-    when = "both" if args.mode in ("nan", "inf") else args.when or ("before" if args.mode == "names" else "both")
+    when = "both" if args.mode in SEEKS else args.when or ("before" if args.mode == "names" else "both")
     return ValueRequest(
         patterns=args.op,
         before=when != "after",
@@ -105,7 +115,7 @@ def _request(session: Session, args: argparse.Namespace) -> ValueRequest:
         kernel=args.kernel,
         limit=args.limit,
         tid=find_thread(session.target, args.thread).tid if args.thread is not None else None,
-        statistics=args.mode in ("print", "nan", "inf"),
+        statistics=args.mode in ("print", *SEEKS),
         redispatches=bool(args.key) or args.mode == "names",
         everything=not args.op,
     )
@@ -169,7 +179,9 @@ def _on_stacks(session: Session, args: argparse.Namespace) -> Report:
     from gdbext.inspection.threads.arguments import ArgumentReporter
     from gdbext.live.values.nan_on_stacks import notes_on_stacks
 
-    notes = notes_on_stacks(session, ArgumentReporter(session, statistics=True), _is_bad(args), _what(args))
+    reporter, what = ArgumentReporter(session, statistics=True), _what(args)
+    article = "an" if what.startswith("i") else "a"
+    notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), f"{article} {what}")
     ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
     return _report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.thread_state import ThreadState
 
 _NAME = re.compile(r"[^\W\d]\w*")
-_STEP = re.compile(r"""\.([^\W\d]\w*)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)')\]""")
+_STEP = re.compile(r"""\.([^\W\d]\w*)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
+"""A key without quotes is one, too: shells and debuggers take the quotes in a word away."""
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 """Where torch.nn.Module keeps what its __getattr__ finds (torch/nn/modules/module.py)."""
 _NAMES_SHOWN = 8
@@ -87,7 +88,10 @@ class PythonVariables:
         if items is not None:
             return f"it has {len(items)} items: --py '{path}[0]'" if items else "it is empty"
         names = [name for name in self._attributes(address) if not name.startswith("_")]
-        return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])}" if names else "it has no attributes"
+        if names:
+            return f"its attributes are: {', '.join(names[:_NAMES_SHOWN])}"
+        keys = self._keys(address)
+        return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else "it has no attributes"
 
     def _variable(self, name: str) -> int | None:
         """In the innermost frame that has it: all frames' own variables first, then their modules'."""
@@ -159,6 +163,13 @@ class PythonVariables:
         except GdbextError:
             return False
 
+    def _keys(self, address: int) -> list[str]:
+        """Those keys of a dict that are str; [] for anything else."""
+        if not self._runtime.objects.is_dict(address):
+            return []
+        items = islice(self._runtime.dicts.items(address, _NAMES_READ), _NAMES_READ)
+        return [name for name, _ in self._named(items)]
+
     def _attributes(self, address: int) -> dict[str, int]:
         """The object's own attributes, and those that a torch.nn.Module finds in its dictionaries."""
         try:
@@ -190,6 +201,9 @@ class PythonVariables:
         if step.kind == "attribute":
             what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
             return _nearest(what, step.text, list(self._attributes(address)))
+        keys = self._keys(address)
+        if keys:
+            return _nearest(f"{done} (a {kind}) has no item {step}", step.text, keys)
         items = self._sequence(address)
         size = f"; it has {len(items)} items" if items is not None else ""
         return UsageError(f"{done} (a {kind}) has no item {step}{size}", help=f"see what it is: --py {done}")

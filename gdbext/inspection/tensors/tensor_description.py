@@ -12,6 +12,7 @@ from gdbext.model.sections.tensor_section import TensorSection
 from gdbext.model.tensor_parts import GradFunction, Part, Quantization
 from gdbext.torch.symbols import UNDEFINED_TENSOR
 from gdbext.torch.tensors.contents import VALUES_LIMIT, NothingToRead
+from gdbext.torch.tensors.tensor_kinds import WRAPPER
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _TELLING_ATTRIBUTES = ("fake_device", "_fake_device", "device_mesh")
 """What subclasses of Tensor say of themselves: FakeTensor, DTensor."""
+PART_VALUES_LIMIT = 16
+"""Elements of a part that are shown."""
+_COLUMN_LAYOUTS = ("sparse_csc", "sparse_bsc")
+_BY_COLUMN = {"crow_indices_": "ccol_indices", "col_indices_": "row_indices"}
+"""What Python calls the members of an at::SparseCsrTensorImpl that is compressed by columns."""
 
 
 def describe(session: Session, reporter: TensorReporter, address: int, label: str) -> TensorSection:
@@ -57,7 +63,7 @@ class TensorDescription:
             storage_offset=field("storage offset", lambda: fields.storage_offset(address)),
             dtype=facts.dtype,
             device=facts.device,
-            layout=self._kind.layout or field("layout", self._kept_layout) or "unknown",
+            layout=self._layout(),
             keyset=DispatchKeySet(facts.key_set, self._names),
             numel=field("number of elements", self._numel),
             requires_grad=field("requires_grad", lambda: fields.requires_grad(address)),
@@ -101,6 +107,9 @@ class TensorDescription:
             return None
         read = self._session.dispatcher.schemas.symbol_text
         return tuple(None if symbol is None else read(symbol) for symbol in found)
+
+    def _layout(self) -> str:
+        return self._kind.layout or self._field("layout", self._kept_layout) or "unknown"
 
     def _kept_layout(self) -> str:
         """``SparseCsr`` is torch.sparse_csr."""
@@ -172,10 +181,11 @@ class TensorDescription:
 
     def _parts(self) -> Iterator[Part]:
         """The tensors that a sparse or nested one is made of, with their statistics."""
+        names = _BY_COLUMN if self._kind.parts and self._layout() in _COLUMN_LAYOUTS else {}
         for member in self._kind.parts:
             address = self._field(member.rstrip("_"), lambda m=member: self._held(m))  # type: ignore[misc]
             if address:
-                yield self._part(member.rstrip("_"), address, True)
+                yield self._part(names.get(member, member.rstrip("_")), address, True)
 
     def _part(self, name: str, address: int, statistics: bool = False) -> Part:
         sizes = None
@@ -184,7 +194,8 @@ class TensorDescription:
         except GdbextError as error:
             self._problems.append(f"{name}: {error.what}")
         found = self._reporter.statistics(address) if statistics else None
-        return Part(name, address, self._reporter.short(address), sizes, found)
+        values = self._reporter.values(address, PART_VALUES_LIMIT) if found is not None else None
+        return Part(name, address, self._reporter.short(address), sizes, found, values)
 
     # --- elements --------------------------------------------------------------------------------
 
@@ -198,7 +209,8 @@ class TensorDescription:
                 histogram = contents.histogram(low, high)
             values = contents.values() if contents.geometry.numel <= VALUES_LIMIT else None
         except NothingToRead as reason:
-            self._notes.append(f"nothing to read: {reason.what}")
+            what = reason.what if section.storage is None or section.storage.data or not section.wraps else WRAPPER
+            self._notes.append(f"nothing to read: {what}")
             return section
         except GdbextError as error:
             self._problems.append(f"elements: {error.what}")

@@ -147,6 +147,14 @@ class TensorReporter:
         except GdbextError:
             return None
 
+    def values(self, address: int, limit: int) -> Any:
+        """Of a tensor that has elements to read, and at most ``limit`` of them; None for any other."""
+        try:
+            contents = self.contents(self.facts(address))
+            return contents.values() if contents.geometry.numel <= limit else None
+        except GdbextError:
+            return None
+
 
 def _check_storage(geometry: Geometry, storage: StorageReport | None, offset: int) -> None:
     """Raises BadData for elements that lie outside of the storage, NothingToRead where it has no memory."""

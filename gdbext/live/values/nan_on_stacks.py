@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.model.dispatch.argument import ArgumentTensor
+from gdbext.torch.registry.operator_names import matcher
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -15,13 +16,23 @@ if TYPE_CHECKING:
 
 
 def notes_on_stacks(
-    session: Session, reporter: ArgumentReporter, is_bad: Callable[[ArgumentTensor], bool], what: str
+    session: Session,
+    reporter: ArgumentReporter,
+    patterns: Sequence[str],
+    is_bad: Callable[[ArgumentTensor], bool],
+    what: str,
 ) -> Iterator[str]:
-    """One sentence for each thread inside an operator."""
+    """One sentence for each thread inside an operator that is named; ``patterns`` () for any operator. ``what``: "a
+    NaN" or the like."""
+    matchers = [matcher(pattern) for pattern in patterns]
     found = False
     for thread in session.target.threads():
         try:
-            frames = reporter.frames(session.threads.of(thread).stack)
+            frames = tuple(
+                frame
+                for frame in reporter.frames(session.threads.of(thread).stack)
+                if not matchers or any(matches(frame.qualified) for matches in matchers)
+            )
         except GdbextError as error:
             yield f"thread {thread.tid} cannot be read: {error.what}"
             continue
@@ -29,7 +40,7 @@ def notes_on_stacks(
             found = True
             yield f"thread {thread.tid}: {_sentence(frames, is_bad, what)}"
     if not found:
-        yield "no thread is inside an operator"
+        yield f"no thread is inside {' or '.join(patterns) or 'an operator'}"
 
 
 def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
@@ -40,8 +51,9 @@ def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTenso
             argument.name for argument in frame.arguments if any(is_bad(tensor) for tensor in argument.tensors)
         ]
         if bad and outer is None:
-            return f"{frame.qualified} was called with a {what} in {', '.join(bad)}"
+            return f"{frame.qualified} was called with {what} in {', '.join(bad)}"
         if bad and outer is not None:
-            return f"{frame.qualified} has a {what} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+            return f"{frame.qualified} has {what} in {', '.join(bad)}, and {outer.qualified} around it was given none"
         outer = frame
-    return f"no {what} among the arguments of {', '.join(frame.qualified for frame in frames)}"
+    names = dict.fromkeys(frame.qualified for frame in frames)
+    return f"no {what.partition(' ')[2]} among the arguments of {', '.join(names)}"

@@ -29,7 +29,11 @@ class ValueFiles:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TargetError(f"cannot make {folder}: {error.strerror}", help="name another --dir") from error
+            raise TargetError(
+                f"cannot make the folder {folder}: {error.strerror}",
+                why="the one above does not exist or belongs to somebody else, or a file has that name",
+                help="name another --dir",
+            ) from error
 
     def launch(self, launch: Launch, reporter: TensorReporter) -> bool:
         """Write one file. Raises TargetError."""

@@ -46,10 +46,13 @@ class Watching:
         self._notes: list[str] = []
 
     def run(self, make_sink: MakeSink) -> Watched:
-        """Watch until something ends it. Raises TargetError, UsageError for an operator that is not registered."""
+        """Watch until something ends it. Raises TargetError, UsageError for an operator that is not registered, and for
+        what is no key."""
         try:
             self._session = torch_session(self._control, self._session)
             session, request = self._session, self._request
+            if request.key:
+                session.dispatch_keys.bits_of(request.key)
             describer = Describer(self._control.session, session, registrations=False)
             sink = make_sink(session)
             watch = ValueWatch(session, self._control, describer, request, sink)

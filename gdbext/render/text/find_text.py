@@ -28,7 +28,7 @@ def find_lines(find: Find, what: str) -> Iterator[str]:
         yield from (f"  {tensor.name}: {_tensor_text(tensor)}" for tensor in value.tensors)
     if find.history:
         yield f"  the {len(find.history)} calls before, the last one first (what they returned):"
-        yield f"    {'operator':<{_WIDTH}}{'min':>12}{'max':>12}{'NaN':>8}"
+        yield f"    {'operator':<{_WIDTH}}{'min':>14}{'max':>14}{'NaN':>8}"
     for each in reversed(find.history):
         yield f"    {_row(each)}"
 
@@ -44,4 +44,4 @@ def _row(launch: Launch) -> str:
     highs = [each.maximum for each in found if each.maximum is not None]
     low = number_text(min(lows)) if lows else "-"
     high = number_text(max(highs)) if highs else "-"
-    return f"{escape(launch.qualified):<{_WIDTH}}{low:>12}{high:>12}{sum(each.nan for each in found):>8}"
+    return f"{escape(launch.qualified):<{_WIDTH}}{low:>14}{high:>14}{sum(each.nan for each in found):>8}"

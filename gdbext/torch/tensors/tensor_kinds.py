@@ -26,8 +26,9 @@ class TensorKind(Record):
     """Its elements are all that is in its storage."""
 
 
+WRAPPER = "it is a wrapper; the elements are those of what it wraps"
 _DENSE = TensorKind()
-_WRAPPER = TensorKind(unreadable="it is a wrapper; the elements are those of what it wraps", wrapped=("value_",))
+_WRAPPER = TensorKind(unreadable=WRAPPER, wrapped=("value_",))
 _CLASSES = {
     "at::SparseTensorImpl": TensorKind(
         "sparse_coo", "it is sparse; the elements are those of its values", parts=("indices_", "values_")

@@ -82,6 +82,9 @@ def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
         values = next(part for part in odd[name]["parts"] if part["name"] == "values")
         assert (values["max"], odd[name]["sizes"], odd[name]["values"]) == (3.0, [2, 4], None), name
     assert (odd["nested"]["mean"], odd["nested"]["parts"][0]["name"]) == (1.0, "nested_sizes")
+    assert odd["nested"]["parts"][0]["values"]
+    assert [part["name"] for part in odd["csc"]["parts"]] == ["ccol_indices", "row_indices", "values"]
+    assert [part["name"] for part in odd["bsr"]["parts"]] == ["crow_indices", "col_indices", "values"]
     assert odd["four_bits"]["values"][:3] == [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0]]
     assert [part["name"] for part in odd["wrapper"]["wraps"]] == ["inner"]
     assert odd["wrapper"]["python_type"] == "Wrapper"

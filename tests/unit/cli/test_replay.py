@@ -60,6 +60,7 @@ def test_no_file_of_the_process_is_opened() -> None:
         (("-r", __file__), "not a recording of gdbext"),
         (("-r", MUTEX, "-p", "1"), "only one of -p, -c, -r"),
         (("-r", MUTEX, "dispatch-trace", "mm"), "a recording cannot run"),
+        (("-r", MUTEX, "dispatch-values", "print", "mm"), "a recording cannot run"),
         (("-r", MUTEX, "dispatch-diagnose", "--samples", "3"), "needs a live process"),
         (("-r", MUTEX, "--record", "x.rec"), "cannot be recorded again"),
         (("-p", "1", "--record", "/nonexistent/x.rec"), "is not a folder that can be written to"),
@@ -72,6 +73,13 @@ def test_refusals(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], mes
     assert output == ""
     assert message in error
     assert "internal" not in error
+
+
+def test_what_a_live_command_says_of_stacks(capfd: pytest.CaptureFixture[str]) -> None:
+    status, output, error = run(capfd, "-r", str(recordings.FOLDER / "meta-mm.rec"), "dispatch-values", "nan", "mm")
+    assert (status, error) == (0, "")
+    assert "no NaN among the arguments of aten::mm" in output
+    assert "aten::linear" not in output
 
 
 def test_a_recording_cut_short_says_so_as_json(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

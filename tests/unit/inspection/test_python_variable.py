@@ -16,13 +16,14 @@ from gdbext.inspection.tensors.python_variable import Step, parse
         ("batch[0]", "batch", (Step("index", "0"),)),
         ("größe[-1].T", "größe", (Step("index", "-1"), Step("attribute", "T"))),
         ("""state["a b"]['c'].d""", "state", (Step("key", "a b"), Step("key", "c"), Step("attribute", "d"))),
+        ("state[exp avg].d", "state", (Step("key", "exp avg"), Step("attribute", "d"))),
     ],
 )
 def test_paths(path: str, name: str, steps: tuple[Step, ...]) -> None:
     assert parse(path) == (name, steps)
 
 
-@pytest.mark.parametrize("path", ["", "1x", "x.", "x[", "x[a]", "x()", "x + y", ".x", "x[1:2]"])
+@pytest.mark.parametrize("path", ["", "1x", "x.", "x[", "x[a + 1]", "x()", "x + y", ".x", "x[1:2]"])
 def test_what_would_need_the_program_to_run(path: str) -> None:
     with pytest.raises(UsageError, match="not the name of a variable") as caught:
         parse(path)

@@ -68,4 +68,7 @@ def _storage(found: StorageReport | None) -> dict[str, Any] | None:
 
 def _part(part: Part) -> dict[str, Any]:
     found = {"name": part.name, "address": f"{part.address:#x}", "short": part.short, "sizes": plain(part.sizes)}
-    return {**found, **statistics(part.statistics)} if part.statistics is not None else found
+    if part.statistics is None:
+        return found
+    values = {} if part.values is None else {"values": number(part.values)}
+    return {**found, **statistics(part.statistics), **values}

@@ -92,8 +92,9 @@ def _few(numbers: Any) -> str:
 def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
     for part in parts:
         line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
-        yield line if part.statistics is None else f"{line}  {statistics_text(part.statistics)}"
         title = ""
+        values = "" if part.values is None else f"  = {', '.join(each.strip() for each in value_lines(part.values))}"
+        yield line if part.statistics is None else f"{line}  {statistics_text(part.statistics)}{values}"
 
 
 def statistics_text(found: Statistics) -> str:
@@ -106,7 +107,7 @@ def statistics_text(found: Statistics) -> str:
 
 
 def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
-    yield f"{_INDENT}{'elements':<14}{found.numel}: {statistics_text(found)}"
+    yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
     for name, where in (("NaN", found.first_nan), ("Inf", found.first_inf)):
         if where is not None:
             yield style(f"{_INDENT}{'first ' + name:<14}at {list(where)}", "red")
