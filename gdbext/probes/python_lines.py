@@ -64,7 +64,7 @@ class PythonLines:
             return None
         try:
             code = self._runtime.codes.get(address)
-            return f"{code.file}:{code.line(instruction - code.bytecode)} ({code.name})"
+            return f"{code.file}:{code.line(code.offset_of(instruction))} ({code.name})"
         except GdbextError:
             return None
 

@@ -22,7 +22,7 @@ def inside(depth):
     if depth:
         inside(depth - 1)
     else:
-        os.write({ready}, b"x")
+        os.write({ready}, inside.__code__.co_filename.encode())
         os.read({block}, 1)
 inside(3)
 """
@@ -57,7 +57,7 @@ def main():
     thread.start()
     while "ready" not in TRUTH:
         time.sleep(0.01)
-    os.read(TRUTH["ready"], 1)
+    TRUTH["file"] = os.read(TRUTH["ready"], 64).decode()
     TRUTH["tid"] = thread.native_id
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(TRUTH, file)

@@ -1,9 +1,9 @@
 """Threads with every kind of Python stack, blocked for ever. Runs on CPython 3.8 to 3.13.
 
-usage: python_stacks.py TRUTH.json
+usage: python_stacks.py TRUTH.json [plain]
 
 Writes what CPython itself says of each thread (sys._current_frames, idents, native ids, names), then "ready" to
-standard output, and waits for standard input to close.
+standard output, and waits for standard input to close. With "plain" the names of threads are ASCII.
 """
 
 import asyncio
@@ -174,6 +174,27 @@ def through_with():
         pass
 
 
+def through_finally():
+    """An exception is on its way while the block runs."""
+    try:
+        try:
+            raise LookupError(1)
+        finally:
+            recurse(1)
+    except LookupError:
+        pass
+
+
+def through_except():
+    def fails():
+        raise KeyError("no such thing")
+
+    try:
+        fails()
+    except KeyError as error:
+        [{recurse(1) for _ in (error,)} for _ in range(1)]
+
+
 def deep():
     recurse(300)
 
@@ -192,9 +213,9 @@ def stack_of(frame):
 
 def main():
     threading.stack_size(1 << 20)  # keeps the cores small
-    started = []
+    started, mark = [], "" if sys.argv[2:] == ["plain"] else "é"
     for index, kind in enumerate(KINDS):
-        thread = threading.Thread(target=kind, name="{}-é{}".format(kind.__name__, index), daemon=True)
+        thread = threading.Thread(target=kind, name="{}-{}{}".format(kind.__name__, mark, index), daemon=True)
         thread.start()
         started.append(thread)
     for _ in KINDS:

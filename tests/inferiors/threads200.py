@@ -1,6 +1,7 @@
 """threads200: many threads, each inside an operator's kernel.
 
-Arguments: COUNT KIND (``native``, ``python``, ``mixed``).
+Arguments: COUNT KIND (``native``, ``python``, ``mixed``) [FILE]. With FILE another thread notes there for how long the
+process has stood still (native/own_clock.cpp).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ threading.stack_size(1 << 20)
 for number in range(count):
     threading.Thread(target=work, args=(number,), name=f"worker-{number}", daemon=True).start()
 inside.wait()
+if len(sys.argv) > 3:
+    native_library.load("own_clock").watch_own_clock(sys.argv[3].encode())
 truth.note(verdict="blocked")
 truth.ready()
 for_ever.wait()

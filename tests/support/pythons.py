@@ -25,7 +25,7 @@ SUPPORTED = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 """The versions whose processes gdbext reads."""
 
 
-NEWER = ("3.13t", "3.14", "3.15")
+NEWER = ("3.13t", "3.14", "3.14t", "3.15")
 """Versions that it reads, too, but that not every machine of ours has; "t" is a free-threaded build."""
 
 

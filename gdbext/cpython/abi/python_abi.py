@@ -151,7 +151,8 @@ class PythonAbi(Record):
     fast locals, in the order of their slots. ``first_thread`` and ``modules`` are members of PyInterpreterState.
     ``debug_offsets`` lists the members of _Py_DebugOffsets as (structure, fields), in their order.
     ``evaluation_functions`` are the native functions that run Python code; the compiler may add a suffix such as
-    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own.
+    ".cold". ``free_threaded``: a build without the GIL, which has a row of its own. ``kind_bit`` is where in
+    PyASCIIObject.state ``kind`` begins, behind ``interned`` (cpython/unicodeobject.h).
     """
 
     version: Version
@@ -171,6 +172,7 @@ class PythonAbi(Record):
     debug_offsets: tuple[tuple[str, tuple[str, ...]], ...] = ()
     evaluation_functions: tuple[str, ...] = ("_PyEval_EvalFrameDefault",)
     free_threaded: bool = False
+    kind_bit: int = 2
 
     @property
     def text(self) -> str:

@@ -118,8 +118,9 @@ _3_15 = _3_14._replace(
 )
 
 _3_13T = _3_13._replace(free_threaded=True)
+_3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
-SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_15)
+SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
 """All rows, oldest first."""
 
 

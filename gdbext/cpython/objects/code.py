@@ -5,16 +5,20 @@ Layout: Include/cpython/code.h (Include/code.h of 3.8).
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from gdbext.cpython.abi.python_abi import CodeForm, LineTable
 from gdbext.cpython.objects import linetable
 from gdbext.cpython.objects.objects import ObjectReader
-from gdbext.errors import BadData, GdbextError
+from gdbext.errors import BadData, GdbextError, MemoryFault
 
 _TABLE_LIMIT = 4 << 20
 """Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
 _NAME_LIMIT = 1024
 _PATH_LIMIT = 4096
 _LOCALS_LIMIT = 10_000
+_COPIES_LIMIT = 1 << 16
+"""Copies of the bytecode of one code object; there is one for each thread that runs it often."""
 _LINE_TABLE_FIELDS = {
     LineTable.LINE_INCREMENTS: "co_lnotab",
     LineTable.LINE_RANGES: "co_linetable",
@@ -30,7 +34,10 @@ class Code:
     ``first_traceable`` the number of code units before which a frame of it is not complete.
     """
 
-    __slots__ = ("_objects", "_ranges", "address", "bytecode", "file", "first_line", "first_traceable", "lines", "name")
+    __slots__ = (
+        "_copies", "_objects", "_ranges", "_size", "address", "bytecode", "file", "first_line", "first_traceable",
+        "lines", "name",
+    )  # fmt: skip
 
     def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, memory = objects.layout, objects.memory
@@ -50,6 +57,22 @@ class Code:
         self.first_line = word("co_firstlineno", 4)
         self.bytecode = address + layout.offset("PyCodeObject", "co_code_adaptive") if inline else 0
         self.first_traceable = word("_co_firsttraceable", 4) if inline else 0
+        self._copies = word("co_tlbc") if layout.find("PyCodeObject", "co_tlbc") is not None else 0
+        at = layout.offset("PyVarObject", "ob_size")
+        self._size = int.from_bytes(raw[at : at + 8], "little") * linetable.CODE_UNIT if self._copies else 0
+
+    def offset_of(self, instruction: int) -> int:
+        """The byte offset of an instruction; in a free-threaded build each thread may run a copy of the bytecode
+        (_PyCodeArray, cpython/code.h)."""
+        offset = instruction - self.bytecode
+        if not self._copies or 0 <= offset <= self._size:
+            return offset
+        memory = self._objects.memory
+        with suppress(MemoryFault):
+            for start in memory.words(self._copies + 8, min(memory.u64(self._copies), _COPIES_LIMIT)):
+                if start <= instruction <= start + self._size:
+                    return instruction - start
+        return offset
 
     def line(self, offset: int) -> int | None:
         """The source line of the instruction at byte ``offset``; the first line for a frame that has not begun."""

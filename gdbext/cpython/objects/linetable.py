@@ -19,7 +19,7 @@ Range = tuple[int, int, Optional[int]]
 """First byte, end byte (exclusive), line."""
 
 _NO_LINE = -128  # 3.10: "this range has no line number"
-_CODE_UNIT = 2  # bytes
+CODE_UNIT = 2  # bytes
 _LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
 _END = 1 << 62
 
@@ -77,7 +77,7 @@ def _locations(table: bytes, line: int) -> Iterator[Range]:
     while position < size:
         first = table[position]
         code = (first >> 3) & 15
-        end = start + ((first & 7) + 1) * _CODE_UNIT
+        end = start + ((first & 7) + 1) * CODE_UNIT
         position += 1
         if code in (_LONG, _NO_COLUMNS):
             line += _signed_varint(table, position)

@@ -36,8 +36,8 @@ FLAG_DICT = 1 << 29
 FLAG_TYPE = 1 << 31
 
 _DIGIT_BITS = 30  # PyLong_SHIFT of every 64-bit build
-_ASCII_STATE = 0x60  # PyASCIIObject.state: compact (bit 5) and ascii (bit 6); kind is in bits 2-4
-_COMPACT = 0x20
+_KIND, _COMPACT, _ASCII = 7, 1 << 3, 1 << 4
+"""PyASCIIObject.state from ``kind`` on: three bits of it, then ``compact`` and ``ascii``."""
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
@@ -61,6 +61,7 @@ class ObjectReader:
         self._type_of = layout.offset("PyObject", "ob_type")
         self._length = layout.offset("PyASCIIObject", "length")
         self._state = layout.offset("PyASCIIObject", "state")
+        self._kind_bit = layout.abi.kind_bit
         self._ascii_data = layout.size("PyASCIIObject")
         self._compact_data = layout.size("PyCompactUnicodeObject")
         self._any_data = layout.offset("PyUnicodeObject", "data")
@@ -111,13 +112,13 @@ class ObjectReader:
             raise BadData(f"no str at {address:#x}")
         head = self.memory.read(address, self._ascii_data)
         length = int.from_bytes(head[self._length : self._length + 8], "little")
-        state = head[self._state]
+        state = int.from_bytes(head[self._state : self._state + 2], "little") >> self._kind_bit
         if length > 1 << 40:
             raise BadData(f"str at {address:#x} of {length} characters")
         length = min(length, limit)
-        if state & _ASCII_STATE == _ASCII_STATE:
+        if state & _COMPACT and state & _ASCII:
             return self.memory.read(address + self._ascii_data, length).decode("ascii", "replace")
-        kind = (state >> 2) & 7
+        kind = state & _KIND
         codec = _CODECS.get(kind)
         if codec is None:
             raise BadData(f"str at {address:#x} of unknown kind {kind}")

@@ -165,7 +165,7 @@ def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames)
     """The depths of all entries of the exception table that the current instruction is in."""
     memory, offset = runtime.memory, runtime.layout.offset
     instruction = memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
-    at = instruction - runtime.codes.get(frame.code).bytecode
+    at = runtime.codes.get(frame.code).offset_of(instruction)
     table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
     return [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
 

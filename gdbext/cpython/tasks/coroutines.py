@@ -66,7 +66,7 @@ def _frame_of(runtime: PythonRuntime, coroutine: int) -> PythonFrame | None:
         address = coroutine + layout.offset("PyCoroObject", "cr_iframe")
         word = memory.u64(address + layout.offset("_PyInterpreterFrame", form.code)) & ~form.tag_bits
         code = runtime.codes.get(word)
-        at = memory.u64(address + layout.offset("_PyInterpreterFrame", form.instruction)) - code.bytecode
+        at = code.offset_of(memory.u64(address + layout.offset("_PyInterpreterFrame", form.instruction)))
     return PythonFrame(code.name, code.file, code.line(at), address, code.address)
 
 

@@ -112,7 +112,7 @@ class InterpreterFrameReader:
         if owner in self._form.codeless_owners:
             return None
         code = self._codes.get(_word(raw, self._code_at) & self._address_mask)
-        at = _word(raw, self._instruction_at) - code.bytecode
+        at = code.offset_of(_word(raw, self._instruction_at))
         if owner != self._form.generator_owner and at < code.first_traceable * CODE_UNIT:
             return None  # _PyFrame_IsIncomplete
         return PythonFrame(code.name, code.file, code.line(at), address, code.address)
