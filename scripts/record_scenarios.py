@@ -76,6 +76,8 @@ class Neutral:
         places = [str(ROOT), sys.prefix, sys.base_prefix, str(Path.home())]
         self._forbidden = [*places, *(text for text in (*values, socket.gethostname()) if len(text) > 8)]
         self._pythons: dict[str, str] = {}
+        for version in (*pythons.SUPPORTED, *pythons.NEWER):
+            pythons.prefixes(version)  # kept: $PYENV_ROOT is not there any more when they are asked for
         shutil.rmtree(PLACE, ignore_errors=True)
         for name in ("home", "run", "cache", "native"):
             (PLACE / name).mkdir(parents=True)
@@ -107,13 +109,14 @@ class Neutral:
         return self._pythons[version], extra
 
     def _linked(self, executable: Path, version: str) -> str:
-        prefix = PLACE / f"python-{version}"
+        prefix, place = PLACE / f"python-{version}", executable.parents[2]
+        self._forbidden.append(str(place))
         _link(executable.parents[1] / "lib", prefix / "lib", "site-packages", "*.a", "test", "pkgconfig")
         (prefix / "bin").mkdir()
-        _without_place(executable, prefix / "bin" / executable.name)
+        _without_place(executable, prefix / "bin" / executable.name, place)
         for library in (prefix / "lib").rglob("*.so*"):
             if not library.is_symlink():
-                _without_place(executable.parents[1] / library.relative_to(prefix), library)
+                _without_place(executable.parents[1] / library.relative_to(prefix), library, place)
         return str(prefix / "bin" / executable.name)
 
     def betrayals(self, data: bytes) -> Iterator[str]:
@@ -130,11 +133,12 @@ def _link(source: Path, target: Path, *left_out: str) -> None:
     shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy, ignore=ignored)
 
 
-def _without_place(source: Path, target: Path) -> None:
-    """A copy that does not name the folder that Python was installed in (RUNPATH, PREFIX), of the same length."""
-    place = str(Path(sys.base_prefix).parent).encode()  # without the last part, which may also be the version's text
+def _without_place(source: Path, target: Path, place: Path) -> None:
+    """A copy that does not name ``place``, the folder that Python was installed in (RUNPATH, PREFIX), of the same
+    length; without the last part, which may also be the version's text."""
+    named = str(place).encode()
     target.unlink(missing_ok=True)
-    target.write_bytes(source.read_bytes().replace(place, b"/usr/local".ljust(len(place), b"/")))
+    target.write_bytes(source.read_bytes().replace(named, b"/usr/local".ljust(len(named), b"/")))
     shutil.copymode(source, target)
 
 

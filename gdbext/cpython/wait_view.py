@@ -12,6 +12,7 @@ from gdbext.errors import GdbextError
 if TYPE_CHECKING:
     from gdbext.cpython.sync.at_hand import AtHand
     from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.loops import RunningLoop
     from gdbext.cpython.threads.python_frame import PythonFrame
@@ -69,6 +70,31 @@ class PythonWaitView:
             if found is not None:
                 return found
         return None
+
+    def parked(self, tid: int, futex: int) -> Parked | None:
+        """What the thread that sleeps on ``futex`` is parked on, in a free-threaded build."""
+        lot = self._parking_lot
+        try:
+            return lot.parked(self.states(tid), futex) if lot is not None else None
+        except GdbextError as error:
+            self._note(error, f"what thread {tid} is parked on")
+            return None
+
+    def stopping(self, tid: int) -> Parked | None:
+        """Whom the thread waits for that stops the world, in a free-threaded build."""
+        return self._parking_lot.stopping(self.states(tid)) if self._parking_lot is not None else None
+
+    @cached_property
+    def _parking_lot(self) -> ParkingLot | None:
+        if not self.runtime.layout.abi.free_threaded:
+            return None
+        from gdbext.cpython.sync.parking import ParkingLot
+
+        try:
+            return ParkingLot(self.runtime)
+        except GdbextError as error:
+            self._note(error, "stop-the-world pauses and critical sections")
+            return None
 
     def native_ids(self) -> Mapping[int, int]:
         """Thread id → the native_id that ``threading`` recorded when the thread was made; a fork does not change it

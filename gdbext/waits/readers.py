@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gdbext.cpython.sync.at_hand import AtHand
 from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.parking import Parked
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.cpython.tasks.loops import RunningLoop
 from gdbext.cpython.threads.runtime import PythonRuntime
@@ -61,6 +62,12 @@ class PythonView(Protocol):
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
         """What a thread that sleeps on ``futex`` waits for in Python's own words."""
+
+    def parked(self, tid: int, futex: int) -> Parked | None:
+        """What a thread of a free-threaded build that sleeps on ``futex`` is parked on."""
+
+    def stopping(self, tid: int) -> Parked | None:
+        """Whom a thread waits for that stops the world of a free-threaded build."""
 
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""

@@ -25,7 +25,7 @@ from gdbext.waits.native import (
     semaphore_waits,
     static_init,
 )
-from gdbext.waits.python import gil_waits, python_pools, python_waits
+from gdbext.waits.python import gil_waits, parking_waits, python_pools, python_waits
 from gdbext.waits.python.prompt import is_at_prompt
 from gdbext.waits.snapshot import ThreadSnapshot
 from gdbext.waits.torch import dataloader, openmp, torch_pools, torch_waits
@@ -35,6 +35,7 @@ PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
 
 RECOGNISERS: tuple[Recogniser, ...] = (
     gil_waits.classify,  # by the address of the futex, which no other recogniser would know for the GIL's
+    parking_waits.classify,  # the same, of a build without a GIL
     openmp.classify,  # its runtime waits by its own system calls: the module of the innermost frame decides
     static_init.classify,  # by __cxa_guard_acquire, below which libc may be seen
     mutex_waits.classify,  # a lock with an owner says more than "inside a collective" below …
@@ -59,6 +60,7 @@ POOLS: tuple[PoolRecogniser, ...] = (torch_pools.pool_of, openmp.pool_of, python
 
 SPINNING: tuple[Recogniser, ...] = (
     gil_waits.between_waits,
+    parking_waits.between_waits,
     torch_waits.spinning_device,
     torch_waits.polling_store,
     syscall_waits.uninterruptible,

@@ -108,6 +108,10 @@ REPORTED = [
     Scenario("never-done", ("futures",), python="3.13"),
     Scenario("never-done", ("executor",), python="3.10"),
     Scenario("python-lock-abba", python="3.13t"),
+    Scenario("python-lock-abba", python="3.14t"),
+    Scenario("free-threaded", ("pause",), python="3.13t"),
+    Scenario("free-threaded", ("pause",), python="3.14t"),
+    Scenario("free-threaded", ("section",), python="3.14t"),
 ]
 """Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
 their recordings are tested, each made on another Python."""

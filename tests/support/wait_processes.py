@@ -199,6 +199,12 @@ class Python:
     def wait(self, _tid, _semaphore):
         return self._wait
 
+    def parked(self, _tid, _futex):
+        return None
+
+    def stopping(self, _tid):
+        return None
+
     def inside_with(self, _semaphore):
         return self._inside
 

@@ -76,6 +76,12 @@ class WaitKind(Enum):
     traits: WaitTraits
 
     GIL = "gil", WaitTraits("the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
+    STOP_THE_WORLD = "stop-the-world", WaitTraits(
+        "a stop-the-world pause", Naming.ALONE, "waits for {}", "a stop-the-world pause", Relation.OWES,
+        timeout_ends_it=False,
+        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
+                           "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
+    )  # fmt: skip
     MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
     RWLOCK = (
         "rwlock",
@@ -91,6 +97,11 @@ class WaitKind(Enum):
         "the Python lock", is_lock=True, may_be_lock=True,
         advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
                             "does.",
+    )  # fmt: skip
+    OBJECT_LOCK = "object-lock", WaitTraits(
+        "the lock of the object", is_lock=True, may_be_lock=True,
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
+                           "there wait for another thread (a key's __eq__ or __hash__, a callback).",
     )  # fmt: skip
     STATIC_INIT = "static-init", WaitTraits(
         "the initialisation of", Naming.GUARDED, unnamed="a static variable", relation=Relation.RUNS, is_lock=True,

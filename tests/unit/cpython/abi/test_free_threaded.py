@@ -1,4 +1,4 @@
-"""A free-threaded build (3.13t): wider object headers, a GIL that is not used, and a real recording."""
+"""Free-threaded builds: wider object headers, a GIL that is not used, copies of the bytecode, and real recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fake_target import FakeTarget
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import abi_of_hexversion
 from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.sync.parking import ParkingLot
 from gdbext.cpython.threads.thread_state import Interpreter
+from gdbext.errors import MemoryFault
 from gdbext.process.memory import Memory
 
 HEXVERSION = 0x030D05F0
@@ -54,12 +56,94 @@ def test_only_a_gil_that_is_used_is_one(layout: Any, enabled: int, count: int) -
     assert len(read_gils(OneInterpreter(layout, enabled))) == count  # type: ignore[arg-type]
 
 
-def test_a_recorded_deadlock(replay: Callable[[str], Any]) -> None:
-    hung = replay("python-lock-abba-3.13t")
+@pytest.mark.parametrize(("name", "version"), [("3.13t", "3.13.15t"), ("3.14t", "3.14.4t")])
+def test_a_recorded_deadlock(replay: Callable[[str], Any], name: str, version: str) -> None:
+    hung = replay(f"python-lock-abba-{name}")
     report = hung.document("dispatch-diagnose")
-    assert report["target"]["python"] == {"version": "3.13.5t"}
+    assert report["target"]["python"] == {"version": version}
     assert report["verdict"]["kind"] == "deadlock"
     assert len(report["verdict"]["threads"]) == 2
     for thread in report["threads"]:
         assert thread["python_frames"], thread["tid"]
         assert all(held["kind"] != "gil" for held in thread["holds"])
+
+
+def test_each_thread_has_a_copy_of_the_bytecode(replay: Callable[[str], Any]) -> None:
+    session = replay("python-lock-abba-3.14t").session
+    runtime, layout = session.python, session.python.layout
+    copied = 0
+    for state in runtime.thread_states():
+        for frame in runtime.frames.stack(state).frames:
+            at = runtime.memory.u64(frame.address + layout.offset("_PyInterpreterFrame", "instr_ptr"))
+            code = runtime.codes.get(frame.code)
+            copied += code.offset_of(at) != at - code.bytecode
+            assert 0 <= code.offset_of(at) < 1000
+            assert frame.line is not None
+    assert copied >= 4
+    assert code.offset_of(8) == 8 - code.bytecode, "nowhere in any of them"
+
+
+@pytest.mark.parametrize("python", ["3.13t", "3.14t"])
+def test_who_stops_the_world_waits_for_who_does_not_stop(replay: Callable[[str], Any], python: str) -> None:
+    hung = replay(f"free-threaded-pause-{python}")
+    report = hung.document("dispatch-diagnose")
+    stopper, attached, sleeper = (hung.tid(role) for role in ("stopper", "attached", "sleeper"))
+    assert (report["verdict"]["kind"], set(report["verdict"]["threads"])) == ("deadlock", {stopper, attached})
+    waits = {thread["tid"]: thread["wait"] for thread in report["threads"]}
+    for waiter, owner, name in (
+        (stopper, attached, "all other threads, to stop the world"),
+        (sleeper, stopper, "the thread that stops the world"),
+    ):
+        wait = waits[waiter]
+        assert (wait["kind"], wait["owner"]["tid"], wait["name"]) == ("stop-the-world", owner, name)
+        assert wait["certainty"] == "recorded"
+    assert waits[stopper]["address"] == waits[sleeper]["address"]
+
+
+def test_who_is_in_a_critical_section_holds_the_object(replay: Callable[[str], Any]) -> None:
+    hung = replay("free-threaded-section-3.14t")
+    report = hung.document("dispatch-diagnose")
+    inside, outside = hung.tid("inside"), hung.tid("outside")
+    assert (report["verdict"]["kind"], set(report["verdict"]["threads"])) == ("deadlock", {inside, outside})
+    threads = {thread["tid"]: thread for thread in report["threads"]}
+    wait = threads[outside]["wait"]
+    assert (wait["kind"], wait["owner"]["tid"], wait["name"]) == ("object-lock", inside, "dict")
+    assert wait["address"] == hung.truth["shared"]
+    assert [(held["kind"], held["address"]) for held in threads[inside]["holds"]] == [("object-lock", wait["address"])]
+
+
+def test_pointers_of_critical_sections_that_lead_nowhere(replay: Callable[[str], Any]) -> None:
+    """What cannot be read costs the object lock's owner; a circle ends."""
+    for damage in ("fault", "circle"):
+        session = replay("free-threaded-section-3.14t").session
+        runtime = session.python
+        at = runtime.layout.offset("PyThreadState", "critical_section")
+        fields = {state.address + at for state in runtime.thread_states()}
+        read = runtime.memory.u64
+        section = next(value for value in map(read, fields) if value and not value & 1)
+        worth = 8 if damage == "fault" else section
+        runtime.memory = Patched(runtime.memory, dict.fromkeys(fields, worth), {section: section})
+        if damage == "fault":
+            with pytest.raises(MemoryFault):
+                ParkingLot(runtime)
+        else:
+            assert len(ParkingLot(runtime)._sections) == 1
+
+
+class Patched:
+    """Memory with some words replaced."""
+
+    def __init__(self, memory: Memory, words: dict[int, int], following: dict[int, int]) -> None:
+        self._memory = memory
+        self._words = words
+        self._following = following
+
+    def u64(self, address: int) -> int:
+        return self._words.get(address, None) or self._memory.u64(address)
+
+    def words(self, address: int, count: int) -> tuple[int, ...]:
+        found = self._memory.words(address, count)
+        return (self._following[address], *found[1:]) if address in self._following else found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._memory, name)

@@ -1,0 +1,165 @@
+"""What threads of a free-threaded build are parked on besides lock objects, and who has to act.
+
+Three things make threads of such a build wait for one another where others have the GIL: the mutex of an object, which
+a thread holds while it is in a critical section of it; the thread that stops the world, which waits until all others
+have let go of their thread states; and those others, once they want to go on. Each sleeps on a semaphore of its own,
+in a wait entry that names the address (Python/parking_lot.c).
+
+Layouts: PyCriticalSection (cpython/critical_section.h, pycore_critical_section.h), struct _stoptheworld_state
+(pycore_interp.h, pycore_interp_structs.h), PyThreadState.state (pycore_pystate.h), 3.13 and 3.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.errors import GdbextError
+from gdbext.model.record import Record
+
+_INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3
+"""Tags of a pointer to a critical section (pycore_critical_section.h)."""
+_SECTIONS = 64
+"""Critical sections of one thread that are followed; they are nested as the calls of C functions are."""
+_ATTACHED = 1
+"""PyThreadState.state of a thread that may use Python's objects (_Py_THREAD_ATTACHED)."""
+_HAS_PARKED = 2
+"""Bit of a PyMutex (cpython/lock.h)."""
+
+
+class ParkedOn(Enum):
+    """What a parked thread waits for."""
+
+    OBJECT = "the mutex of an object"
+    PAUSE = "all other threads, to stop the world"
+    RESUMPTION = "the thread that has stopped the world"
+
+
+class Parked(Record):
+    """What one thread is parked on: the object, or the _stoptheworld_state, at ``address``; ``owners`` are the tids of
+    those who have to act. ``type_name``: of an object."""
+
+    kind: ParkedOn
+    address: int
+    owners: tuple[int, ...]
+    type_name: str = ""
+
+
+class _Pause(Record):
+    """A _stoptheworld_state: that of the runtime, or of one interpreter (None: all)."""
+
+    address: int
+    event: int
+    mutex: int
+    requester: int
+    is_complete: bool
+    interpreter: int | None
+
+
+class ParkingLot:
+    """The parked threads of one runtime. Raises what reading memory raises."""
+
+    def __init__(self, runtime: PythonRuntime) -> None:
+        self._runtime = runtime
+        self._memory = runtime.memory
+        self._layout = runtime.layout
+        self._states = runtime.thread_states()
+        self._pauses = tuple(self._read_pauses())
+        self._sections = dict(self._read_sections())
+
+    def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
+        """What the thread with these states that sleeps on ``futex`` is parked on; None for anything else."""
+        layout = self._layout
+        entry = futex - layout.offset("wait_entry", "sema")
+        address = self._memory.try_u64(entry + layout.offset("wait_entry", "addr"))
+        if not address:
+            return None
+        for state in states:
+            if address == state.address + layout.offset("PyThreadState", "state"):
+                return self._suspended(state)
+        for pause in self._pauses:
+            if address == pause.event:
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause))
+            if address == pause.mutex:
+                return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
+        return self._object(address)
+
+    def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
+        """What the thread with these states waits for if it is stopping the world and others have not stopped yet; it
+        waits for a millisecond at a time."""
+        addresses = {state.address for state in states}
+        for pause in self._pauses:
+            if pause.requester in addresses and not pause.is_complete:
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause))
+        return None
+
+    def _suspended(self, state: ThreadState) -> Parked:
+        of = (None, state.interpreter.address)
+        pause = next((each for each in self._pauses if each.requester and each.interpreter in of), None)
+        if pause is None:
+            return Parked(ParkedOn.RESUMPTION, 0, ())
+        return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
+
+    def _attached(self, pause: _Pause) -> tuple[int, ...]:
+        """Threads that have not let go of their thread states yet."""
+        at = self._layout.offset("PyThreadState", "state")
+        found = (
+            self._runtime.tid_of(state)
+            for state in self._states
+            if state.address != pause.requester
+            and pause.interpreter in (None, state.interpreter.address)
+            and self._memory.u32(state.address + at) == _ATTACHED
+        )
+        return tuple(sorted({tid for tid in found if tid is not None}))
+
+    def _tids(self, address: int) -> tuple[int, ...]:
+        """The thread with the PyThreadState at ``address``."""
+        found = (self._runtime.tid_of(state) for state in self._states if state.address == address)
+        return tuple(tid for tid in found if tid is not None)
+
+    def _object(self, mutex: int) -> Parked | None:
+        """The object whose mutex that is: by a critical section of it, or by its bits and the type in its header."""
+        address = mutex - self._layout.offset("PyObject", "ob_mutex")
+        owner = self._sections.get(mutex)
+        type_name = self._type_name(address)
+        if owner is None and not (type_name and self._memory.u8(mutex) & _HAS_PARKED):
+            return None
+        return Parked(ParkedOn.OBJECT, address if type_name else mutex, () if owner is None else (owner,), type_name)
+
+    def _type_name(self, address: int) -> str:
+        if address & 7:
+            return ""
+        try:
+            return self._runtime.objects.type_of(address).name
+        except GdbextError:
+            return ""
+
+    def _read_sections(self) -> Iterator[tuple[int, int]]:
+        """The mutexes of active critical sections, with the tid of who is in them."""
+        at, memory = self._layout.offset("PyThreadState", "critical_section"), self._memory
+        for state in self._states:
+            tagged, tid = memory.u64(state.address + at), self._runtime.tid_of(state)
+            for _ in range(_SECTIONS):
+                section = tagged & ~_TAGS
+                if not section or tagged & _INACTIVE or tid is None:
+                    break
+                following, first, *second = memory.words(section, 3 if tagged & _TWO_MUTEXES else 2)
+                yield from ((mutex, tid) for mutex in (first, *second) if mutex)
+                tagged = following
+
+    def _read_pauses(self) -> Iterator[_Pause]:
+        runtime = self._runtime
+        yield self._pause("_PyRuntimeState", runtime.address, None)
+        for each in runtime.interpreters():
+            yield self._pause("PyInterpreterState", each.address, each.address)
+
+    def _pause(self, struct: str, owner: int, interpreter: int | None) -> _Pause:
+        def at(member: str) -> int:
+            return owner + self._layout.offset(struct, f"stoptheworld{member}")
+
+        requested = self._memory.u8(at(".requested"))
+        requester = self._memory.u64(at(".requester")) if requested else 0
+        is_complete = self._memory.u8(at(".world_stopped")) != 0
+        return _Pause(at(""), at(".stop_event.v"), at(".mutex"), requester, is_complete, interpreter)
