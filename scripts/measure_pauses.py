@@ -100,8 +100,8 @@ def rows(threads: int, rounds: int, chosen: Sequence[str]) -> Iterator[list[str]
                     result = look(command, clock)
                     if number:  # the first round fills the caches
                         found[name].append(result)
-                    said = f"{threads} threads, round {number}, {name}: {result[0]:.1f} ms"
-                    print(said, file=sys.stderr, flush=True)
+                    progress = f"{threads} threads, round {number}, {name}: {result[0]:.1f} ms"
+                    print(progress, file=sys.stderr, flush=True)
             actual = len(list(Path(f"/proc/{inferior.pid}/task").iterdir()))
     for name, results in found.items():
         delays = [delay for delay, _ in results]
