@@ -8,13 +8,18 @@ starting with the size of the structure it describes. Every minor version has a 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
-from gdbext.errors import PythonUnsupported
-from gdbext.process.memory import Memory
+from gdbext.errors import LayoutError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.abi.python_layout import PythonLayout
+    from gdbext.process.memory import Memory
 
 _HEADER = 24  # cookie, version, free_threaded
 _MAX_OFFSET = 1 << 24  # PyInterpreterState, the largest, has 195 KB in 3.13.0
 _PLAIN = ""  # published, but not used by us
+_SIZE = "size"
 
 Groups = tuple[tuple[str, tuple[str, ...]], ...]
 """Structures and their fields under the names of our layouts, in the order of _Py_DebugOffsets."""
@@ -99,17 +104,35 @@ GROUPS_3_15: Groups = (
 """Include/internal/pycore_debug_offsets.h of 3.15, as far as it is used."""
 
 
-def read(memory: Memory, runtime: int, groups: Groups) -> dict[tuple[str, str], int]:
-    """(structure, field) to offset, as the target publishes them at ``runtime``.
+def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonLayout]:
+    """What the structures of the CPython whose _PyRuntime is at ``runtime`` may be like, the likeliest first.
 
-    Raises MemoryFault; PythonUnsupported for an absurd offset.
+    One, as a rule: its published offsets are those of the shipped table. Where they are not, it is another build, whose
+    structures have other sizes, or they are damaged. Raises MemoryFault.
     """
+    groups = shipped.abi.debug_offsets
+    published = _read(memory, runtime, groups) if groups else {}
+    offsets = {name: offset for name, offset in published.items() if name[1] != _SIZE}
+    differing = {struct for struct, field in offsets if shipped.find(struct, field) != offsets[struct, field]}
+    if not differing:
+        return [shipped]
+    if max(published.values()) > _MAX_OFFSET:
+        return [shipped]
+    other = shipped.with_overrides(offsets)
+    damaged = any(published[struct, _SIZE] == _size(shipped, struct) for struct in differing)
+    return [shipped, other] if damaged else [other, shipped]
+
+
+def _size(layout: PythonLayout, struct: str) -> int | None:
+    try:
+        return layout.size(struct)
+    except LayoutError:
+        return None
+
+
+def _read(memory: Memory, runtime: int, groups: Groups) -> dict[tuple[str, str], int]:
+    """(structure, field) to offset, as the target publishes them at ``runtime``. Raises MemoryFault."""
     names = [(struct_name, field) for struct_name, fields in groups for field in fields]
     raw = memory.read(runtime + _HEADER, 8 * len(names))
-    offsets = {}
-    for name, offset in zip(names, struct.unpack(f"<{len(names)}Q", raw)):
-        if offset > _MAX_OFFSET:
-            raise PythonUnsupported(f"_Py_DebugOffsets says that {'.'.join(name)} is at {offset:#x}")
-        if name[1] not in (_PLAIN, "size"):
-            offsets[name] = offset
-    return offsets
+    published = zip(names, struct.unpack(f"<{len(names)}Q", raw))
+    return {name: offset for name, offset in published if name[1] != _PLAIN}

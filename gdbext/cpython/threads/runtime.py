@@ -16,7 +16,6 @@ from gdbext.cpython.abi.find_runtime import (
     find_old_python,
     find_runtimes,
 )
-from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import version_text
 from gdbext.cpython.objects.code import CodeCache
@@ -89,21 +88,31 @@ class PythonRuntime:
         problems = []
         for abi in found.candidates:
             try:
-                return cls._probed(memory, location, abi, found)
-            except (BadData, MemoryFault) as error:
+                layouts = debug_offsets.layouts(memory, location.address, layout_for(abi))
+            except MemoryFault as error:
                 problems.append(f"{abi.text}: {error}")
+                continue
+            probed = []
+            for layout in layouts:
+                try:
+                    probed.append(cls._probed(memory, location, layout, found))
+                except (BadData, MemoryFault) as error:
+                    problems.append(f"{abi.text}: {error}")
+                else:
+                    if len(layouts) == 1 or probed[-1]._reads_well():
+                        return probed[-1]
+            if probed:
+                return probed[0]
         raise PythonUnsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
         )
 
     @classmethod
     def _probed(
-        cls, memory: Memory, location: RuntimeLocation, abi: PythonAbi, found: VersionEvidence
+        cls, memory: Memory, location: RuntimeLocation, layout: PythonLayout, found: VersionEvidence
     ) -> PythonRuntime:
-        """A runtime of the version ``abi``, proven. Raises BadData or MemoryFault where it does not hold."""
-        layout = layout_for(abi)
-        if abi.debug_offsets:
-            layout = layout.with_overrides(debug_offsets.read(memory, location.address, abi.debug_offsets))
+        """A runtime with that layout, proven. Raises BadData or MemoryFault where it does not hold."""
+        abi = layout.abi
         runtime = cls(memory, location, layout)
         states = runtime.thread_states()
         hexversion = found.hexversion or runtime.sys_hexversion()
@@ -115,6 +124,12 @@ class PythonRuntime:
             raise BadData(f"sys.hexversion is {hexversion:#x}")
         runtime.version = version_text(hexversion) + ("t" if abi.free_threaded else "")
         return runtime
+
+    def _reads_well(self) -> bool:
+        """All stacks can be followed to their ends, and every frame has a line."""
+        stacks = [self.frames.stack(state) for state in self.thread_states()]
+        frames = [frame for stack in stacks for frame in stack.frames]
+        return bool(frames) and all(stack.problem is None for stack in stacks) and all(frame.line for frame in frames)
 
     def interpreters(self) -> list[Interpreter]:
         """All interpreters, newest first; empty before Py_Initialize. Raises BadData, MemoryFault."""

@@ -23,7 +23,7 @@ from gdbext.targets.live import proc_checks
 from gdbext.targets.live.hurry import hurry
 from gdbext.targets.live.local_process import LocalProcess
 from gdbext.targets.live.prepared_memory import Piece, PreparedMemory
-from gdbext.targets.live.proc_reads import read_memory
+from gdbext.targets.live.proc_reads import read_file, read_memory
 from gdbext.targets.live.stop_copy import CopiedThread, StopCopy
 from gdbext.targets.page_copy import PageCopy, pages_of, parts, ranges
 from gdbext.targets.system import linux
@@ -135,8 +135,12 @@ class BriefStop(LocalProcess):
         return moved and not self._is_confirmed(_STOPS_IN_DOUBT)
 
     def again(self) -> bool:
-        """Go on with a later stop, if threads have moved since the last one; all that was read so far is copied."""
+        """Go on with a later stop, if threads have moved since the last one, or libraries were loaded since the look
+        began; all that was read so far is copied."""
         self.moved()
+        if self._next is None and self._has_other_files():
+            with suppress(TargetError):
+                self._next = self._take()
         if self._next is None:
             return False
         self._adopt(self._next)
@@ -148,6 +152,17 @@ class BriefStop(LocalProcess):
             return ()
         moved = tuple(each.tid for each in copy.threads if copy.has_moved(each.tid, self.architecture, self._code))
         return () if moved and self._is_confirmed(_STOPS) else moved
+
+    def _has_other_files(self) -> bool:
+        """Other code is mapped than when this look began: a library was loaded before the stop, or after it."""
+        if self._copy is None or self._held is not None or self._memory < 0 or self._stops >= _STOPS_IN_DOUBT:
+            return False
+        text, before = self._maps_text, _code_files(self.maps())
+        self._maps = None
+        try:
+            return read_file(self.pid, "maps") != text and _code_files(self.maps()) != before
+        except TargetGone:
+            return False
 
     def _may_be_mixed(self) -> bool:
         """The process runs, and something was read that is not in the copy and may change."""
@@ -296,6 +311,11 @@ def brief_stop(pid: int) -> BriefStop:
         return ProcTarget(pid)
 
     return BriefStop(pid, "none", stop, lambda target: target.close())
+
+
+def _code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:
+    """Where which files are mapped that have code."""
+    return {(each.start, each.path) for each in maps if "x" in each.permissions and each.path.startswith("/")}
 
 
 def _mapping_at(maps: Sequence[MemoryMapping], address: int) -> MemoryMapping | None:

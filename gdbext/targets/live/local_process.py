@@ -18,12 +18,14 @@ class LocalProcess(Target):
 
     kind = "live"
     _maps: list[MemoryMapping] | None = None
+    _maps_text = b""
     _root: str | None = None
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps, read once for each stop. Raises TargetGone."""
         if self._maps is None:
-            self._maps = linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
+            self._maps_text = read_file(self.pid, "maps")
+            self._maps = linux.parse_maps(os.fsdecode(self._maps_text))
             if not self._maps:
                 raise TargetGone(f"process {self.pid} ended while it was looked at")
         return self._maps
