@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import gdb
 
+from gdbext.debuggers.gdb.values import WORD, address_of, is_reference
 from gdbext.errors import UsageError
 
 _CALLS = "may-call-functions"
@@ -15,8 +16,6 @@ _CALLS = "may-call-functions"
 _WRITES = re.compile(r"(?<![=!<>])=(?!=)|<<=|>>=|\+\+|--")
 """Assignments. gdb's settings against writing cannot be changed while there is a process."""
 _NUMBERS = (gdb.TYPE_CODE_PTR, gdb.TYPE_CODE_INT)
-_REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
-_WORD = (1 << 64) - 1
 
 
 def evaluated_address(expression: str) -> int:
@@ -38,11 +37,11 @@ def evaluated_address(expression: str) -> int:
 
 
 def _address(value: gdb.Value) -> int | None:
-    if value.type.strip_typedefs().code in _REFERENCES:
+    if is_reference(value.type.strip_typedefs()):
         value = value.referenced_value()
     if value.type.strip_typedefs().code in _NUMBERS:
-        return int(value) & _WORD
-    return int(value.address) & _WORD if value.address is not None else None
+        return int(value) & WORD
+    return address_of(value)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import gdb
 import gdb.printing
 
+from gdbext.debuggers.gdb.values import address_of, is_reference
 from gdbext.inspection.types.cpp_object import CppObject
 from gdbext.inspection.types.type_names import SUMMARIZED_TYPES, summarized_type
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from gdbext.inspection.types.type_summary import Child, TypeSummary
 
 NAME = "gdbext"
-_REFERENCES = (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
-_WORD = (1 << 64) - 1
 
 
 class TypePrinter:
@@ -84,24 +83,24 @@ class TypePrinters:
         """Called by gdb for every value that it shows: None lets it show the value itself."""
         self._shown()
         kind = value.type
-        if kind.code in _REFERENCES:
+        if is_reference(kind):
             kind = kind.target()
         name = kind.strip_typedefs().name
         known = summarized_type(name) if name else None
         if known is None or not self._of_name[known.name].enabled:
             return None
         with suppress(gdb.error):  # optimised out, or in memory that cannot be read
-            return self._printer(value.referenced_value() if value.type.code in _REFERENCES else value)
+            return self._printer(value.referenced_value() if is_reference(value.type) else value)
         return None
 
     def _printer(self, value: gdb.Value) -> ObjectPrinter | None:
         if value.is_optimized_out:
             return None
         kind = value.type.unqualified().strip_typedefs()
-        element, address = _element(kind), value.address
+        element, address = _element(kind), address_of(value)
         found = CppObject(
             kind.name,
-            int(address) & _WORD if address is not None else 0,
+            address or 0,
             _bytes(value) if address is None else b"",
             str(element.strip_typedefs()) if element is not None else "",
             int(element.sizeof) if element is not None else 0,

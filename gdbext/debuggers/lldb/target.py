@@ -63,7 +63,9 @@ class LldbThread(Thread):
         return self._registers
 
     def float_registers(self) -> Mapping[str, int]:
-        """Those of its innermost frame."""
+        """Those of its innermost frame; none while LLDB makes the thread's stack."""
+        if self._owner.is_lent(self.tid):
+            return {}
         frame = self._thread.GetFrameAtIndex(0)
         found = {name: float_register(frame, name) for name in self._owner.architecture.float_argument_registers}
         return {name: value for name, value in found.items() if value is not None}
@@ -214,6 +216,10 @@ class LldbTarget(Target):
         self._add_call_number(registers, tid)
         self._add_thread_pointer(registers, tid)
         return registers
+
+    def is_lent(self, tid: int) -> bool:
+        """LLDB cannot be asked for that thread's frames now."""
+        return self._lent.of(tid) is not None
 
     def lldb_registers(self, thread: lldb.SBThread) -> dict[str, int]:
         """Those of a thread that LLDB gives: its innermost frame's."""
