@@ -30,8 +30,8 @@ number: all others keep theirs. Where gdb loses a stack that we can follow, they
 
 LLDB 22 and later: a frame provider of the selected target ("target frame-provider list"); editors show its frames, too,
 and "frame select" shows the Python line. They count, so that native frames have other numbers than before. LLDB calls
-them synthetic, and artificial: "finish" passes over them. LLDB shows where each thread is whenever it is turned on or
-off.
+them synthetic, and artificial: "finish" passes over them. Their address is their number in the stack.
+LLDB shows where each thread is whenever it is turned on or off.
 """
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.errors import UsageError
-from gdbext.inspection.threads.added_frames import AddedFrame, Position
+from gdbext.inspection.threads.added_frames import Position
 from gdbext.render.text.added_frame_text import frame_function, frame_source
 
 if TYPE_CHECKING:
-    from gdbext.debuggers.lldb.stack_builder import Innermost, StackBuilder
+    from gdbext.debuggers.lldb.stack_builder import Innermost, PlacedFrame, StackBuilder
 
 _CLASS = "gdbext_frames"
 """The name by which LLDB finds the class for as long as a provider is registered: it makes objects of it later."""
@@ -50,7 +50,7 @@ class FrameProvider:
         self._natives = input_frames
         self._innermost: Innermost | None = None
         self._given: list[Position | None] = []
-        self._frames: Sequence[int | AddedFrame] | None = None
+        self._frames: Sequence[int | PlacedFrame] | None = None
 
     def get_frame_at_index(self, index: int) -> int | ShownFrame | None:
         """The number of a native frame, or a frame of ours; None behind the last one. LLDB asks in their order."""
@@ -65,7 +65,7 @@ class FrameProvider:
         if index >= len(self._frames):
             return None
         frame = self._frames[index]
-        return ShownFrame(index, frame) if isinstance(frame, AddedFrame) else frame
+        return frame if isinstance(frame, int) else ShownFrame(index, frame)
 
     def _native(self, index: int) -> int | None:
         if index >= self._natives.GetSize():
@@ -81,22 +81,25 @@ def _is_stepping() -> bool:
 class ShownFrame:
     """One added frame, as LLDB's ScriptedFrame: it has a name and a source line, and neither code nor registers."""
 
-    def __init__(self, index: int, added: AddedFrame) -> None:
+    def __init__(self, index: int, frame: PlacedFrame) -> None:
         self._index = index
-        self._added = added
+        self._frame = frame.added.frame
+        self._module = frame.module
 
     def get_id(self) -> int:
         """Its place in the stack."""
         return self._index
 
     def get_pc(self) -> int:
-        """None of its own."""
-        return int(lldb.LLDB_INVALID_ADDRESS)
+        """Nothing that is code: a number that no other frame of the stack has. Of frames that are asked for one by one,
+        as editors do, LLDB 22.1 knows ours by nothing else (SyntheticStackFrameList::FetchFramesUpTo)."""
+        return self._index
 
     def get_symbol_context(self) -> lldb.SBSymbolContext:
-        """File and line of a Python function."""
+        """File and line of a Python function. Without a module, LLDB would look for them by the program counter."""
         context = lldb.SBSymbolContext()
-        file, line = frame_source(self._added.frame)
+        context.SetModule(self._module)
+        file, line = frame_source(self._frame)
         if file:
             entry = lldb.SBLineEntry()
             entry.SetFileSpec(lldb.SBFileSpec(file, False))
@@ -106,7 +109,7 @@ class ShownFrame:
 
     def get_function_name(self) -> str:
         """A Python function's name, or PyTorch's words for a pass through the dispatcher."""
-        return frame_function(self._added.frame)
+        return frame_function(self._frame)
 
     def get_display_function_name(self) -> str:
         """The same."""

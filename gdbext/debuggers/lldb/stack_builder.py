@@ -31,6 +31,13 @@ class Innermost(Record):
     stop: int
 
 
+class PlacedFrame(Record):
+    """One of ours, and the module of the native frame behind it: the interpreter's, or that of the dispatcher."""
+
+    added: AddedFrame
+    module: lldb.SBModule
+
+
 class StackBuilder:
     """Makes stacks for the frame provider of one LLDB target.
 
@@ -66,7 +73,7 @@ class StackBuilder:
 
     def frames(
         self, natives: lldb.SBFrameList, innermost: Innermost, given: Sequence[Position | None]
-    ) -> Sequence[int | AddedFrame] | None:
+    ) -> Sequence[int | PlacedFrame] | None:
         """The whole stack: numbers of native frames, and ours between them. It begins with the native ones that LLDB
         was ``given``, which are at those positions. None where LLDB cannot be asked now."""
         count = natives.GetSize()
@@ -74,13 +81,26 @@ class StackBuilder:
             if not is_locked:
                 return None
             added = self._added(natives.GetThread().GetThreadID(), innermost)
-            rest = (_position(natives.GetFrameAtIndex(index)) for index in range(len(given), count if added else 0))
+            if not added:
+                return range(count)
+            rest = (_position(natives.GetFrameAtIndex(index)) for index in range(len(given), count))
             positions = [*given, *rest]
-        if not added:
-            return range(count)
-        frames = interleaved(range(count), positions.__getitem__, added)
-        behind = (frame for frame in frames if isinstance(frame, AddedFrame) or frame >= len(given))
-        return [*range(len(given)), *behind]
+            frames = interleaved(range(count), positions.__getitem__, added)
+            behind = [frame for frame in frames if isinstance(frame, AddedFrame) or frame >= len(given)]
+            return [*range(len(given)), *self._placed(natives, behind)]
+
+    def _placed(
+        self, natives: lldb.SBFrameList, frames: Sequence[int | AddedFrame]
+    ) -> Sequence[int | PlacedFrame]:
+        found: list[int | PlacedFrame] = []
+        module = self._target.FindModule(self._target.GetExecutable())
+        for frame in reversed(frames):
+            if isinstance(frame, AddedFrame):
+                found.append(PlacedFrame(frame, module))
+            else:
+                module = natives.GetFrameAtIndex(frame).GetModule()
+                found.append(frame)
+        return found[::-1]
 
     def _added(self, tid: int, innermost: Innermost) -> Sequence[AddedFrame]:
         process = self._target.GetProcess()

@@ -13,7 +13,9 @@ from harness import ROOT, Inferior, Outcome, run
 
 pytestmark = pytest.mark.torch
 
-ADDED = re.compile(r"\[(?:call|redispatch)\] op=\[aten::\w+\], key=\[\w+\]|(?<= )[\w.<>]+(?= (?:\(\) )?at \S+\.py:\d+)")
+ADDED = re.compile(
+    r"\[(?:call|redispatch)\] op=\[aten::\w+\], key=\[\w+\]|(?<=[ `])[\w.<>]+(?= (?:\(\) )?at \S+\.py:\d+)"
+)
 NATIVE = re.compile(r"at::_ops::\w+::(?:call|redispatch)|_PyEval_EvalFrameDefault")
 
 
@@ -103,9 +105,9 @@ def step_out_to_added(process):
 def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     """The stacks of three stops: as found, after it ran, after a step out of a frame that ours follows."""
     (tmp_path / "in_lldb.py").write_text(IN_LLDB)
-    commands = ["bt", "dispatch-frames on", "bt", "dispatch-bt --native --json",
+    commands = ["bt all", "dispatch-frames on", "bt all", "dispatch-bt --native --json",
                 "in_background(lambda process: process.Continue())", "bt",
-                "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt"]  # fmt: skip
+                "in_background(in_lldb.step_out_to_added)", "bt", "dispatch-frames off", "bt all"]  # fmt: skip
     calls = [each if each.endswith(")") else f"show({each!r})" for each in commands]
     script = [f"command script import {path}" for path in (ROOT / "gdbext/lldb_init.py", tmp_path / "in_lldb.py")]
     script += [*(f"script in_lldb.{call}" for call in calls), "detach"]
@@ -115,10 +117,11 @@ def test_lldb(hung: Inferior, name: str, tmp_path: Path) -> None:
     before, answer, with_frames, _, later, step_out, last, _, after = stacks(outcome)
     (document,) = outcome.documents
     assert shown(before) == shown(after), outcome
+    assert before.count("clone3") == with_frames.count("clone3") > 0
     assert "error" not in step_out
     if "this LLDB shows no frames but its own" in answer:
         assert "dispatch-bt --native shows the same stack" in answer
         assert "22" not in name
         return
     assert shown(with_frames) == shown(later) == shown(last) == expected(document["threads"][0])
-    assert " meta_mm at meta_mm.py:" in with_frames
+    assert "`meta_mm at meta_mm.py:" in with_frames
