@@ -155,7 +155,10 @@ class Session:
         from gdbext.torch.registry.singleton import find_singleton
 
         find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
-        return torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=_measure_torch)
+        layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=_measure_torch)
+        for error in layout.unsound:
+            self.errors.note(error, "layout")
+        return layout
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -27,6 +27,8 @@ class Layout:
         self.absent: tuple[str, ...] = tuple(document.get("absent", ()))
         self.evidence: tuple[str, ...] = ()
         """What the probe found, for --why; empty when the build-id matched."""
+        self.unsound: tuple[LayoutError, ...] = ()
+        """Files that came first and cannot be used: damaged, or those of another build."""
         self._document = document
         self._structs: dict[str, Struct] = {}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     """The layout of the PyTorch in a folder, whose libtorch_cpu.so has that build-id. Raises LayoutError."""
 
 _KEPT = "torch layout"
+_EXTENSION = re.compile(r"/torch/_C\.[^/]*\.so$")
 _log = logger(__name__)
 
 
@@ -49,9 +50,11 @@ def torch_layout(
     candidates = _Candidates(modules, memory, symbolizer, find_dispatcher)
     if file is not None:
         return candidates.named(Path(file), module)
-    exact = candidates.made_here(store.by_build_id(module.build_id, folder)) or _kept(module, modules.files)
+    exact = candidates.made_here(candidates.of_build(module, folder)) or _kept(module, modules.files)
     found = exact or candidates.fitting(module, folder, measure)
     _log.info("layout %s (%s) for build-id %s", found.id, found.match, module.build_id)
+    if candidates.unsound:
+        found.unsound = tuple(candidates.unsound)
     if found.match == "generated":
         modules.files.keep(_KEPT, found.text)
     return found
@@ -68,7 +71,21 @@ class _Candidates:
         self._symbolizer = symbolizer
         self._find_dispatcher = find_dispatcher
         self._refused: list[str] = []
+        self.unsound: list[LayoutError] = []
         self._headers_are_others = False
+
+    def of_build(self, module: Module, folder: Path) -> Layout | None:
+        """The one that was measured on this very build; a file that is unsound costs no more than itself."""
+        try:
+            return store.by_build_id(module.build_id, folder)
+        except LayoutError as error:
+            self._pass_over(error)
+            return None
+
+    def _pass_over(self, error: LayoutError) -> None:
+        if error.what not in self._refused:
+            self._refused.append(error.what)
+            self.unsound.append(error)
 
     def made_here(self, layout: Layout | None) -> Layout | None:
         """A layout by its build-id; None for one that was measured on this machine, but on headers that are not those
@@ -117,9 +134,9 @@ class _Candidates:
     def _probed(self, paths: list[Path], other_minor: bool = False) -> Layout | None:
         for path in paths:
             try:
-                layout = store.load(path, "probed", full=True)
+                layout = store.shipped(path)
             except LayoutError as error:
-                self._refused.append(error.what)
+                self._pass_over(error)
                 continue
             reason = self._why_not(layout, other_minor)
             if not reason:
@@ -160,14 +177,22 @@ def torch_version(modules: ModuleTable) -> str:
     """The version as torch.__version__ has it, "" when it cannot be known.
 
     From torch/version.py (or the dist-info folder) beside the library, parsed as text, provided that the
-    library there is the one in memory.
+    library there is the one in memory; else beside the extension torch/_C, for distributions (conda-forge, Debian) keep
+    the libraries in a folder of the system.
     """
     module = modules.named(store.TORCH_LIBRARY)
     if module is None:
         return ""
     folder = _package(module)
     version = identity.torch_version(folder, modules.files)[0] if folder is not None else ""
-    return version or _version_of_name(module.name)
+    return version or _version_of_name(module.name) or _version_of_extension(modules)
+
+
+def _version_of_extension(modules: ModuleTable) -> str:
+    for module in modules.modules:
+        if module.image is not None and module.status == "ok" and _EXTENSION.search(module.image.path):
+            return identity.torch_version(Path(module.image.path).parent, modules.files)[0]
+    return ""
 
 
 def _version_of_name(name: str) -> str:

@@ -85,14 +85,35 @@ def saved_members(version: str, cxx11: bool = True, folder: Path = DATA) -> dict
 def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
     """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier.
 
-    Raises LayoutError when there is one and it is damaged (a shipped one; a damaged cache file is passed over).
+    Raises LayoutError when there is one and it is damaged or that of another build (a shipped one; such a file in the
+    cache is passed over).
     """
     if not build_id or not _HEX.issuperset(build_id):
         return None
     name = index(folder)["build_ids"].get(build_id)
-    if name is not None:
-        return _loaded(folder / name, *(_changed(each) for each in (folder / name, folder / packed.SHARED)))
-    return _cached(build_id)
+    if name is None:
+        return _cached(build_id)
+    path = folder / name
+    layout = _loaded(path, *(_changed(each) for each in (path, folder / packed.SHARED)))
+    if layout.build_ids.get(TORCH_LIBRARY) != build_id:
+        raise _of_another(path, layout)
+    return layout
+
+
+def shipped(path: Path) -> Layout:
+    """The whole layout in a shipped file, for a probe. Raises LayoutError, also for another one's under this name."""
+    layout = load(path, "probed", full=True)
+    if layout.id != path.stem:
+        raise _of_another(path, layout)
+    return layout
+
+
+def _of_another(path: Path, layout: Layout) -> LayoutError:
+    return LayoutError(
+        f"{path} holds the layout of another build, {layout.id}",
+        why="the file was replaced, or its name was changed",
+        help="install gdbext again",
+    )
 
 
 @lru_cache(maxsize=4)

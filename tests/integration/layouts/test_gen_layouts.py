@@ -436,6 +436,25 @@ def test_another_minor_version_is_not_even_probed(
         choose(*process, folder=other_build(tmp_path, version("2.14.0+cpu")))
 
 
+def test_a_damaged_file_costs_no_more_than_itself(process: Process, tmp_path: Path) -> None:
+    """That of this very build is cut short: another build's of the same release is probed, and what was passed over is
+    known."""
+    broken = tmp_path / SHIPPED.name
+    other_build(tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    index["build_ids"][store.load(SHIPPED).build_ids[store.TORCH_LIBRARY]] = broken.name
+    index["torch"][broken.name] = "2.13.0+cpu"
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    for contents, said in (
+        (SHIPPED.read_text()[:500], "is not JSON"),
+        (next(tmp_path.glob("*cu126*.json")).read_text(), "holds the layout of another build, torch-2.13.0.cu126"),
+    ):
+        broken.write_text(contents)
+        layout = choose(*process, folder=tmp_path)
+        assert (layout.id, layout.match) == ("torch-2.13.0+cu126-cxx11", "probed")
+        assert [re.search(said, error.what) is not None for error in layout.unsound] == [True]
+
+
 def test_a_named_file_must_fit(process: Process, tmp_path: Path) -> None:
     assert choose(*process, file=str(SHIPPED)).match == "exact"
     folder = other_build(tmp_path, moved("c10::impl::OperatorEntry::name_"))

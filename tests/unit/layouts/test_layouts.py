@@ -218,6 +218,20 @@ def test_release(text: str, numbers: tuple[int, ...]) -> None:
     assert store.release(text) == numbers
 
 
+def test_another_release_s_file_under_a_name(tmp_path: Path) -> None:
+    """Neither believed for its name nor for the index."""
+    build_id = "ab" * 20
+    path = tmp_path / "torch-2.12.1+cpu-cxx11.json"
+    path.write_text(json.dumps(DOCUMENT))
+    names = {"build_ids": {build_id: path.name}, "torch": {path.name: "2.12.1+cpu"}}
+    (tmp_path / store.INDEX).write_text(json.dumps(names))
+    with pytest.raises(LayoutError, match=r"2\.12\.1.* holds the layout of another build, torch-2\.13\.0") as raised:
+        store.by_build_id(build_id, tmp_path)
+    assert "install" in raised.value.help
+    with pytest.raises(LayoutError, match="another build"):
+        store.shipped(path)
+
+
 def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = store.layout_cache()

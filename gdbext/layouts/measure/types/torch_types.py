@@ -73,7 +73,7 @@ _OPTIONALS = (
     "c10::Device", "c10::string_view", "int64_t", "double", "bool",
 )  # fmt: skip
 """Optionals that operators take as arguments: ``optional<T>`` is ``std::optional<T>``, or the ``c10::optional<T>`` of
-torch before 2.1."""
+torch before 2.2."""
 
 STRUCTS = {
     # the dispatcher
