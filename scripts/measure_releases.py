@@ -40,12 +40,12 @@ Made by `scripts/measure_releases.py`, which installs a wheel from the package i
 compares. Cells: the computed dispatch tables of all operators, kernel and reason of every key, against
 `torch._C._dispatch_dump_table`. Registrations: all operators against `torch._C._dispatch_dump`. Keysets: those
 recovered from the stacks of 40 operators stopped in their kernels, against what breakpoints saw in registers.
-Arguments: the tensors found there. What compares has no compiler, no headers and no network: the layouts are the
-shipped ones.
+Arguments: the tensors found there. The layouts are the shipped ones. Alone: what compared had no compiler on its PATH,
+no headers in the wheel and no network.
 
 """
 _COLUMNS = ("torch", "CPython", "layout", "cells equal", "registrations equal", "keysets proven", "keysets wrong",
-            "arguments found", "arguments wrong")  # fmt: skip
+            "arguments found", "arguments wrong", "alone")  # fmt: skip
 _TOOLS = ("gdb", "nm")
 """All that the comparison runs, besides the Pythons."""
 
@@ -107,6 +107,7 @@ def measure(version: str, python: str, index: str | None) -> tuple[list[str], li
         *(f"{tables.equal} of {tables.cells}", f"{tables.states} of {tables.operators}"),
         *(f"{counts['proven']} of {counts['steps'] + counts['missed']}", str(counts["wrong"])),
         *(f"{arguments['found']} of {arguments['tensors']}", str(arguments["wrong"])),
+        "yes",
     ]
     worth_reading = [problem for problem in keysets["problems"] if not problem.startswith("no argument")]
     return row, [*tables.differences, *worth_reading]

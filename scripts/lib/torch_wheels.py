@@ -31,10 +31,14 @@ def released() -> list[str]:
 
 
 def download(version: str, folder: Path) -> Path:
-    """The wheel of that release, 0.5 to 0.9 GB, without its dependencies, in ``folder``. Raises LayoutError."""
+    """The index's wheel of that release, 0.5 to 0.9 GB, without its dependencies, in ``folder``. Raises LayoutError.
+
+    A wheel for the CPU, which a configured folder may have besides, is another build.
+    """
     platforms = [word for platform in _PLATFORMS for word in ("--platform", platform)]
     _pip("download", "--quiet", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--implementation", "cp",
-         "--python-version", _PYTHON, *platforms, "--dest", str(folder), f"torch=={version}")  # fmt: skip
+         "--python-version", _PYTHON, *platforms, "--dest", str(folder),
+         f"torch=={version},!={version}+cpu")  # fmt: skip
     return next(folder.glob("torch-*.whl"))
 
 

@@ -59,6 +59,24 @@ def test_all_layouts_are_small() -> None:
     assert sum(path.stat().st_size for path in store.DATA.iterdir()) <= 1_500_000
 
 
+def test_the_same_headers_have_the_same_layout() -> None:
+    """The digests of what the compiler saw prove it, within an ABI: patch releases, wheels for the CPU and for CUDA."""
+    shown: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for path in SHIPPED:
+        document = store.read_layout(path)
+        shown.setdefault(tuple(document["provenance"].get("units", ())), []).append(document)
+    del shown[()]
+    groups = [group for group in shown.values() if len(group) > 1]
+    assert len(groups) >= 6, "2.2, 2.3 and 2.5, each in both ABIs"
+    for one, *others in groups:
+        minor = store.release(one["provenance"]["version"])[:2]
+        for other in others:
+            assert store.release(other["provenance"]["version"])[:2] == minor
+            assert other["provenance"]["cxx11_abi"] == one["provenance"]["cxx11_abi"]
+            for section in ("structs", "enums", "constants"):
+                assert other[section]._lines == one[section]._lines, (one["id"], other["id"])
+
+
 def test_a_file_that_shares_nothing(tmp_path: Path) -> None:
     """CPython's: the same as if its structures stood there in full, and refused where one is damaged."""
     path = tmp_path / "cpython-3.12.json"
