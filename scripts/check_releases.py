@@ -64,20 +64,20 @@ place of their registration, for they have no names.
 | 1.13.0 | Debian 12, python3-torch 1.13.1+dfsg-4 | measured on its headers | works | 4 of 4 exact | works |
 | 2.6.0 | Debian 13, python3-torch 2.6.0+dfsg, CPython 3.13.5, in a chroot | probed | works | 4 of 4 exact | works |
 
-conda-forge's packages could not be had where this was tried. They keep the libraries in `lib/` of the environment, outside
-of the package torch, and the release is then read beside `torch/_C`.
+conda-forge's packages could not be had where this was tried. They keep the libraries in `lib/` of the environment,
+outside of the package torch, and the release is then read beside `torch/_C`.
 
 ## Equal headers
 
-The provenance of a layout has a digest for each text that the compiler saw (`units`: tensors and values, process groups,
-settings). Builds that show it the same text have the same layout, and it is compiled once:
+The provenance of a layout has a digest for each text that the compiler saw (`units`: tensors and values, process
+groups, settings). Builds that show it the same text have the same layout, and it is compiled once:
 
 - 2.2.0, 2.2.1 and 2.2.2; 2.3.0 and 2.3.1; 2.5.0 and 2.5.1; 2.1.0 and 2.1.1. Those of 2.0, 2.1.2 and 2.4 differ from
   their neighbours in declarations and bodies of functions only.
 - Wheels for the CPU and for CUDA: 2.13.0 on x86-64; 2.1.2 and 2.6.0, where the package index has the CPU's for aarch64.
-  Files that only one has are CUDA's own (`THC`, `ATen/cuda/CUDAConfig.h`, `c10/cuda/impl/cuda_cmake_macros.h`, some of
-  tensorpipe's), and the macros of `ATen/Config.h` in which they differ change none of the wanted types. Settings of CUDA
-  (its generators, the options of its allocator) are known for its wheels only.
+  Files that only one has are CUDA's own (`THC`, `ATen/cuda/CUDAConfig.h`, `c10/cuda/impl/cuda_cmake_macros.h`, some
+  of tensorpipe's), and the macros of `ATen/Config.h` in which they differ change none of the wanted types. Settings of
+  CUDA (its generators, the options of its allocator) are known for its wheels only.
 """
 
 
