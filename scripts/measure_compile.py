@@ -7,9 +7,7 @@ the development environment (scripts/test makes it): .venv/bin/python scripts/me
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,12 +15,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "
 
 import autograd_truth  # noqa: E402 - the tests' folder is on the path from here on
 import compile_truth  # noqa: E402
+import each_release  # noqa: E402
 import harness  # noqa: E402
-import installed_torch  # noqa: E402
-import pythons  # noqa: E402
-import release_page  # noqa: E402
 
-from gdbext.errors import GdbextError  # noqa: E402
 from gdbext.torch.compile.dynamo_names import is_known  # noqa: E402
 
 PAGE = ROOT / "docs" / "compile-compared.md"
@@ -46,31 +41,11 @@ _COLUMNS = ("torch", "CPython", "programs equal", "cores equal", "nodes right", 
 
 def main() -> int:
     """Exit status 0: everything that was compared is equal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases")
-    parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
-    parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
-    parser.add_argument("--installed", action="append", default=[], metavar="PYTHON",
-                        help="instead: a Python that has torch")  # fmt: skip
-    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
-    options = parser.parse_args()
-    good = True
-    for executable in options.installed:
-        good = _compare(executable, options.output) and good
-    for version in options.versions:
-        with tempfile.TemporaryDirectory(prefix="gdbext-release-") as folder:
-            try:
-                python = pythons.need(options.python)
-                executable = installed_torch.install(version, python, Path(folder), options.index_url)
-                good = _compare(executable, options.output) and good
-            except (GdbextError, AssertionError) as error:
-                print(f"{version}: {error}", file=sys.stderr)
-                good = False
-    return 0 if good else 1
+    return each_release.run(__doc__, PAGE, _HEAD, _COLUMNS, _compare)
 
 
-def _compare(python: str, page: Path) -> bool:
-    """One release; whether all is equal. Raises HarnessError."""
+def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
+    """One release. Raises HarnessError."""
     equal, cores, problems = 0, 0, []
     for program in compile_truth.PROGRAMS:
         with compile_truth.started(program, python) as process:
@@ -82,13 +57,13 @@ def _compare(python: str, page: Path) -> bool:
     with harness.started("autograd", python=python) as process:
         right, wrong = autograd_truth.count(process)
     number = len(compile_truth.PROGRAMS)
-    row = [facts["torch"].partition("+")[0], facts["python"], f"{equal} of {number}", f"{cores} of {number}",
+    row = [version, facts["python"], f"{equal} of {number}", f"{cores} of {number}",
            f"{right} of {autograd_truth.POSITIONS}", str(wrong)]  # fmt: skip
-    print("\n".join([" ".join(row), *problems]), file=sys.stderr, flush=True)
-    if not is_known(row[0]):
-        print(f"{row[0]} is not in COMPARED of gdbext/torch/compile/dynamo_names.py", file=sys.stderr)
-    release_page.keep(page, _HEAD, _COLUMNS, row)
-    return not problems and not wrong
+    if wrong:
+        problems.append(f"{wrong} nodes are wrong")
+    if not is_known(version):
+        problems.append(f"{version} is not in COMPARED of gdbext/torch/compile/dynamo_names.py")
+    return row, problems
 
 
 if __name__ == "__main__":

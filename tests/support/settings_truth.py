@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import harness
+import native_build
 
 PROGRAMS = ("unchanged", "flags", "seeds", "threads", "forked-pool", "old-precision", "new-precision", "autocast",
             "modes", "inference", "saved-tensors", "profiler", "compiler", "allocator", "everything",
@@ -63,3 +64,25 @@ def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
     if pairs:
         found["saved_tensor_hooks"] = [[function.partition(" (")[0] for function in pair] for pair in pairs]
     return found
+
+
+def is_for_cuda(python: str) -> bool:
+    """That interpreter's torch is built for CUDA."""
+    executable, environment = harness.interpreter(python)
+    ask = "import torch; print(torch.version.cuda is not None)"
+    return harness.run([executable, "-W", "ignore", "-c", ask], env=environment).stdout.strip() == "True"
+
+
+def compare_cuda(python: str, core: bool) -> tuple[dict[str, tuple[Any, Any]], int]:
+    """What is reported of CUDA's allocator and generator otherwise than a program on a stand-in for a device says, and
+    how many facts that says."""
+    device = {"LD_PRELOAD": str(native_build.build("one_cuda_device"))}
+    with harness.started("cuda-memory", python=python, env=device) as process:
+        said = process.truth["cuda"]
+        memory = process.dispatch("dispatch-info", "--memory", debugger="none", core=core).document["memory"]
+        settings = process.dispatch("dispatch-info", "--settings", debugger="none", core=core).document["settings"]
+    ours = memory["cuda"][0]["statistics"] if memory["cuda"] else {}
+    found = {name: (ours.get(name), value) for name, value in said["statistics"].items() if ours.get(name) != value}
+    if settings["generators"] is None or said["generator"] not in settings["generators"]:
+        found["generator"] = settings["generators"], said["generator"]
+    return found, len(said["statistics"]) + 1

@@ -10,10 +10,10 @@ from gdbext.cpython.objects.collected import collected_objects
 from gdbext.errors import GdbextError, NotTorch
 from gdbext.inspection.tensors.tensor_report import TensorReporter
 from gdbext.model.hexadecimal import Hexadecimal
-from gdbext.model.sections.memory_section import HeldMemory, LargeStorage, MemorySection
+from gdbext.model.sections.memory_section import CudaMemory, HeldMemory, LargeStorage, MemorySection
 from gdbext.torch.python_names import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_CLASS
+from gdbext.torch.state.cuda_allocator import CudaAllocator
 from gdbext.torch.symbols import CUDA
-from gdbext.torch.tensors.python_tensor import PythonTensors
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
@@ -40,13 +40,10 @@ class _HeldMemory:
         self._runtime = runtime
         self._tensors = TensorReporter(session)
         self._fields = self._tensors.fields
-        self._python = PythonTensors(
-            runtime, self._tensors.is_tensor, self._fields.python_object, self._fields.device_at
-        )
         self._kinds: dict[int, str] = {}
         self._storages: dict[int, tuple[int, int, str, str]] = {}
         self._modules: list[int] = []
-        self._unread = self._place = 0
+        self._unread = 0
 
     def section(self) -> MemorySection:
         """Walks the objects, then names the largest storages."""
@@ -65,6 +62,7 @@ class _HeldMemory:
                 self._modules.append(address)
         if objects == OBJECTS:
             truncated.append(f"Python objects, truncated at {OBJECTS}")
+        cuda, unknown = self._cuda()
         return MemorySection(
             objects=objects,
             tensors=tensors,
@@ -73,14 +71,24 @@ class _HeldMemory:
             held=self._held(),
             largest=tuple(self._largest()),
             truncated=tuple(truncated),
-            problems=tuple(self._problems()),
+            problems=(*self._problems(), *unknown),
+            cuda=cuda,
         )
 
     def _problems(self) -> Iterator[str]:
         if self._unread:
             yield f"{self._unread} tensors without a storage that can be read"
-        if self._session.modules.named(CUDA) is not None:
-            yield "what CUDA's caching allocator holds is not read"
+
+    def _cuda(self) -> tuple[tuple[CudaMemory, ...], tuple[str, ...]]:
+        """What CUDA's caching allocator counts, and what is unknown of it."""
+        session = self._session
+        if session.modules.named(CUDA) is None:
+            return (), ()
+        try:
+            found = CudaAllocator(session.memory, session.symbolizer, session.layout).devices()
+        except GdbextError as error:
+            return (), (f"what CUDA's caching allocator holds: {error.what}",)
+        return found, () if found else ("CUDA's caching allocator has no device: CUDA was not initialised",)
 
     def _kind(self, kind: int) -> str:
         """TENSOR_CLASS, MODULE_CLASS or "", by the names of the type and its bases."""
@@ -107,7 +115,7 @@ class _HeldMemory:
 
     def _add(self, address: int) -> None:
         try:
-            tensor = self._tensor(address)
+            tensor = self._tensors.python.tensor_of(address) if self._tensors.python is not None else None
             storage = self._fields.storage(tensor) if tensor is not None else None
             if tensor is None or storage is None:
                 self._unread += 1
@@ -116,17 +124,6 @@ class _HeldMemory:
                 self._storages[storage.address] = storage.size, tensor, dtype, storage.device or "unknown"
         except GdbextError:
             self._unread += 1
-
-    def _tensor(self, address: int) -> int | None:
-        """The TensorImpl, at first where that of the tensor before was: behind the header of every tensor alike."""
-        word = self._runtime.memory.u64(address + self._place) if self._place else 0
-        if word and not word & 7 and self._fields.python_object(word) == address and self._tensors.is_tensor(word):
-            return word
-        found = self._python.tensor_of(address)
-        if found is not None:
-            start = address + self._runtime.layout.size("PyObject")
-            self._place = start - address + 8 * self._runtime.memory.words(start, 6).index(found)
-        return found
 
     def _held(self) -> tuple[HeldMemory, ...]:
         sums: dict[tuple[str, str], list[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +31,13 @@ class LargeStorage(Record):
     name: str
 
 
+class CudaMemory(Record):
+    """What CUDA's caching allocator counts for one device, by the names of torch.cuda.memory_stats()."""
+
+    device: int
+    statistics: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class MemorySection(Section):
     """``tensors`` and ``objects`` are how many were looked at, of Python's."""
@@ -44,3 +52,5 @@ class MemorySection(Section):
     largest: tuple[LargeStorage, ...]
     truncated: tuple[str, ...]
     problems: tuple[str, ...]
+    cuda: tuple[CudaMemory, ...] = ()
+    """Devices that were used, where a build for CUDA is loaded."""

@@ -205,3 +205,12 @@ CUDA_GENERATORS = TorchSymbol(
      "_ZN2at4cuda6detail12_GLOBAL__N_1L17default_gens_cudaE"),  # static, 2.6
     "a vector of at::Generator, one for each device (ATen/cuda/CUDAGeneratorImpl.cpp)",
     "seeds and offsets of CUDA devices", CUDA)  # fmt: skip
+CUDA_ALLOCATOR_IN_USE = TorchSymbol(
+    ("_ZN3c104cuda20CUDACachingAllocator9allocatorE",), "a pointer to the allocator that CUDA's tensors come from",
+    "the statistics of CUDA's allocator", C10_CUDA)  # fmt: skip
+CUDA_STATISTICS = TorchSymbol(
+    ("_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator14getDeviceStatsEa",),
+    "returns a device's statistics; loads the vector of devices", "the statistics of CUDA's allocator",
+    C10_CUDA)  # fmt: skip
+NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
+"""PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""

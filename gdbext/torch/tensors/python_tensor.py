@@ -50,7 +50,7 @@ class PythonTensors:
 
     def _belongs(self, word: int, address: int) -> bool:
         try:
-            return self._is_tensor(word) and self._object_of(word) == address
+            return self._object_of(word) == address and self._is_tensor(word)  # cheap first: most words are no tensor
         except GdbextError:
             return False
 

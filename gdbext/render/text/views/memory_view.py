@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdbext.model.report import Report
-from gdbext.model.sections.memory_section import MemorySection
+from gdbext.model.sections.memory_section import CudaMemory, MemorySection
 from gdbext.render.text.style import Style, escape
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -25,10 +25,24 @@ def render(report: Report, style: Style) -> Iterator[str]:
     for storage in section.largest:
         name = f"  {escape(storage.name)}" if storage.name else ""
         yield f"  {amount(storage.bytes):>10}  {escape(storage.tensor)}{name}"
+    for device in section.cuda:
+        yield ""
+        yield from _cuda(device, style)
     for text in section.truncated:
         yield style(escape(text), "yellow")
     for text in section.problems:
         yield style(f"unknown: {escape(text)}", "yellow")
+
+
+def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
+    """What people ask for first: bytes now and at most; the rest is in the JSON document."""
+    yield style(f"CUDA device {memory.device}, as its caching allocator counts", "bold")
+    for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
+        now, most = (memory.statistics.get(f"{name}_bytes.all.{each}") for each in ("current", "peak"))
+        if now is not None and most is not None:
+            yield f"  {amount(now):>10}  {name.replace('_', ' ')}, at most {amount(most)}"
+    segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))
+    yield f"  {segments} segments, out of memory {ooms} times"
 
 
 def amount(size: int) -> str:

@@ -1,0 +1,111 @@
+"""The statistics of CUDA's caching allocator, as torch.cuda.memory_stats() gives them, from its own structures.
+
+c10/cuda/CUDACachingAllocator.cpp and c10/core/CachingDeviceAllocator.h, 2.6.0 to 2.15.0. The allocator has a vector of
+one object for each device. No header says where; the function that returns the statistics loads it from there. Such an
+object begins with a mutex, and the statistics are behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gdbext.arch.member_loads import member_loads
+from gdbext.errors import BadData, LayoutError
+from gdbext.layouts.layout import Layout
+from gdbext.model.sections.memory_section import CudaMemory
+from gdbext.process.memory import Memory
+from gdbext.process.struct_view import Field
+from gdbext.process.symbols import Symbolizer
+from gdbext.torch.state.generators import DEVICES
+from gdbext.torch.state.setting_sources import CUDA_ALLOCATOR_IN_USE, CUDA_STATISTICS, NATIVE_CUDA_ALLOCATOR
+from gdbext.torch.tensors.vtables import ClassNames, plain_class
+
+_STATISTICS, _COUNTS = "c10::CachingDeviceAllocator::DeviceStats", "c10::CachingAllocator::Stat"
+_POOLS = ("all", "small_pool", "large_pool")
+"""enum struct StatType: the first is the sum of the others."""
+_MEMBERS = ("current", "peak", "allocated", "freed")
+_GETTER_SIZE = 256
+_THIS = 1
+"""The object is the second argument: before it stands where the result goes."""
+
+
+class CudaAllocator:
+    """Reads it. Raises LayoutError, BadData, MemoryFault."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._layout = layout
+
+    def devices(self) -> tuple[CudaMemory, ...]:
+        """Of each device; none where CUDA was not initialised."""
+        allocator = self._allocator()
+        first, count = self._vector(allocator)
+        # A recursive mutex is as large as another one: both are a pthread_mutex_t.
+        statistics = self._layout.struct("std::mutex").size
+        found = []
+        for device in range(count):
+            address = self._memory.u64(first + 8 * device)
+            if address:
+                found.append(CudaMemory(device, self._statistics(address + statistics)))
+        return tuple(found)
+
+    def _allocator(self) -> int:
+        """The allocator in use, if it is PyTorch's own."""
+        variable = CUDA_ALLOCATOR_IN_USE.address(self._symbolizer)
+        allocator = self._memory.u64(variable) if variable is not None else 0
+        if not allocator:
+            raise BadData("CUDA's allocator is not there yet")
+        names = [plain_class(name) for name in ClassNames(self._memory, self._symbolizer).of(allocator)]
+        if NATIVE_CUDA_ALLOCATOR not in names:
+            raise BadData(f"the allocator of CUDA is {names[0] if names else 'of an unknown class'}, which is not read")
+        return allocator
+
+    def _vector(self, allocator: int) -> tuple[int, int]:
+        """The objects of devices: (address of the first pointer, how many)."""
+        getter = CUDA_STATISTICS.address(self._symbolizer)
+        if getter is None:
+            raise BadData("the function that returns the statistics is not found")
+        architecture = self._memory.architecture
+        code = architecture.decode(self._memory.read(getter, _GETTER_SIZE), getter)
+        for offset in member_loads(architecture, code, _THIS):
+            begin, end, capacity = self._memory.words(allocator + offset, 3)
+            count, rest = divmod(end - begin, 8)
+            if begin <= end <= capacity and not rest and count <= DEVICES:
+                return begin, count
+        raise BadData("where the allocator keeps its devices is not known in this build")
+
+    def _statistics(self, address: int) -> Mapping[str, int]:
+        """By the names of torch.cuda.memory_stats(). Raises BadData where sums do not agree: then a thread is changing
+        them, or this is something else."""
+        shape, counts = self._layout.struct(_STATISTICS), self._layout.struct(_COUNTS)
+        found: dict[str, int] = {}
+        for field in shape.fields.values():
+            at = address + field.offset
+            if field.size == counts.size * len(_POOLS) and field.type.startswith("std::array<"):
+                pools = [self._counts(at + index * counts.size) for index in range(len(_POOLS))]
+                self._check(field.name, pools)
+                for pool, values in zip(_POOLS, pools):
+                    found.update({f"{field.name}.{pool}.{name}": value for name, value in values.items()})
+            elif field.size == counts.size and field.type.endswith("::Stat"):
+                found.update({f"{field.name}.{name}": value for name, value in self._counts(at).items()})
+            elif _is_number(field):
+                found[field.name] = self._memory.i64(at)
+        if not found:
+            raise LayoutError(f"the layout of {shape.name} has nothing that is known")
+        return found
+
+    def _counts(self, address: int) -> dict[str, int]:
+        counts = self._layout.struct(_COUNTS)
+        return {name: self._memory.i64(address + counts.offset(name)) for name in _MEMBERS}
+
+    @staticmethod
+    def _check(name: str, pools: list[dict[str, int]]) -> None:
+        for each in _MEMBERS:
+            values = [pool[each] for pool in pools]
+            if min(values) < 0 or (each != "peak" and values[0] != values[1] + values[2]):
+                raise BadData(f"the statistics of a device make no sense: {name}.{each} is {values}")
+
+
+def _is_number(field: Field) -> bool:
+    return field.size == 8 and field.type == "long int"

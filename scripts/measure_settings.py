@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Compare dispatch-info --settings and --memory with what programs say of themselves: docs/settings-compared.md.
+
+Run it from the development environment (scripts/test makes it): .venv/bin/python scripts/measure_settings.py 2.6.0
+2.15.0. Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and some minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+
+import each_release  # noqa: E402 - the tests' folder is on the path from here on
+import harness  # noqa: E402
+import settings_truth  # noqa: E402
+
+PAGE = ROOT / "docs" / "settings-compared.md"
+_HEAD = f"""# dispatch-info --settings and --memory, compared with what programs say of themselves
+
+Made by `scripts/measure_settings.py`. {len(settings_truth.PROGRAMS)} programs (tests/inferiors/settings.py) set PyTorch
+in different ways and print what its own functions then say: determinism, flags of cuDNN, cuBLAS, oneDNN and attention,
+float32 precision by the old functions and the new ones, seeds, how many numbers were drawn, the hash of the generator's
+state, threads of OpenMP, MKL and OpenBLAS, the inter-op pool, autocast, grad and inference mode, modes of
+`__torch_function__` and `__torch_dispatch__`, the default device, saved-tensor hooks, a profiler, an observer, options
+of torch._dynamo and Inductor, allocators, and what the environment sets. "equal": every one of these facts, and nothing
+is unknown; in the running process and in its core. Of a library that chooses a number by itself, "default" is right.
+
+"set again": a program that `--reproduce` wrote, run in a new process, which then prints the same.
+
+CUDA: what the caching allocator counts, against torch.cuda.memory_stats(), and seed and offset of the device's
+generator, in the process and in its core. There is no device: a library that takes CUDA's place says that there is one
+(tests/inferiors/native/one_cuda_device.cpp), and PyTorch's own allocator works on memory that nobody touches.
+
+"""
+_COLUMNS = ("torch", "layout", "programs equal", "cores equal", "set again", "CUDA facts equal")
+_AGAIN = ("everything", "threads", "old-precision", "new-precision", "autocast", "seeds", "compiler", "allocator")
+"""Programs that set nothing but what Python can set again."""
+
+
+def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
+    """One release. Raises HarnessError."""
+    equal = cores = again = 0
+    problems = []
+    for program in settings_truth.PROGRAMS:
+        with settings_truth.started(program, python) as process:
+            layout = process.dispatch("dispatch-info", debugger="none").document["target"]["torch"]["layout"]["match"]
+            live, core = (settings_truth.compare(process, core=core) for core in (False, True))
+            repeated = _set_again(process, python) if program in _AGAIN else {}
+        equal, cores = equal + (not live), cores + (not core)
+        again += program in _AGAIN and not repeated
+        problems += [f"{program}: {name}: {ours} instead of {theirs}"
+                     for name, (ours, theirs) in {**core, **live, **repeated}.items()]  # fmt: skip
+    cuda, wrong = _cuda(python)
+    number = len(settings_truth.PROGRAMS)
+    row = [version, layout, f"{equal} of {number}", f"{cores} of {number}", f"{again} of {len(_AGAIN)}", cuda]
+    return row, [*problems, *wrong]
+
+
+def _set_again(process: harness.Inferior, python: str) -> dict[str, tuple[object, object]]:
+    """What a new process says that runs the program of --reproduce, where it says something else."""
+    with tempfile.TemporaryDirectory(prefix="gdbext-settings-") as folder:
+        program = str(Path(folder) / "again.py")
+        process.dispatch("dispatch-info", "--settings", "--reproduce", program, debugger="none")
+        interpreter = python if "/" in python else sys.executable
+        command = [interpreter, str(harness.INFERIORS / "settings.py"), "script", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    said, meant = json.loads(done.stdout), process.truth["settings"]
+    said["generators"][0]["drawn"] = meant["generators"][0]["drawn"]  # the new process drew none itself
+    return {name: (said.get(name), value) for name, value in meant.items() if said.get(name) != value}
+
+
+def _cuda(python: str) -> tuple[str, list[str]]:
+    """How many facts of CUDA are equal, in words, and which are not."""
+    if not settings_truth.is_for_cuda(python):
+        return "no build for CUDA", []
+    wrong, number = [], 0
+    for core in (False, True):
+        found, count = settings_truth.compare_cuda(python, core)
+        number += count
+        wrong += [f"CUDA: {name}: {ours} instead of {theirs}" for name, (ours, theirs) in found.items()]
+    return f"{number - len(wrong)} of {number}", wrong
+
+
+if __name__ == "__main__":
+    sys.exit(each_release.run(__doc__, PAGE, _HEAD, _COLUMNS, _compare))
