@@ -176,11 +176,14 @@ class KnownPaths:
         if walked is not None:
             self._add_path(pc, *walked)
         best = None
-        for path in self._paths.get(pc, ()) if limit > _MOST_FRAMES else ():
+        paths = self._paths.get(pc, []) if limit > _MOST_FRAMES else []
+        for index, path in enumerate(paths):
             found = path.follow(registers, read)
             if found is not None and (best is None or found.count > best.count):
                 best = found
                 if found.is_whole:
+                    if index:  # one place on, so that the usual ones come first
+                        paths[index - 1 : index + 1] = path, paths[index - 1]
                     break
         return best
 

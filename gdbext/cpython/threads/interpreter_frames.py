@@ -7,6 +7,7 @@ its entry frame, which has an owner of its own (enum _frameowner).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
@@ -23,6 +24,8 @@ from gdbext.cpython.threads.python_frame import (
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.memory import Memory
+
+_word = struct.Struct("<Q").unpack_from
 
 
 class InterpreterFrameReader:
@@ -111,12 +114,8 @@ class InterpreterFrameReader:
         owner = raw[self._owner_at]
         if owner in self._form.codeless_owners:
             return None
-        code = self._codes.get(_word(raw, self._code_at) & self._address_mask)
-        at = code.offset_of(_word(raw, self._instruction_at))
+        code = self._codes.get(_word(raw, self._code_at)[0] & self._address_mask)
+        at = code.offset_of(_word(raw, self._instruction_at)[0])
         if owner != self._form.generator_owner and at < code.first_traceable * CODE_UNIT:
             return None  # _PyFrame_IsIncomplete
         return PythonFrame(code.name, code.file, code.line(at), address, code.address)
-
-
-def _word(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 8], "little")

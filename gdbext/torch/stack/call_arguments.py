@@ -41,6 +41,10 @@ class CallSites:
         self._sites: dict[int, CallSite] = {}
         self._floats: dict[tuple[int, int], Location | None] = {}
         self._targets: dict[int, int | None] = {}
+        self._evaluated_of: Stack | None = None
+        self._evaluated: dict[tuple[int, int], int | None] = {}
+        """By level and number, of the stack that was asked for last: the operator and its keyset are looked for among
+        the same arguments."""
 
     def site(self, stack: Stack, level: int) -> CallSite:
         """The call that frame ``level`` made to the next inner frame."""
@@ -78,9 +82,14 @@ class CallSites:
 
     def argument(self, stack: Stack, level: int, number: int) -> int | None:
         """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
-        sources = self.site(stack, level).sources
-        location = sources[number] if number < len(sources) else None
-        return None if location is None else self._evaluate(location, stack, level)
+        if stack is not self._evaluated_of:
+            self._evaluated_of, self._evaluated = stack, {}
+        place = level, number
+        if place not in self._evaluated:
+            sources = self.site(stack, level).sources
+            location = sources[number] if number < len(sources) else None
+            self._evaluated[place] = None if location is None else self._evaluate(location, stack, level)
+        return self._evaluated[place]
 
     def arguments(self, stack: Stack, level: int, count: int) -> list[int | None]:
         """The first ``count`` arguments in registers of the call that frame ``level`` made."""
