@@ -63,7 +63,7 @@ class PythonWaitView:
 
         for state in self.states(tid):
             try:
-                found = python_wait(self.runtime, state, futex)
+                found = python_wait(self.runtime, state, futex, lambda: self.running_jobs)
             except GdbextError as error:
                 self._note(error, f"Python objects of thread {tid}")
                 continue
@@ -95,6 +95,13 @@ class PythonWaitView:
         except GdbextError as error:
             self._note(error, "stop-the-world pauses and critical sections")
             return None
+
+    @cached_property
+    def running_jobs(self) -> Mapping[int, int]:
+        """concurrent.futures.Future → ident of the thread that runs its job."""
+        from gdbext.cpython.sync.python_wait import running_jobs
+
+        return running_jobs(self.runtime)
 
     def native_ids(self) -> Mapping[int, int]:
         """Thread id → the native_id that ``threading`` recorded when the thread was made; a fork does not change it

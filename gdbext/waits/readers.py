@@ -93,6 +93,10 @@ class PythonView(Protocol):
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""
 
+    @property
+    def running_jobs(self) -> Mapping[int, int]:
+        """concurrent.futures.Future → ident of the thread that runs its job."""
+
     def loops(self) -> Sequence[RunningLoop]:
         """The event loops of asyncio that have tasks."""
 

@@ -6,6 +6,8 @@ object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from gdbext.cpython.abi import stdlib
 from gdbext.cpython.abi.waitable import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
@@ -25,6 +27,9 @@ _DEPTH = 8
 
 _OUTER = 12
 """Outermost Python frames in which a pool's worker runs a job; there are five."""
+
+
+Jobs = Callable[[], Mapping[int, int]]
 
 
 class PythonWait(Record):
@@ -53,14 +58,17 @@ class PythonWait(Record):
     """What is missing before it goes on, for people: ``2 of 3 threads have come``."""
 
 
-def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = None) -> PythonWait | None:
+def python_wait(
+    runtime: PythonRuntime, state: ThreadState, futex: int | None = None, jobs: Jobs | None = None
+) -> PythonWait | None:
     """What the thread waits for according to its Python frames; None where they do not say.
 
     ``futex`` is the address that the thread sleeps on, where it is known: it proves the lock.
-    Without it the frames alone speak, and a thread that has just been woken looks the same.
+    Without it the frames alone speak, and a thread that has just been woken looks the same. ``jobs`` gives what
+    ``running_jobs`` has found.
     """
     frames = runtime.frames.stack(state).frames[:_DEPTH]
-    wait = _by_frames(runtime, frames, futex)
+    wait = _by_frames(runtime, frames, futex, jobs or (lambda: running_jobs(runtime)))
     if wait is not None or futex is None or not frames:
         return wait
     lock = waited_lock(runtime, state, futex)
@@ -69,7 +77,7 @@ def python_wait(runtime: PythonRuntime, state: ThreadState, futex: int | None = 
     return PythonWait(lock.kind, lock.address, frames[0], lock, False, lock.owner_ident, lock.owner_tid)
 
 
-def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | None) -> PythonWait | None:
+def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | None, jobs: Jobs) -> PythonWait | None:
     """The outermost object of an unbroken run of waiting frames: Queue.get, not the Condition it uses."""
     found: tuple[Waitable, int, PythonFrame] | None = None
     lock: LockState | None = None
@@ -78,7 +86,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
         if not _is_waiting(frame):
             pending = pending_futures(runtime, frame) if found is not None else ()
             if pending:
-                return _for_futures(runtime, frame, pending)
+                return _for_futures(runtime, frame, pending, jobs())
             break
         values = _locals(runtime, frame)
         kind = Waitable.SHUTDOWN if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
@@ -94,12 +102,14 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
         return PythonWait(kind, 0, frame, awaited=_awaited(runtime))
     if lock is None and futex is not None:
         lock = find_lock(runtime, futex, _values_and_attributes(runtime, frames[0]))
+    if kind is Waitable.FUTURE:
+        return _for_future(runtime, address, frame, jobs().get(address), lock)._replace(reacquiring=reacquiring)
     owner = _owner(runtime, kind, address, lock)
     tid = runtime.tid_of_ident(owner) if owner else None
-    pids = _workers(runtime, kind, address, owner)
-    exhausted = _exhausted(runtime, address) if kind is Waitable.FUTURE and owner is None and not pids else ()
-    lacks = _lacks(runtime, kind, address, frame)
-    return PythonWait(kind, address, frame, lock, reacquiring, owner, tid, pids, exhausted, lacks=lacks)
+    pids = pool_workers(runtime, address) if kind is Waitable.POOL_RESULT else ()
+    return PythonWait(
+        kind, address, frame, lock, reacquiring, owner, tid, pids, lacks=_lacks(runtime, kind, address, frame)
+    )
 
 
 def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:
@@ -117,19 +127,29 @@ def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFr
     return f"full, maxsize {numbers[1]}" if _name(frame) == stdlib.QUEUE_PUT else ""
 
 
-def _for_futures(runtime: PythonRuntime, frame: PythonFrame, pending: tuple[int, ...]) -> PythonWait:
+def _for_futures(
+    runtime: PythonRuntime, frame: PythonFrame, pending: tuple[int, ...], jobs: Mapping[int, int]
+) -> PythonWait:
     """The wait for one or several futures (concurrent.futures.wait, as_completed)."""
-    runners = {future: ident_running(runtime, future) for future in pending}
-    address = next((future for future, ident in runners.items() if ident is not None), pending[0])
-    if len(pending) > 1:
-        tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in dict.fromkeys(runners.values()) if ident is not None)
-        lacks = f"{len(pending)} of them are pending"
-        return PythonWait(Waitable.FUTURE, address, frame, awaited=tids, lacks=lacks)
-    owner = runners[address]
+    address = next((future for future in pending if future in jobs), pending[0])
+    if len(pending) == 1:
+        return _for_future(runtime, address, frame, jobs.get(address))
+    idents = dict.fromkeys(jobs[future] for future in pending if future in jobs)
+    tids = tuple(runtime.tid_of_ident(ident) or 0 for ident in idents)
+    lacks = f"{len(pending)} of them are pending"
+    return PythonWait(Waitable.FUTURE, address, frame, awaited=tids, lacks=lacks)
+
+
+def _for_future(
+    runtime: PythonRuntime, address: int, frame: PythonFrame, owner: int | None, lock: LockState | None = None
+) -> PythonWait:
+    """The wait for one future, whose job the thread ``owner`` runs; else the workers of its pool owe it."""
     tid = runtime.tid_of_ident(owner) if owner else None
-    pids = _workers(runtime, Waitable.FUTURE, address, owner)
+    pids = executor_workers(runtime, address) if owner is None else ()
     exhausted = _exhausted(runtime, address) if owner is None and not pids else ()
-    return PythonWait(Waitable.FUTURE, address, frame, owner_ident=owner, owner_tid=tid, pids=pids, exhausted=exhausted)
+    return PythonWait(
+        Waitable.FUTURE, address, frame, lock, owner_ident=owner, owner_tid=tid, pids=pids, exhausted=exhausted
+    )
 
 
 def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
@@ -140,13 +160,6 @@ def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
 def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
     tids = (runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future))
     return tuple(tid for tid in tids if tid is not None)
-
-
-def _workers(runtime: PythonRuntime, kind: Waitable, address: int, owner: int | None) -> tuple[int, ...]:
-    """Pids of the processes that owe a result, where no thread does."""
-    if kind is Waitable.POOL_RESULT:
-        return pool_workers(runtime, address)
-    return executor_workers(runtime, address) if kind is Waitable.FUTURE and owner is None else ()
 
 
 def _is_waiting(frame: PythonFrame) -> bool:
@@ -195,8 +208,6 @@ def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind is Waitable.THREAD:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.THREAD_IDENT, 0))
-    if kind is Waitable.FUTURE:
-        return ident_running(runtime, address)
     if kind is Waitable.IMPORT:
         return _integer(runtime, _attributes(runtime, address).get(stdlib.MODULE_LOCK_OWNER, 0))
     if lock is not None and lock.owner_ident:
@@ -206,15 +217,17 @@ def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState
     return None
 
 
-def ident_running(runtime: PythonRuntime, future: int) -> int | None:
-    """Ident of the thread that runs the future's job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
+def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
+    """Future → ident of the thread that runs its job: _WorkItem.run of Lib/concurrent/futures/thread.py."""
+    found: dict[int, int] = {}
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames[-_OUTER:]:
             if _name(frame) == stdlib.JOB_RUN and frame.file.endswith(stdlib.FUTURES_FILE):
                 item = _locals(runtime, frame).get("self", 0)
-                if item and _attributes(runtime, item).get(stdlib.JOB_FUTURE) == future:
-                    return state.ident
-    return None
+                future = _attributes(runtime, item).get(stdlib.JOB_FUTURE) if item else None
+                if future is not None:
+                    found.setdefault(future, state.ident)
+    return found
 
 
 def _integer(runtime: PythonRuntime, address: int) -> int | None:

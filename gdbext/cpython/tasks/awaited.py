@@ -10,7 +10,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.task_layout import FUTURE_CALLBACK
-from gdbext.cpython.sync.python_wait import ident_running
 from gdbext.cpython.tasks.containers import set_items
 from gdbext.cpython.threads.namespaces import attributes, closure_of, items
 from gdbext.cpython.threads.slots import local_of
@@ -43,7 +42,7 @@ class Awaitable(Enum):
 
 class Awaited(Record):
     """What it is. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the first of them
-    ends it; ``timed``: it is given up; ``ident`` is threading.get_ident() of the thread that runs a JOB."""
+    ends it; ``timed``: it is given up."""
 
     kind: Awaitable
     address: int
@@ -53,7 +52,6 @@ class Awaited(Record):
     timed: bool = False
     first: bool = False
     pid: int | None = None
-    ident: int | None = None
 
 
 _BY_ATTRIBUTES = (
@@ -143,7 +141,7 @@ def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | Non
         if _is_task(runtime, each) and each != own:
             return Awaited(Awaitable.TASK, future, (each,))
         if "_condition" in attributes(runtime, each):
-            return Awaited(Awaitable.JOB, each, ident=ident_running(runtime, each))
+            return Awaited(Awaitable.JOB, each)
     return None
 
 

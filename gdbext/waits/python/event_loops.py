@@ -90,8 +90,9 @@ def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool
     if found.kind is Awaitable.DESCRIPTOR:
         return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
     text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
-    if found.ident is not None and process.python is not None:
-        return f"{text}, which thread {process.python.tid_of_ident(found.ident) or '?'} runs"
+    if found.kind is Awaitable.JOB and process.python is not None and found.address in process.python.running_jobs:
+        ident = process.python.running_jobs[found.address]
+        return f"{text}, which thread {process.python.tid_of_ident(ident) or '?'} runs"
     return f"{text}, which {_some(names)} seems to hold" if held else text
 
 
