@@ -31,7 +31,8 @@ WHERE:
   boxed       at the boxed entries of the operator's kernels
   kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
               has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
-              (aoti_torch_cpu_mm_out), once they are loaded
+              (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
+              written for Triton ('triton_poi_*'), from their second launch on
   meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
   register    when an entry of its table is computed, until the program begins to end
   return      at the ends of call and redispatch

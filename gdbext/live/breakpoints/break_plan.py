@@ -97,8 +97,8 @@ class BreakPlan:
                 found.setdefault((limited.address, limited.condition), limited)
         for pattern in filter(is_generated, request.patterns):
             for each in generated_functions(self._session, pattern):
-                site = BreakSite(each.address, "kernel", 0, each.name, each.what)
-                found.setdefault((site.address, ALWAYS), site)
+                site = BreakSite(each.address, "kernel", 0, each.name, each.what, condition=each.condition)
+                found.setdefault((site.address, site.condition), site)
         return list(found.values())
 
     def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError, UsageError
 from gdbext.live.breakpoints.break_plan import BreakPlan, BreakSite
-from gdbext.live.breakpoints.conditions import ALWAYS, holds
+from gdbext.live.breakpoints.conditions import holds
 from gdbext.live.breakpoints.generated_sites import is_generated
 from gdbext.live.breakpoints.stop_report import StopReports
 from gdbext.model.sections.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
@@ -153,13 +153,15 @@ class BreakSet:
 
     def _set(self, site: BreakSite) -> Breakpoint:
         if self.request.go_on:
-            return self._setter.set_call(site.address, self._reporter(site, site.condition))
-        return self._setter.set_stop(site.address, site.condition, self._reporter(site, ALWAYS))
+            return self._setter.set_call(site.address, self._reporter(site))
+        return self._setter.set_stop(site.address, site.condition, self._reporter(site))
 
-    def _reporter(self, site: BreakSite, condition: Condition) -> Reached:
+    def _reporter(self, site: BreakSite) -> Reached:
+        """Shows a stop; gdb calls it for each breakpoint at the address, also where the condition does not hold."""
+
         def report(thread: StoppedThread) -> None:
             try:
-                if holds(condition, thread):
+                if holds(site.condition, thread):
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))

@@ -1,7 +1,8 @@
 """Where to stop for kernels that Inductor generated, and for the functions by which its code calls torch.
 
 A kernel in C++ has a library of its own, in which its function is called "kernel", or, in a model that was compiled
-ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch (torch/csrc/inductor/aoti_torch/c/shim.h).
+ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch (torch/csrc/inductor/aoti_torch/c/shim.h). A
+kernel of Triton runs on a device: the place to stop is the driver's function that launches it, which gets its handle.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from gdbext.errors import NotTorch, UsageError
+from gdbext.live.breakpoints.conditions import ALWAYS, Equals, Register
 from gdbext.model.record import Record
 from gdbext.torch.compile.inductor_source import CPP, TRITON
 from gdbext.torch.compile.shim_signatures import PREFIX as SHIM
+from gdbext.torch.compile.triton_kernels import LAUNCHING, triton_kernels
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
+    from gdbext.live.breakpoints.conditions import Condition
 
 
 class GeneratedFunction(Record):
-    """``what`` says where it is from: a C++ file or a library."""
+    """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
 
     name: str
     address: int
     what: str
+    condition: Condition = ALWAYS
 
 
 def is_generated(pattern: str) -> bool:
@@ -33,20 +38,15 @@ def is_generated(pattern: str) -> bool:
 
 
 def check_pattern(pattern: str, where: str) -> None:
-    """Raises UsageError for a place that they do not have, and for kernels without a function on the CPU."""
+    """Raises UsageError for a place that they do not have."""
     if where != "kernel":
         raise UsageError(f"{pattern} has no {where}", why="it is no operator", help=f"dispatch-break kernel {pattern}")
-    if pattern.startswith(TRITON):
-        raise UsageError(
-            f"{pattern} is a kernel of Triton",
-            why="it runs on a device, and Triton's launchers all are one function on the CPU",
-            help="stop at a line of Python instead, or at the kernel of an operator",
-        )
 
 
 def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
     """Those that are loaded; none without a Python. Raises MemoryFault."""
     found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
+    found += _launches(session, pattern) if pattern.startswith(TRITON) else []
     if not found and pattern.isidentifier():
         exported = session.symbolizer.symbol_of(pattern)
         if exported is not None:
@@ -63,6 +63,25 @@ def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
     return [(each.name, each.address, each.source) for each in kernels if fnmatchcase(each.name, pattern)]
 
 
+def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
+    """Where kernels of Triton are launched that were launched before: until then, they have no handle."""
+    if session.python is None:
+        return []
+    arguments = [Register(name) for name in session.memory.architecture.argument_registers]
+    return [
+        GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
+        for kernel in triton_kernels(session.python)
+        if fnmatchcase(kernel.name, pattern)
+        for function, place in LAUNCHING
+        for address in [session.symbolizer.address_of(function)]
+        if address is not None
+        for handle in kernel.handles
+    ]
+
+
 def not_loaded(pattern: str) -> UsageError:
     """What is said as long as there is none."""
-    return UsageError(f"no kernel {pattern} is loaded", help="Inductor may not have compiled it yet")
+    help = "Inductor may not have compiled it yet"
+    if pattern.startswith(TRITON):
+        help += "; it has no handle before its first launch, which is not seen"
+    return UsageError(f"no kernel {pattern} is loaded", help=help)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gdbext.live.breakpoints.conditions import StoppedThread
     from gdbext.live.breakpoints.setter import BreakpointSetter, Trap
 
-_LOADERS = (("dlopen", "libc.so.6"), ("dlopen", "libdl.so.2"))
-"""glibc's function, before and since 2.34."""
+_LOADERS = (("dlopen", "libc.so.6"), ("dlopen", "libdl.so.2"), ("cuModuleLoadData", None), ("cuModuleLoadDataEx", None))
+"""glibc's function, before and since 2.34; and those of libcuda that load kernels of Triton."""
 _CHECKS = 8
 """Other threads may be in compiled code as well, while a module is being loaded."""
 

@@ -49,6 +49,12 @@ TRITON_COMPILER = ("triton/compiler/compiler.py", "compile")
 TRITON_SOURCE, TRITON_FUNCTION = "src", "fn"
 """The same of Triton (3.1 to 3.7): its local variable with an ASTSource, whose attribute ``fn`` is a JITFunction, whose
 own is the function of Python. Without them, the kernel that it compiles has no name."""
+AUTOTUNERS = ("CachingAutotuner", "DebugAutotuner")
+LAUNCHERS, LAUNCHED, RUNNER = "launchers", "function", "runner"
+"""Classes of the objects that a module of Inductor has for its Triton kernels, under their names
+(torch/_inductor/runtime/triton_heuristics.py); their list of launchers, functions that were made by exec; and in the
+globals of such a function the handle of what it launches (a CUfunction as an int), or the method that has it in the
+attribute of the same name of its object (static_triton_launcher.py)."""
 STAGES = (
     ("/triton/", "Triton"),
     ("torch/_inductor/", "Inductor"),

@@ -55,7 +55,7 @@ class GeneratedKernels:
         """Every kernel that is loaded, of at most 500 modules; empty where Inductor is not imported."""
         found: dict[int, GeneratedKernel] = {}
         try:
-            modules = self._modules()
+            modules = written_modules(self._runtime)
             if len(modules) > MODULE_LIMIT:
                 self.truncated.append(f"{len(modules)} modules that Inductor wrote, truncated at {MODULE_LIMIT}")
             for module in modules[:MODULE_LIMIT]:
@@ -64,18 +64,6 @@ class GeneratedKernels:
         except GdbextError as error:
             self.problems.append(f"{names.CODE_CACHE}.{names.PY_CODE_CACHE}: {error.what}")
         return list(found.values())
-
-    def _modules(self) -> tuple[int, ...]:
-        """The module objects. Raises BadData, MemoryFault."""
-        runtime = self._runtime
-        for interpreter in runtime.interpreters():
-            cache = module_global(runtime, interpreter, names.CODE_CACHE, names.PY_CODE_CACHE)
-            if cache:
-                modules = runtime.dicts.class_attribute(cache, names.WRITTEN_MODULES)
-                if modules is None:
-                    raise BadData(f"it has no {names.WRITTEN_MODULES}")
-                return runtime.objects.list_items(modules)
-        return ()
 
     def _of_module(self, module: int) -> Iterator[GeneratedKernel]:
         runtime = self._runtime
@@ -101,6 +89,25 @@ class GeneratedKernels:
         if module is None or symbol is None:
             return None
         return GeneratedKernel(name, file, module.path, module.base + symbol.vaddr)
+
+
+def written_modules(runtime: PythonRuntime) -> tuple[int, ...]:
+    """The module objects that Inductor wrote. Raises BadData, MemoryFault."""
+    for interpreter in runtime.interpreters():
+        cache = module_global(runtime, interpreter, names.CODE_CACHE, names.PY_CODE_CACHE)
+        if cache:
+            modules = runtime.dicts.class_attribute(cache, names.WRITTEN_MODULES)
+            if modules is None:
+                raise BadData(f"it has no {names.WRITTEN_MODULES}")
+            return runtime.objects.list_items(modules)
+    return ()
+
+
+def module_variables(runtime: PythonRuntime, module: int) -> Iterator[tuple[str, int]]:
+    """The global variables of a module with their values. Raises BadData, MemoryFault."""
+    namespace = runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
+    for key, value in runtime.dicts.items(namespace, _GLOBALS):
+        yield runtime.objects.text(key, 400), value
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from harness import DISPATCH, INFERIORS, ROOT, Outcome, run
+from harness import DISPATCH, INFERIORS, ROOT, Inferior, Outcome, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -84,6 +84,22 @@ def test_continue_tells_and_goes_on() -> None:
     assert keysets[-2:] == ["Meta, AutogradMeta", "Meta"]
     assert all("Meta" in keyset for keyset in keysets)
     assert "exited with status 7" in outcome.stdout
+
+
+def test_kernels_of_triton_by_the_handle_that_the_driver_gets(inferior: Callable[..., Inferior]) -> None:
+    process = inferior("triton-calls")
+    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off"]
+    for command in (f"source {ROOT}/gdbext/init.py", "dispatch-break kernel triton_*", "continue", "continue",
+                    "dispatch-break --delete", "dispatch-break kernel triton_unused_2", "detach"):  # fmt: skip
+        words += ["-ex", command]
+    text = run([*words, "-p", str(process.pid)], timeout=300).stdout
+    stops = re.findall(r"dispatch-break: (triton_\w+) at kernel: its launch, in (\w+)", text)
+    assert sorted(stops) == [
+        ("triton_poi_fused_add_0", "cuLaunchKernelEx"), ("triton_red_fused_sum_1", "cuLaunchKernel"),
+    ], text  # fmt: skip
+    assert "if $rdi == 0x7200" in text
+    assert "if $rsi == 0x7100" in text
+    assert "no kernel triton_unused_2 is loaded" in text
 
 
 @pytest.mark.parametrize(

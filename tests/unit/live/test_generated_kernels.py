@@ -26,7 +26,7 @@ class Symbols:
     def __init__(self, **addresses: int) -> None:
         self._addresses = addresses
 
-    def address_of(self, name: str, _: str) -> int | None:
+    def address_of(self, name: str, _: str | None = None) -> int | None:
         return self._addresses.get(name)
 
     def symbol_of(self, name: str) -> Any:
@@ -51,7 +51,7 @@ def session(**addresses: int) -> Any:
 )
 def test_what_a_pattern_means(pattern: str, found: list[tuple[str, int, str]]) -> None:
     assert is_generated(pattern)
-    assert [tuple(each) for each in generated_functions(session(aoti_torch_cpu_mm_out=0x20), pattern)] == found
+    assert [tuple(each)[:3] for each in generated_functions(session(aoti_torch_cpu_mm_out=0x20), pattern)] == found
 
 
 def test_patterns_of_operators_are_others() -> None:
@@ -61,8 +61,7 @@ def test_patterns_of_operators_are_others() -> None:
 
 def test_what_is_refused_by_name() -> None:
     check_pattern("cpp_fused_add_0", "kernel")
-    with pytest.raises(UsageError, match="triton_poi_fused_add_0 is a kernel of Triton"):
-        check_pattern("triton_poi_fused_add_0", "kernel")
+    check_pattern("triton_poi_fused_add_0", "kernel")
     with pytest.raises(UsageError, match="cpp_fused_add_0 has no lookup"):
         check_pattern("cpp_fused_add_0", "lookup")
 
