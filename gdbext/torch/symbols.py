@@ -287,16 +287,16 @@ KERNELS_BELOW_THEIR_KEY = {
 
 EVALUATING_NODE = TorchSymbol(
     ("_ZZNK5torch8autogradL27tls_current_evaluating_nodeMUlvE_clEvE3var",), "the node that a thread runs",
-    "the running node in dispatch-autograd and dispatch-bt", CPU, first="2.13.0")  # fmt: skip
+    "the running node in dispatch-autograd and dispatch-bt", CPU, first="2.7.0")  # fmt: skip
 GRAPH_TASK = TorchSymbol(
     ("_ZZNK5torch8autogradL22tls_current_graph_taskMUlvE_clEvE3var",), "the backward pass that a thread takes part in",
-    "graph tasks in dispatch-autograd", CPU, first="2.13.0")  # fmt: skip
+    "graph tasks in dispatch-autograd", CPU, first="2.7.0")  # fmt: skip
 EVALUATING_NODE_ACCESS = TorchSymbol(
     ("_ZN5torch8autogradL27tls_current_evaluating_nodeE",), "the function that returns where the running node is kept",
-    "the running node, where the variable itself has no name of its own", CPU, first="2.6.0")  # fmt: skip
+    "the running node, where the variable itself has no name of its own", CPU)  # fmt: skip
 GRAPH_TASK_ACCESS = TorchSymbol(
     ("_ZN5torch8autogradL22tls_current_graph_taskE",), "the function that returns where the graph task is kept",
-    "graph tasks, where the variable itself has no name of its own", CPU, first="2.6.0")  # fmt: skip
+    "graph tasks, where the variable itself has no name of its own", CPU)  # fmt: skip
 UNNAMED_ENGINE_VARIABLES = ("_ZZNK5torch8autogradUlvE_clEvE3var", "_ZZNK5torch8autogradUlvE0_clEvE3var")
 """Thread-local variables in lambdas that an older compiler does not name after the variable that they are for."""
 PYTHON_ENGINE = TorchSymbol(
@@ -304,7 +304,7 @@ PYTHON_ENGINE = TorchSymbol(
     "the queues of devices in dispatch-autograd", PYTHON)  # fmt: skip
 RECORD_FUNCTION_THREAD = TorchSymbol(
     ("_ZN2at12_GLOBAL__N_118current_thread_id_E",), "RecordFunction's own number of a thread",
-    "which thread made a node", CPU, first="2.6.0")  # fmt: skip
+    "which thread made a node", CPU)  # fmt: skip
 
 CALL_CHECKS = TorchSymbol(
     ("_ZN5torch6dynamo12_GLOBAL__N_1L18assert_size_strideEP7_objectS3_",
