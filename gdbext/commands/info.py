@@ -20,13 +20,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--settings",
         action="store_true",
-        help="instead: PyTorch's global settings (determinism, seed, threads, default dtype, cuDNN, anomaly mode, …)",
+        help="instead: how PyTorch is set: determinism, precision, generators, threads, allocators, torch.compile, and "
+        "what each thread has set for itself",
     )
     parser.add_argument(
         "--memory",
         action="store_true",
         help="instead: what the tensors hold that Python knows: storages and bytes by dtype, the largest with the name "
-        "of a module's parameter",
+        "of a module's parameter; what CUDA's caching allocator counts",
     )
     parser.add_argument("--reproduce", metavar="FILE", help="with --settings: write Python that sets them again")
 

@@ -25,7 +25,7 @@ from gdbext.model.report import Report
 from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
 from gdbext.model.sections.frames_section import FramesSection
 from gdbext.model.sections.latency_section import LatencyBucket, LatencyRow, LatencySection
-from gdbext.model.sections.memory_section import HeldMemory, LargeStorage, MemorySection
+from gdbext.model.sections.memory_section import CudaMemory, HeldMemory, LargeStorage, MemorySection
 from gdbext.model.sections.settings_section import Setting, SettingsSection
 from gdbext.model.sections.top_section import TopRow, TopSection
 from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
@@ -108,8 +108,10 @@ MEMORY = MemorySection(
         LargeStorage(Hexadecimal(0x2000), 100, "i64[4] CUDA", ""),
     ),
     truncated=("Python objects, truncated at 250000",),
-    problems=("what CUDA's caching allocator holds is not read",),
-)
+    problems=("3 tensors without a storage that can be read",),
+    cuda=(CudaMemory(1, {"allocated_bytes.all.current": 2_097_152, "allocated_bytes.all.peak": 4_194_304,
+                         "segment.all.current": 2, "num_ooms": 1}),),
+)  # fmt: skip
 SETTINGS = SettingsSection(
     (
         Setting("deterministic_algorithms", True, False),
@@ -117,6 +119,11 @@ SETTINGS = SettingsSection(
         Setting("seed", 1234),
         Setting("anomaly_mode", False, False),
         Setting("num_interop_threads", None, "default", "the pool runs, and its size is not read"),
+        Setting("float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"},
+                {"cuda.conv": "tf32", "cuda.all": "none"}),
+        Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),
+        Setting("inductor", {}, {}),
+        Setting("threads", ({"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}},), ()),
     ),
     {"OMP_NUM_THREADS": "4"}, "again.py",
 )  # fmt: skip

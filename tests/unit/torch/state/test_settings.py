@@ -256,3 +256,55 @@ def test_the_script(process: Process) -> None:
     assert "torch.set_default_dtype(torch.float32)" in lines
     assert "# num_threads: nobody set it" in lines
     assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
+
+
+def test_the_script_sets_tables_threads_and_options_again() -> None:
+    found = {
+        "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
+        "dynamo": {"verbose": True, "hook": "(not shown)"},
+        "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}}},
+        "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
+        "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
+        "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
+        "profiler": {"state": "KINETO_ONDEMAND"},
+        "threads": (
+            {"tid": 1, "name": "MainThread", "grad_mode": False, "autocast": {"cpu": "bfloat16"},
+             "torch_function_modes": ("AMode",)},
+            {"tid": 2, "name": "other", "grad_mode": False},
+        ),
+        "default_device": "meta",
+    }  # fmt: skip
+    defaults = {"default_device": "cpu"}
+    known = tuple(Setting(name, value, defaults.get(name)) for name, value in found.items())
+    text = script(SettingsSection(known, {}, cpu_state=b"\1\2"))
+    compile(text, "script", "exec")
+    lines = text.splitlines()
+    precisions = [line for line in lines if "fp32_precision" in line]
+    assert [line.partition("(")[2] for line in precisions] == [
+        "'generic', 'all', 'tf32')", "'cuda', 'all', 'none')", "'cuda', 'conv', 'ieee')",
+    ]  # fmt: skip
+    for line in (
+        "torch._dynamo.config.verbose = True",
+        "# torch._dynamo.config.hook is set to something that cannot be written down",
+        "torch._inductor.config.cpp.threads = 1",
+        "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a', 'b'])",
+        "torch._inductor.config.options = {'x': {'level': 2}}",
+        'torch.set_rng_state(torch.frombuffer(bytearray.fromhex("0102"), dtype=torch.uint8))',
+        "torch.cuda.default_generators[1].set_offset(16)",
+        "    torch._C._accelerator_setAllocatorSettings('max_split_size_mb:64')",
+        "# RecordFunction calls on_enter()\\nimport os in all threads",
+        "torch.set_grad_enabled(False)",
+        "torch.set_autocast_dtype('cpu', torch.bfloat16)",
+        "# thread MainThread: torch_function_modes: ['AMode']",
+        "# thread other: grad_mode: False",
+        "torch.set_default_device('meta')",
+    ):
+        assert line in lines
+
+
+def test_the_script_says_what_is_not_known() -> None:
+    names = ("float32_precision", "dynamo", "default_device")
+    text = script(SettingsSection(tuple(Setting(name, None, None, "no\nimport os") for name in names), {}))
+    assert [line for line in text.splitlines() if line.startswith("# ")][1:] == [
+        f"# {name} is not known: no\\nimport os" for name in names
+    ]
