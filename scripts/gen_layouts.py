@@ -39,11 +39,13 @@ def main() -> int:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
     for folder in options.saved_members:
         jobs.append((str(folder), partial(_of_saved_members, folder.resolve(), options.compiler)))
+    for folder in options.nccl_groups:
+        jobs.append((str(folder), partial(_of_nccl_groups, folder.resolve(), options.compiler)))
     if options.releases is not None:
         versions = options.releases or torch_wheels.released()
         jobs += [(version, partial(_of_release, version, options.compiler, known)) for version in versions]
     if not jobs and not options.index:
-        _parser().error("nothing to do: give --torch, --cpython, --saved-members, --releases or --index")
+        _parser().error("nothing to do: give --torch, --cpython, --saved-members, --nccl-groups, --releases or --index")
     keep = _keep_in_cache if options.cache else partial(_keep, options.output)
     with programs.ended_by_signals():
         failed = [name for name, make in jobs if not _do(name, make, keep)]
@@ -64,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
                         "one")  # fmt: skip
     parser.add_argument("--saved-members", type=Path, action="append", default=[], metavar="DIR",
                         help="folder of an installed torch package: where its nodes keep saved tensors")  # fmt: skip
+    parser.add_argument("--nccl-groups", type=Path, action="append", default=[], metavar="DIR",
+                        help="folder of an installed torch package: what is read of NCCL's process groups")  # fmt: skip
     parser.add_argument("--cpython", type=Path, action="append", default=[], metavar="PREFIX",
                         help="prefix of an installed CPython (PREFIX/include/python3.X/Python.h)")  # fmt: skip
     parser.add_argument("--output", type=Path, default=store.DATA, metavar="DIR",
@@ -120,6 +124,12 @@ def _of_saved_members(torch: Path, compiler: str | None) -> Iterator[Document]:
     yield generate.saved_members_document(torch, compiler)
     if not generate.uses_cxx11_abi(torch / "lib" / "libc10.so"):
         yield generate.saved_members_document(torch, compiler, cxx11=True)
+
+
+def _of_nccl_groups(torch: Path, compiler: str | None) -> Iterator[Document]:
+    yield generate.nccl_groups_document(torch, compiler)
+    if not generate.uses_cxx11_abi(torch / "lib" / "libc10.so"):
+        yield generate.nccl_groups_document(torch, compiler, cxx11=True)
 
 
 def _keep(folder: Path, document: Document) -> None:

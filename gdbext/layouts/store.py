@@ -73,7 +73,16 @@ def saved_members(version: str, cxx11: bool = True, folder: Path = DATA) -> dict
     """Node class → member → offset of the tensors that autograd's nodes save, of the very release that ``version`` is a
     build of, under that ABI of the standard library; empty where that was not measured. Raises LayoutError for a
     damaged file."""
-    path = folder / f"saved-members-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
+    return _members("saved-members", version, cxx11, folder)
+
+
+def nccl_groups(version: str, cxx11: bool = True, folder: Path = DATA) -> dict[str, dict[str, int]]:
+    """Class → member → offset of what is read of NCCL's process groups, as ``saved_members``."""
+    return _members("nccl-groups", version, cxx11, folder)
+
+
+def _members(kind: str, version: str, cxx11: bool, folder: Path) -> dict[str, dict[str, int]]:
+    path = folder / f"{kind}-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
     if not path.exists():
         return {}
     structs = read_document(path).get("structs")

@@ -119,6 +119,7 @@ their recordings are tested, each made on another Python."""
 ON_DEVICES = [
     Scenario("nccl-late", ("0",), torch="2.15.0"),
     Scenario("nccl-late", ("0", "nccl-legacy"), torch="2.15.0"),
+    Scenario("nccl-late", ("0",), torch="2.6.0"),
 ]
 """Ranks of NCCL, on a device that is made up: only wheels for CUDA have that."""
 

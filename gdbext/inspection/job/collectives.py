@@ -102,7 +102,7 @@ class _Recorded:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._now = _clock(session)
+        self._now, self._steady = _clock(session, time.CLOCK_REALTIME), _clock(session, time.CLOCK_MONOTONIC)
         self._statuses: dict[str, GroupStatus] = {}
         self.recorders: list[FlightRecorder] = []
         self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -151,7 +151,7 @@ class _Recorded:
     ) -> Iterable[Collective]:
         if self.recorders:
             return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
-        return [_queued(work) for work in (known.queued if known is not None else ())]
+        return [_queued(work, self._steady) for work in (known.queued if known is not None else ())]
 
     def _collective(self, recorder: FlightRecorder, entry: RecordedEntry, ranks: Sequence[int]) -> Collective:
         """``ranks``: the members of its group, by their ranks in it."""
@@ -212,11 +212,12 @@ def transfer_of(op: str) -> tuple[str, int | None]:
     return (name, int(other)) if name in ("send", "recv") and other.isdecimal() else (op, None)
 
 
-def _queued(work: QueuedWork) -> Collective:
-    """A piece of work in a group's own queue, which knows neither sizes nor lines."""
+def _queued(work: QueuedWork, now: int | None) -> Collective:
+    """A piece of work in a group's own queue, which knows neither sizes nor lines; ``now`` by the steady clock."""
     backend, _, op = work.title.rpartition(":")
     state = "started" if work.in_progress else "scheduled"
-    return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, backend=backend)
+    age = None if now is None or work.began is None else max(0, (now - work.began) // 1_000_000)
+    return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, age_ms=age, backend=backend)
 
 
 def _backend(entries: Sequence[Issued]) -> str | None:
@@ -228,9 +229,9 @@ def _number(sequence: int) -> int | None:
     return None if sequence < 0 else sequence
 
 
-def _clock(session: Session) -> int | None:
-    """Nanoseconds since the epoch by the clock of the process; None for a core."""
-    seconds = session.procfs.clock(time.CLOCK_REALTIME) if session.procfs is not None else None
+def _clock(session: Session, which: int) -> int | None:
+    """Nanoseconds by that clock of the process; None for a core."""
+    seconds = session.procfs.clock(which) if session.procfs is not None else None
     return None if seconds is None else int(seconds * 1e9)
 
 

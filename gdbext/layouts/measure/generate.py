@@ -23,6 +23,7 @@ from gdbext.layouts.measure.types import (
     cpython_types,
     dispatch_key_dump,
     distributed_types,
+    nccl_types,
     saved_members,
     settings_types,
     torch_types,
@@ -158,22 +159,49 @@ def saved_members_document(torch: Path, cxx: str | None = None, cxx11: bool | No
     header = torch / "include" / saved_members.HEADER
     if not header.exists():
         raise LayoutError(f"{header} does not exist", why="the wheel was stripped of its headers")
-    version, git = torch_version(torch, HostFiles())
-    command = cxx or compiler.find_compiler(_CXX)
     wants = saved_members.wants(header.read_text())
-    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
-        folder = Path(name)
-        cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so") if cxx11 is None else cxx11
-        flags = [*_torch_flags(torch, folder, cxx11, version, command), f"-I{sysconfig.get_path('include')}"]
-        measured = measure(wants, command, flags, folder)
+    flags = [f"-I{sysconfig.get_path('include')}"]
+    measured, cxx11, about = _alone(torch, wants, cxx, cxx11, lambda _: flags)
     found: dict[str, dict[str, int]] = {}
     for want, offset in measured.constants.items():
         kind, _, member = want.partition(".")
         found.setdefault(kind, {})[member] = offset
-    provenance = {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)}
-    identity = f"saved-members-{version.partition('+')[0]}{'' if cxx11 else '-precxx11'}"
-    return {"kind": "saved-members", "id": identity, "provenance": provenance,
-            "absent": measured.absent, "structs": found}  # fmt: skip
+    return _members("saved-members", about, cxx11, measured.absent, found)
+
+
+def nccl_groups_document(torch: Path, cxx: str | None = None, cxx11: bool | None = None) -> dict[str, Any]:
+    """Class → member → offset in bytes of what is read of NCCL's process groups, as ``saved_members_document``."""
+
+    def flags(folder: Path) -> list[str]:
+        nccl_types.write_stubs(folder / "nccl")
+        return [f"-I{folder / 'nccl'}"]
+
+    measured, cxx11, about = _alone(torch, nccl_types.wants(), cxx, cxx11, flags)
+    found = {name: {member: measured.structs[name]["fields"][member]["offset"] for member in members
+                    if member in measured.structs[name]["fields"]}
+             for name, members in nccl_types.MEMBERS.items() if name in measured.structs}  # fmt: skip
+    return _members("nccl-groups", about, cxx11, measured.absent, found)
+
+
+def _alone(
+    torch: Path, wants: Wants, cxx: str | None, cxx11: bool | None, more: Callable[[Path], list[str]]
+) -> tuple[Measured, bool, dict[str, str]]:
+    """What one table gives, with ``more`` flags before the others; the ABI of the standard library; the provenance."""
+    version, git = torch_version(torch, HostFiles())
+    command = cxx or compiler.find_compiler(_CXX)
+    with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as name:
+        folder = Path(name)
+        cxx11 = uses_cxx11_abi(torch / "lib" / "libc10.so") if cxx11 is None else cxx11
+        flags = [*more(folder), *_torch_flags(torch, folder, cxx11, version, command)]
+        measured = measure(wants, command, flags, folder)
+    return measured, cxx11, {"version": version, "git": git, "compiler": measured.compiler, "wheel": _wheel_name(torch)}
+
+
+def _members(
+    kind: str, provenance: dict[str, str], cxx11: bool, absent: list[str], structs: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    identity = f"{kind}-{provenance['version'].partition('+')[0]}{'' if cxx11 else '-precxx11'}"
+    return {"kind": kind, "id": identity, "provenance": provenance, "absent": absent, "structs": structs}
 
 
 def cpython_document(prefix: Path, cc: str | None = None) -> dict[str, Any]:

@@ -13,12 +13,15 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import module_global
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.formats.symbols.demangle import demangle
+from gdbext.layouts import store
 from gdbext.layouts.layout import Layout
 from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
+from gdbext.torch.distributed.nccl_groups import GROUP as NCCL_GROUP
+from gdbext.torch.distributed.nccl_groups import NcclGroup, NcclWork, read_group
 from gdbext.torch.python_names import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
 from gdbext.torch.values.containers import StringReader, hash_entries, hash_table, vector_span
 
@@ -34,13 +37,15 @@ _GLOO = "c10d::ProcessGroupGloo"
 
 
 class QueuedWork(Record):
-    """One piece of work that a Gloo group has not finished (``ProcessGroupGloo::AsyncWork``)."""
+    """One piece of work that a group has not finished (``ProcessGroupGloo::AsyncWork``, ``WorkNCCL``)."""
 
     seq: int
     title: str
     """What the profiler calls it: ``gloo:all_reduce``."""
     timeout_ms: int
     in_progress: bool
+    began: int | None = None
+    """By the steady clock, in nanoseconds; None where nobody wrote it down."""
 
 
 class GroupObject(Record):
@@ -111,7 +116,7 @@ class ProcessGroupReader:
         unread = GroupObject(name, backend, "", None, None, ranks, 0)
         try:
             view = StructView(self._memory, self._memory.u64(group + _HEAD), self._layout.struct("c10d::ProcessGroup"))
-            own = self._own_backend(view)
+            gloo, nccl = self._of_gloo(view), self._of_nccl(view)
             described = view.address("pg_desc_") if "pg_desc_" in view.struct.fields else 0
             rank, size = view.i32("rank_"), view.i32("size_")
             if not 0 <= rank < size <= RANK_LIMIT:
@@ -119,18 +124,36 @@ class ProcessGroupReader:
             return GroupObject(
                 name, backend, self._strings.read(described, 4096) if described else "", rank, size, ranks,
                 view.pointer("store_") if "store_" in view.struct.fields else 0,
-                self._status(own), tuple(self._queued(own)),
+                nccl.status if nccl is not None else self._status(gloo),
+                (*map(_of_device, nccl.works if nccl is not None else ()), *self._queued(gloo)),
             )  # fmt: skip
         except GdbextError as error:
             self.problems.append(error)
             return unread
 
-    def _own_backend(self, group: StructView) -> StructView | None:
-        """The first of the group's backends that is Gloo's; None where there is none."""
-        gloo, table = self._layout.struct(_GLOO), hash_table(self._layout)
+    def _backend(self, group: StructView, name: str) -> int:
+        """The first of the group's backends that is of that class; 0 where none is."""
+        table = hash_table(self._layout)
         backends = hash_entries(self._memory, group.address("deviceTypeToBackend_"), table, 2, _BACKEND_LIMIT)
-        found = (backend for _device, backend in backends if self.class_of(backend) == _GLOO)
-        return next((StructView(self._memory, backend, gloo) for backend in found), None)
+        return next((backend for _device, backend in backends if self.class_of(backend) == name), 0)
+
+    def _of_gloo(self, group: StructView) -> StructView | None:
+        backend = self._backend(group, _GLOO)
+        return StructView(self._memory, backend, self._layout.struct(_GLOO)) if backend else None
+
+    def _of_nccl(self, group: StructView) -> NcclGroup | None:
+        """What NCCL's own backend says; None where there is none, or nobody measured that of this release."""
+        backend = self._backend(group, NCCL_GROUP)
+        if not backend or self._layout.match != "exact":
+            return None
+        members = store.nccl_groups(self._layout.version, self._strings.size == 32)
+        if not members:
+            return None
+        try:
+            return read_group(self._memory, self._layout, members, backend)
+        except GdbextError as error:
+            self.problems.append(error)
+            return None
 
     def class_of(self, address: int) -> str:
         """The C++ class of an object with virtual functions, "" where its vtable has no name. Raises MemoryFault."""
@@ -176,6 +199,11 @@ class ProcessGroupReader:
         title = self._strings.read(view.address("profilingTitle_"), 4096)
         timeout = view.i64("timeout_") if "timeout_" in view.struct.fields else 0
         return QueuedWork(view.u64("seq_"), title, timeout, in_progress)
+
+
+def _of_device(work: NcclWork) -> QueuedWork:
+    """NCCL does not say when an operation starts."""
+    return QueuedWork(work.seq, f"nccl:{work.op}", work.timeout_ms, in_progress=False, began=work.began)
 
 
 _GLOBALS = (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)

@@ -28,6 +28,19 @@ def test_what_the_process_recorded(replay: type[Replay], name: str) -> None:
     assert [each["seq"] for each in group["pending"]] == pending == [4, 5]
 
 
+def test_a_group_without_a_flight_recorder(replay: type[Replay]) -> None:
+    """2.6.0 records nothing unless asked to: how far it came and what is pending is in the group itself."""
+    rank = replay("nccl-late-0-2.6.0")
+    assert "entries" not in rank.truth["recorded"]
+    found = rank.document("dispatch-collectives")["collectives"]
+    (group,) = found["groups"]
+    assert found["source"] == "process-group"
+    assert (group["last_enqueued"], group["last_completed"]) == (5, 3)
+    assert [(each["seq"], each["op"]) for each in group["pending"]] == [(4, "all_reduce"), (5, "broadcast")]
+    assert all(each["age_ms"] > 2000 for each in group["pending"])
+    assert "which is not past #4 all_reduce (enqueued 5, completed 3)" in rank.diagnosis["verdict"]["summary"]
+
+
 def test_a_thread_that_waits_for_the_device_waits_for_the_other_ranks(replay: type[Replay]) -> None:
     report = replay(LATE[0]).diagnosis
     assert report["verdict"]["kind"] == "waiting-external"
