@@ -69,6 +69,17 @@ def test_table_indices_follow_from_offsets_and_masks() -> None:
         assert found == list(range(offset, offset + backends))
 
 
+def test_each_alias_has_keys() -> None:
+    """getRuntimeDispatchKeySet of torch 2.0 to 2.6 has none for FuncTorchBatchedDecomposition; it is asked per key."""
+    for path in store.DATA.glob("torch-*.json"):
+        layout = store.load(path)
+        keysets = layout.dispatch("runtime_keysets")
+        assert all(keysets.values()), path.stem
+        batched = layout.enum("c10::DispatchKey")["FuncTorchBatched"]
+        expected = 1 << layout.constant("num_backends") + batched - 1  # c10/core/DispatchKeySet.h: backends come first
+        assert keysets.get("FuncTorchBatchedDecomposition", expected) == expected, path.stem  # 1.13 has no such alias
+
+
 def test_loading_is_quick() -> None:
     """The whole of a report has 0.15 s."""
     store.load(TORCH)
