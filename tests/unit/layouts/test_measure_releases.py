@@ -60,5 +60,11 @@ def test_what_dispatch_compile_knows_was_compared() -> None:
 def test_every_row_of_the_committed_page_is_whole(script: ModuleType) -> None:
     lines = (ROOT / "docs" / "releases-compared.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
-    assert len(rows) > 1
     assert {len(row) for row in rows} == {len(script._COLUMNS)}
+    assert {".".join(row[0].split(".")[:2]) for row in rows} == {f"2.{minor}" for minor in range(16)}
+    for row in rows:
+        cells, registrations, keysets = ([int(number) for number in row[at].split(" of ")] for at in (3, 4, 5))
+        assert cells[0] == cells[1], row[0]
+        assert registrations[0] == registrations[1], row[0]
+        assert keysets[0] >= 0.98 * keysets[1] > 100, row[0]
+        assert (row[6], row[8]) == ("0", "0"), "a wrong value is worse than none"
