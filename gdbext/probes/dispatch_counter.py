@@ -55,7 +55,9 @@ class DispatchCounter:
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places count; ``path``: to the line of Python, from ``states``,
         which know_threads() explains; ``by_thread``: threads are told apart."""
-        self._places = places[:MAX_PLACES]
+        self._places = [*places[:MAX_PLACES]]
+        self._pid = pid
+        self._with_cells = len(self._places)
         self._path = path
         self._only = only
         kernel = Bpf.of(architecture)
@@ -75,12 +77,18 @@ class DispatchCounter:
         self.started = time.monotonic()
 
     def _make_cells(self, kernel: Bpf) -> int:
-        return self._probes.own(kernel.memory(PER_CPU_ARRAY, 4, CELL.size, max(1, len(self._places))))
+        return self._probes.own(kernel.memory(PER_CPU_ARRAY, 4, CELL.size, max(1, self._with_cells)))
 
     def _program(self, architecture: Architecture) -> bytes:
         probes = self._probes
         maps = CounterMaps(self._counts.descriptor, probes.lost.descriptor, probes.wanted, self._states, self._cells)
         return program(architecture, maps, self._path, self._only)
+
+    def add(self, places: Sequence[TracePlace]) -> None:
+        """Count at these, too, from now on. Raises ProbesRefused."""
+        first = len(self._places)
+        self._places += places[: MAX_PLACES - first]
+        self._probes.add(self._pid, self._places[first:], first)
 
     def know_threads(self, states: Mapping[int, int]) -> None:
         """Thread id → PyThreadState, for the lines. Raises OSError."""
@@ -112,7 +120,7 @@ class DispatchCounter:
         if self._cells is None:
             return
         processors = possible_processors()
-        data = self._probes.kernel.values(self._cells, len(self._places), processors * CELL.size)
+        data = self._probes.kernel.values(self._cells, self._with_cells, processors * CELL.size)
         for at, cell in enumerate(cell_counts(data)):
             if cell is not None:
                 entry, keyset, count = cell

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from gdbext.errors import GdbextError
 from gdbext.model.sections.top_section import TopSection
 from gdbext.probes.bpf.place_program import EVERYTHING, Filter
 from gdbext.probes.dispatch_counter import DispatchCount, DispatchCounter
+from gdbext.probes.places.late_places import LatePlaces
 from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.python_lines import PythonLines
 from gdbext.probes.summary import Selection, Summary
@@ -38,6 +41,7 @@ class DispatchMeter:
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines is not None else None
         states = self._lines.thread_states() if self._lines is not None else None
+        self._late = LatePlaces(session, filtered=bool(operators))
         self._counter = DispatchCounter(
             session.memory.architecture, process.pid, places, wanted, path, states, only, by_thread=by == "thread"
         )
@@ -65,8 +69,14 @@ class DispatchMeter:
         return section
 
     def learn(self) -> None:
-        """What the operators and keysets are called that were counted so far, while it can be read. Raises OSError."""
+        """What the operators and keysets are called that were counted so far, while it can be read; and libraries that
+        were loaded meanwhile are counted in, too. Raises OSError."""
         self._summary.learn(self._counter.counts())
+        with contextlib.suppress(GdbextError):  # the process may be about to end
+            late = self._late.found()
+            if late:
+                self._counter.add(late)
+                self._places += len(late)
 
     def _know_threads(self) -> None:
         if self._lines is not None:

@@ -10,7 +10,7 @@ from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
 from gdbext.probes.bpf.kernel import ARRAY, HASH, RING, Bpf
-from gdbext.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
+from gdbext.probes.bpf.place_program import EVERYTHING, MAX_PLACES, Filter, TracePlace
 from gdbext.probes.bpf.probe_set import ProbeSet
 from gdbext.probes.bpf.ring import HEADER, Ring, UniformRing
 from gdbext.probes.bpf.trace_program import DEPTH_LIMIT, NOT_NESTED, RECORD, THREAD_STATE, TraceMaps, program
@@ -46,7 +46,8 @@ class DispatchTracer:
         wanted: Collection[int] = (), only: Filter = EVERYTHING, ring_bytes: int = RING_BYTES,
     ) -> None:  # fmt: skip
         """``wanted``: the OperatorEntries that filtered places show; ``only``: what else the kernel leaves out."""
-        self.places = places
+        self.places = [*places]
+        self._pid = pid
         kernel = Bpf.of(architecture)
         self.probes = ProbeSet(kernel, architecture)
         self._drained = 0
@@ -70,6 +71,12 @@ class DispatchTracer:
             raise
         self.started = time.monotonic_ns()
         """Before, not all probes were in place."""
+
+    def add(self, places: Sequence[TracePlace]) -> None:
+        """Trace at these, too, from now on. Raises ProbesRefused."""
+        first = len(self.places)
+        self.places += places[: MAX_PLACES - first]
+        self.probes.add(self._pid, self.places[first:], first)
 
     def read(self) -> bytes:
         """What has been seen since the last time, for dispatches()."""

@@ -59,6 +59,11 @@ class Nesting:
         """Show nothing that is older (nanoseconds)."""
         self._begin = when
 
+    def know_places(self, session: Session, places: Sequence[TracePlace]) -> None:
+        """``places`` are those of before and new ones; their libraries are known to ``session``."""
+        self._places = places
+        self._proof = CallProof(session, addresses(session, places))
+
     def learn(self, tracer: DispatchTracer) -> None:
         """See which dispatches were made from inside of which others, where that is new. Raises OSError."""
         for snapshot in tracer.snapshots():

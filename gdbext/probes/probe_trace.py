@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gdbext.errors import TargetError
+from gdbext.errors import GdbextError, TargetError
 from gdbext.inspection.target_reporting import report_target
 from gdbext.live.trace.traced_operators import TracedOperators
 from gdbext.live.trace.tracing import MakeSink, Traced
@@ -18,6 +18,7 @@ from gdbext.probes.dispatch_filter import filter_of
 from gdbext.probes.dispatch_tracer import DispatchTracer
 from gdbext.probes.late_interrupt import LateInterrupt
 from gdbext.probes.nesting import Nesting
+from gdbext.probes.places.late_places import LatePlaces
 from gdbext.probes.places.trace_places import TracePlaces
 from gdbext.probes.watched_process import WatchedProcess
 
@@ -74,6 +75,7 @@ class ProbeTrace:
         wanted = () if request.everything else [operator.address for operator in operators.all()]
         architecture, pid = session.memory.architecture, session.target.pid
         only = filter_of(session, request.tid, request.key)
+        self._late = LatePlaces(session, filtered=not request.everything)
         with DispatchTracer(architecture, pid, chosen, wanted, only) as tracer:
             sink = make_sink(lambda: self._end or (time.monotonic_ns() - tracer.started) / 1e3, pid)
             nesting = Nesting(session, operators, request, sink, tracer.started, chosen)
@@ -142,10 +144,22 @@ class ProbeTrace:
             elif not came:
                 time.sleep(_PAUSE)
         ending = process.ending()
+        if ending is None:
+            self._add_late(tracer, nesting)
         quiet = time.monotonic() - self._last_dispatch
         if ending is None and 0 < self._keep.hung_after < quiet:
             return Ending(EndingKind.ASKED, f"nothing was dispatched for {self._keep.hung_after:g} s")
         return ending
+
+    def _add_late(self, tracer: DispatchTracer, nesting: Nesting) -> None:
+        """Libraries that were loaded since the last time are traced, too."""
+        try:
+            late = self._late.found()
+            if late:
+                tracer.add(late)
+                nesting.know_places(self._late.session, tracer.places)
+        except GdbextError as error:
+            self._note(f"a library that was loaded later is not traced: {error.what}")
 
     def _closed(self, sink: Sink, ending: Ending) -> Ending:
         try:

@@ -2,7 +2,8 @@
 
 Some in the main thread, as many in another one. It notes what each was dispatched with, by PyTorch's own account. Told
 "profile FILE", it takes a step of training and writes down what the profiler saw of it; told "fail", it calls an
-operator that raises; told "sleep", it calls ten times one that takes SLEEP seconds.
+operator that raises; told "sleep", it calls ten times one that takes SLEEP seconds; told "load", it loads an extension
+in which the dispatcher is inlined; told "late", it calls through that ten times.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 
+import native_library
 import torch
 import truth
 
@@ -100,6 +102,17 @@ for line in sys.stdin:
         for _ in range(10):
             torch.ops.gdbext_counted.sleep(plain)
         print("done sleep", flush=True)
+        continue
+    if line.startswith("load"):
+        native_library.load_operators("operators")
+        mutex = int(native_library.address(native_library.load("operators"), "first_mutex"), 16)
+        torch.ops.gdbext_test.lock_then_gil(plain, mutex, 2, 2)  # flag 2 lets "guarded" pass
+        print("done load", flush=True)
+        continue
+    if line.startswith("late"):
+        for _ in range(10):
+            torch.ops.gdbext_test.guarded(plain)
+        print("done late", flush=True)
         continue
     if line.startswith("profile "):
         profiled(line.split()[1])

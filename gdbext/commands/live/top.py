@@ -31,9 +31,10 @@ _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
 probes are gone when this command ends, however it ends. From the shell only: scripts/dispatch -p PID dispatch-top
 
-Counted are all calls and redispatches, boxed or not, through torch's own libraries and through extensions that were
-loaded before; --thread and --key leave others out in the kernel. With OP the probes are at these operators' own
-functions: all others run as fast as ever, unless they are boxed.
+Counted are all calls and redispatches, boxed or not, through torch's own libraries, and through the dispatcher's copies
+in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).
+--thread and --key leave others out in the kernel. With OP the probes are at these operators' own functions: all others
+run as fast as ever, unless they are boxed.
 
 Marked is what is odd: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
 decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in

@@ -9,7 +9,7 @@ inlined, and are stopped at like an operator's own functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, MemoryFault
@@ -46,9 +46,10 @@ class AllCalls:
         self._session = session
         self._functions = functions
 
-    def modules(self) -> list[Module]:
-        """The libraries that call operators: those that name the step callbacks."""
-        return [module for module in self._session.modules.modules if _names_callbacks(module)]
+    def modules(self, only: Collection[str] = ()) -> list[Module]:
+        """The libraries that call operators: those that name the step callbacks; of these paths, or all."""
+        modules = self._session.modules.modules
+        return [module for module in modules if (not only or module.path in only) and _names_callbacks(module)]
 
     def lookups(self) -> list[int]:
         """Every copy of ``OperatorEntry::lookup``."""

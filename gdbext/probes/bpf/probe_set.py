@@ -26,6 +26,7 @@ class ProbeSet:
         self.kernel = kernel
         self._architecture = architecture
         self._descriptors: list[int] = []
+        self._program = -1
         self.lost: CounterMap = kernel.map(PER_CPU_ARRAY, 4, 1)
         self.own(self.lost.descriptor)
         self.wanted = self.own(kernel.memory(HASH, 8, 8, _MAX_OPERATORS))
@@ -42,15 +43,22 @@ class ProbeSet:
 
     def place(self, pid: int, places: Sequence[TracePlace], code: Callable[[], bytes]) -> None:
         """One link for each file. Raises ProbesRefused."""
+        self._program = self.own(self.kernel.program(code()))
+        self.add(pid, places)
+
+    def add(self, pid: int, places: Sequence[TracePlace], first: int = 0) -> None:
+        """More places for the program of place(), numbered from ``first`` on. Raises ProbesRefused."""
         by_file: dict[str, list[Place]] = {}
-        for number, place in enumerate(places[:MAX_PLACES]):
+        for number, place in enumerate(places[: MAX_PLACES - first], start=first):
             told = cookie(self._architecture, number, place)
             by_file.setdefault(place.path, []).append(Place(place.site.offset, told))
-        self.attach(pid, by_file, code())
+        self._attach(pid, by_file, self._program)
 
     def attach(self, pid: int, places: Mapping[str, Sequence[Place]], code: bytes) -> None:
         """The same for places of any kind, by file. Raises ProbesRefused."""
-        program = self.own(self.kernel.program(code))
+        self._attach(pid, places, self.own(self.kernel.program(code)))
+
+    def _attach(self, pid: int, places: Mapping[str, Sequence[Place]], program: int) -> None:
         if not self.kernel.has_many:
             single_probes.check(sum(map(len, places.values())))
         for path, chosen in places.items():

@@ -40,12 +40,16 @@ class TracePlaces:
         shared = (TracePlace(path, site, filtered=True) for path, site in self._shared())
         return [*self._of_operators(operators), *shared]
 
+    def of_libraries(self, paths: Collection[str], filtered: bool) -> list[TracePlace]:
+        """Those in these libraries alone, which all operators share."""
+        return [TracePlace(path, site, filtered=filtered) for path, site in self._shared(paths)]
+
     @cached_property
     def _sites(self) -> Sequence[DispatchSite]:
         return self._store.sites(self._entries.module)
 
-    def _shared(self) -> Iterator[tuple[str, DispatchSite]]:
-        for module in AllCalls(self._session, self._functions).modules():
+    def _shared(self, only: Collection[str] = ()) -> Iterator[tuple[str, DispatchSite]]:
+        for module in AllCalls(self._session, self._functions).modules(only):
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             sites = self._sites if is_torch else self._store.sites(module)

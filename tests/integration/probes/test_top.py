@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,44 @@ def test_what_is_odd_is_marked(counted: Inferior, tmp_path: Path) -> None:
     assert marks["gdbext_counted::twice", "AutogradCPU"] == "boxed fallback"
     assert marks["aten::linear", "AutogradCPU"] == "decomposes"
     assert marks["aten::add", "CPU"] == ""
+
+
+def test_an_extension_that_is_loaded_later_gets_probes(counted: Inferior) -> None:
+    """It has the dispatcher inlined; what it calls through libtorch is counted as before."""
+
+    def work() -> None:
+        before = links_on(counted.pid)
+        counted.send("load")
+        wait_until(lambda: links_on(counted.pid) == before + 1, "the extension has probes")
+        counted.send("late")
+        wait_until(lambda: "done late" in counted.output(), "the calls are made")
+
+    rows = by_operator(top(counted, work))
+    assert rows["gdbext_test::guarded", "callBoxed", "AutogradCPU"]["count"] == 10
+    assert links_on(counted.pid) == 0
+
+
+def test_places_that_are_added_count(counted: Inferior) -> None:
+    from gdbext.inspection.session import Session
+    from gdbext.probes.dispatch_counter import DispatchCounter
+    from gdbext.probes.places.trace_places import TracePlaces
+    from gdbext.targets.live.running_process import RunningProcess
+
+    target = RunningProcess(counted.pid)
+    try:
+        session = Session(target)
+        operator = session.dispatcher.find_one("aten::mm")
+        own = [place for place in TracePlaces(session).of([operator]) if place.operator]
+        with DispatchCounter(session.memory.architecture, counted.pid, own[:1]) as counter:
+            counter.add(own[1:])
+            one_turn(counted)
+            counts: Counter[tuple[int, str]] = Counter()
+            for count in counter.counts():
+                counts[count.entry, count.event.value] += count.times
+    finally:
+        target.close()
+    expected = 2 * counted.truth["calls"]
+    assert counts == {(operator.address, "call"): expected, (operator.address, "redispatch"): expected}
 
 
 def test_one_document_a_report(counted: Inferior) -> None:

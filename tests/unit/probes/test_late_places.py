@@ -1,0 +1,46 @@
+"""Libraries that are loaded while dispatches are counted: asked for once, in a session that knows them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.probes.places import late_places
+from gdbext.probes.places.late_places import LatePlaces
+from gdbext.targets.base import MemoryMapping
+
+
+class Session:
+    """Of a process whose maps change; ``number`` tells it from those that are opened anew."""
+
+    def __init__(self, maps: list[MemoryMapping], number: int = 0) -> None:
+        self.target = SimpleNamespace(maps=lambda: maps)
+        self.number = number
+
+    def reopened(self, target: Any) -> Session:
+        return Session(target.maps(), self.number + 1)
+
+
+def mapped(path: str, permissions: str = "r-xp") -> MemoryMapping:
+    return MemoryMapping(0x1000, 0x2000, 0, path, permissions)
+
+
+def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Places:
+        def __init__(self, session: Session) -> None:
+            self.session = session
+
+        def of_libraries(self, paths: frozenset[str], filtered: bool) -> list[tuple[int, list[str], bool]]:
+            return [(self.session.number, sorted(paths), filtered)]
+
+    monkeypatch.setattr(late_places, "TracePlaces", Places)
+    maps = [mapped("/lib/torch.so")]
+    late = LatePlaces(Session(maps), True)  # type: ignore[arg-type]
+    assert late.found() == ()
+    maps += [mapped("/ext/a.so"), mapped("/ext/a.so", "rw-p"), mapped("/ext/data", "r--p"), mapped("")]
+    assert late.found() == [(1, ["/ext/a.so"], True)]
+    assert late.found() == ()
+    maps += [mapped("/ext/b.so")]
+    assert late.found() == [(2, ["/ext/b.so"], True)]
