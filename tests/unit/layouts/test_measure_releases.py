@@ -57,6 +57,16 @@ def test_what_dispatch_compile_knows_was_compared() -> None:
         assert (nodes, wrong) == ("20 of 20", "0")
 
 
+def test_settings_equal_what_programs_say() -> None:
+    """docs/settings-compared.md: of each release everything is equal."""
+    lines = (ROOT / "docs" / "settings-compared.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
+    assert rows
+    for _, _, *counts, cuda in rows:
+        for cell in counts if cuda == "no build for CUDA" else (*counts, cuda):
+            assert cell.split(" of ")[0] == cell.split(" of ")[1]
+
+
 def test_every_row_of_the_committed_page_is_whole(script: ModuleType) -> None:
     lines = (ROOT / "docs" / "releases-compared.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| 2.")]
