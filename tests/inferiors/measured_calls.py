@@ -25,7 +25,7 @@ import truth
 torch.set_num_threads(1)
 a = torch.ones(4, 4)
 THREADS = 8
-DISPATCHES = 3.75
+DISPATCHES = 3.4
 """Of one call of CALLS, on average: each has a redispatch, and some call others."""
 BATCH = 50
 CPU = [torch.profiler.ProfilerActivity.CPU]
