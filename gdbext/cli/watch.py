@@ -40,7 +40,7 @@ dispatch, by one probe), which stops nobody; the diagnosis alone stops the proce
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r)
 are written; --trace adds .trace.html: the last dispatches before the hang, by kernel probes, which cost each dispatch
-one or two microseconds all the time, and us some percent of a processor; --job adds .job.txt, .job.json and .job.html
+one or two microseconds all the time, and us a percent of a processor or more; --job adds .job.txt, .job.json, .job.html
 (scripts/dispatch ranks), --core adds .core, as large as the process's memory, for which the process stands still
 until it is written. COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT (deadlock, blocked, …),
 GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment. Then it goes on

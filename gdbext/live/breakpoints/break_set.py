@@ -124,6 +124,15 @@ class BreakSet:
             self._pending.breakpoint.delete_later()
             self._pending = None
 
+    def registered(self, operator: int) -> bool:
+        """An operator that the request means was registered or got a kernel; whether there may be more to stop at.
+
+        The computation of table entries is one place, whatever kernels an operator has.
+        """
+        self._reports.forget_tables()
+        known = any(each.site is not None and each.site.operator == operator for each in self._placed)
+        return not known or self.request.where != "register"
+
     def refresh(self, session: Session) -> None:
         """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
         self._reports.forget()

@@ -81,14 +81,14 @@ class BreakTable:
         """The one watch for all requests. Raises TargetError."""
         if self._watch is None:
             self._watch = RegistrationWatch(
-                session, self._setter, self._wanted, self._refresh, self._ending, self._failed
+                session, self._setter, self._wanted, self._registered, self._ending, self._failed
             )
         return self._watch
 
     def _watch_kernels(self, session: Session) -> None:
         """Look for kernels that Inductor loads. Raises UsageError where that cannot be seen, TargetError."""
         if self._kernel_watch is None:
-            watch = KernelWatch(session, self._setter, self._refresh, self._failed)
+            watch = KernelWatch(session, self._setter, self._kernels_came, self._failed)
             if not watch.works:
                 watch.close()
                 raise UsageError("it cannot be seen when this torch loads a kernel", help="compile it first")
@@ -105,11 +105,19 @@ class BreakTable:
     def _wanted(self, name: str) -> bool:
         return any(each.wants(name) for each in self._sets)
 
-    def _refresh(self) -> None:
-        """A registration that a request wants is done."""
-        session = self._open_session()
-        for each in self._sets:
-            if not each.is_pending and each.alive():
+    def _registered(self, operator: int) -> None:
+        """An operator that a request wants is registered or has got a kernel."""
+        self._refresh([each for each in self._sets if each.registered(operator)])
+
+    def _kernels_came(self) -> None:
+        self._refresh(self._sets)
+
+    def _refresh(self, sets: Sequence[BreakSet]) -> None:
+        """There may be more to stop at for these."""
+        concerned = [each for each in sets if not each.is_pending and each.alive()]
+        if concerned:
+            session = self._open_session()
+            for each in concerned:
                 each.refresh(session)
         self._setter.call_soon(self._forget)
 

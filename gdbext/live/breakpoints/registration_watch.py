@@ -39,13 +39,13 @@ class RegistrationWatch:
         session: Session,
         setter: BreakpointSetter,
         wanted: Callable[[str], bool],
-        changed: Callable[[], None],
+        changed: Callable[[int], None],
         ending: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """``wanted`` gets an operator's qualified name, ``changed`` is called when such a one is registered or gets a
-        kernel, ``ending`` when the program begins to end, ``failed`` when something could not be read. Raises
-        TargetError where a trap cannot be set."""
+        """``wanted`` gets an operator's qualified name, ``changed`` the address of such a one (its OperatorEntry) when
+        it is registered or gets a kernel; ``ending`` is called when the program begins to end, ``failed`` when
+        something could not be read. Raises TargetError where a trap cannot be set."""
         self._session = session
         self._setter = setter
         self._wanted = wanted
@@ -54,6 +54,8 @@ class RegistrationWatch:
         self._failed = failed
         self._traps: list[Trap] = []
         self._returns: dict[int, Trap] = {}
+        self._registering: dict[int, int] = {}
+        """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
         torch = session.modules.named(CPU)
         self.addresses: list[int] = []
         """Where registrations are seen, that of an operator's definition first; empty where they cannot be."""
@@ -93,6 +95,7 @@ class RegistrationWatch:
         if not self._wanted(Operator(self._session.dispatcher, entry).qualified):
             return
         address = thread.word(thread.register(architecture.stack_pointer))
+        self._registering[address] = entry
         trap = self._returns.get(address)
         if trap is None:
             returned = self._guarded(lambda _: self._returned(address))
@@ -103,4 +106,4 @@ class RegistrationWatch:
     def _returned(self, address: int) -> None:
         """The tables are up to date now. May raise what ``changed`` does."""
         self._returns[address].enable(False)  # not deleted: the debugger is calling us for it
-        self._changed()
+        self._changed(self._registering[address])

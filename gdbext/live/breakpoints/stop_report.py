@@ -28,6 +28,8 @@ class StopReports:
         self._tables: dict[int, bytes] = {}
         self._lookups: dict[tuple[int, int], list[str]] = {}
         self._holders: dict[int, dict[str, Holder]] = {}
+        self._knows_tables = True
+        """No kernel was registered since the session was opened: one may be in a library that came with it."""
 
     def forget(self) -> None:
         """The process is another one, or has other operators."""
@@ -35,6 +37,10 @@ class StopReports:
         self._tables.clear()
         self._lookups.clear()
         self._holders.clear()
+
+    def forget_tables(self) -> None:
+        """Kernels were registered."""
+        self._knows_tables = False
 
     def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
         """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
@@ -63,6 +69,7 @@ class StopReports:
                 return session, session.dispatcher.by_def(site.operator)
         self.forget()
         session = self._session = self._open()
+        self._knows_tables = True
         return session, session.dispatcher.by_def(site.operator)
 
     def _is_current(self, session: Session, site: BreakSite) -> bool:
@@ -71,6 +78,8 @@ class StopReports:
             return False
         if site.keyset is None:
             return True
+        if not self._knows_tables:
+            return False
         table = session.dispatcher.read_table(site.operator)
         return self._tables.setdefault(site.operator, table) == table
 

@@ -75,6 +75,16 @@ class AllCalls:
                     found[function.start] = shared
         return list(found.values())
 
+    def boxed_calls(self) -> list[int]:
+        """Where ``callBoxed`` calls a kernel's boxed function, with its four arguments in their registers."""
+        return [
+            one.address
+            for shared in self.shared_lookups()
+            if shared.event == "callBoxed"
+            for one in shared.sites.invocations
+            if one.in_memory and one.displacement == _BOXED_POINTER
+        ]
+
     def _shared_lookup(self, function: Function) -> SharedLookup | None:
         try:
             sites = self._functions.finder.find(function.start, function.size)

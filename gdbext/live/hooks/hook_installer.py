@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError
 from gdbext.live.hooks.all_calls import AllCalls, LookupStop, SharedLookup
+from gdbext.live.hooks.definitions import definition_hooks
 from gdbext.live.hooks.lookup_sites import CfaRule, Invocation, LookupSites, at_entry, frame_at
 from gdbext.live.hooks.operator_functions import (
     BoxedEntry,
@@ -17,7 +18,7 @@ from gdbext.live.run_control import HookSpec, RunControl
 from gdbext.process.symbols import Function
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.roles import Role, classify
-from gdbext.torch.symbols import REGISTER_SCHEMA, STEP_CALLBACKS
+from gdbext.torch.symbols import STEP_CALLBACKS
 from gdbext.unwind.caller_check import Place
 
 if TYPE_CHECKING:
@@ -49,16 +50,8 @@ class HookInstaller:
 
     def definitions(self, defined: Callable[[Operator], None]) -> None:
         """Call ``defined`` for every operator that is defined from now on, before it has kernels."""
-        memory = self._session.memory
-
-        def registered(_tid: int, _cfa: int, entry: int) -> bool:
-            memory.forget()
-            defined(Operator(self._session.dispatcher, entry))
-            return False
-
-        torch = self._session.modules.named(REGISTER_SCHEMA.library)
-        for address in self._functions.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else []):
-            self.hook(HookSpec(address, self._at_entry, registered, self._arguments[0]))
+        for spec in definition_hooks(self._session, self._functions, defined):
+            self.hook(spec)
 
     # --- an operator's own functions -------------------------------------------------------------
 
@@ -126,24 +119,33 @@ class HookInstaller:
 
     def boxed_entry(self, entry: BoxedEntry, calls: bool) -> None:
         """The boxed entry of a kernel; ``calls``: callBoxed counts, too, not only redispatchBoxed."""
-        function = self._session.symbolizer.function(entry.address)
-        if function is None or function.start != entry.address:
+        operator = entry.operator
+        self._boxed_function(entry.address, lambda handle: operator if handle == operator.address else None, calls)
+
+    def python_kernels(self) -> None:
+        """The boxed function that all Python kernels share: redispatchBoxed to them."""
+        for address in self._functions.python_entries():
+            self._boxed_function(address, self._tracer.operator, calls=False)
+
+    def _boxed_function(self, address: int, operator_of: Callable[[int], Operator | None], calls: bool) -> None:
+        function = self._session.symbolizer.function(address)
+        if function is None or function.start != address:
             return
-        tracer, operator, control = self._tracer, entry.operator, self._control
-        place = Place(entry.address, function.start, function.start + function.size, self._at_entry.size)
+        tracer, control = self._tracer, self._control
+        place = Place(address, function.start, function.start + function.size, self._at_entry.size)
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
             event = self._boxed_event(int.from_bytes(control.read(cfa - 8, 8), "little"))
             if not event or (event == "callBoxed" and not calls):
                 return False
-            handle = int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little")
-            if handle != operator.address:
+            operator = operator_of(int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little"))
+            if operator is None:
                 return False
             over = tracer.lookup(operator, event, tid, cfa, place, bits)
             tracer.kernel_entered(tid, cfa)
             return over
 
-        self.hook(HookSpec(entry.address, self._at_entry, entered, self._arguments[2]))
+        self.hook(HookSpec(address, self._at_entry, entered, self._arguments[2]))
         if self._with_returns:
             self._returns(self._functions.returns(function))
 

@@ -20,8 +20,10 @@ from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.symbols import (
     BOXED_FROM_UNBOXED,
+    BOXED_FUNCTOR,
     GENERATED_WRAPPERS,
     OPERATOR_STRUCT,
+    PYTHON_KERNEL_CLASS,
     RUNTIME_FUNCTOR_CLASS,
     STRUCTURED,
     STRUCTURED_IMPL,
@@ -119,6 +121,16 @@ class OperatorFunctions:
             if names and all(BOXED_FROM_UNBOXED.begins(name) and RUNTIME_FUNCTOR_CLASS not in name for name in names):
                 found.append(BoxedEntry(operator, address))
         return found
+
+    def python_entries(self) -> list[int]:
+        """The boxed functions that all kernels share which are Python functions."""
+        module = self._session.modules.named(BOXED_FUNCTOR.library)
+        index = self._session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return []
+        symbols = (symbol for name in BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
+        found = {module.base + each.vaddr for each in symbols if each.is_function and PYTHON_KERNEL_CLASS in each.name}
+        return sorted(found)
 
     def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
         """Where the functions of a family are, in these modules; no cold parts."""

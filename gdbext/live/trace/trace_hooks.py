@@ -85,6 +85,7 @@ class TraceHooks:
             self._stops_at_all_boxed = True
             for shared in self._all_calls.shared_lookups():
                 self._installer.shared_lookup(shared)
+            self._installer.python_kernels()
 
     def _defined(self, operator: Operator, operators: TracedOperators) -> None:
         """An operator was defined while the trace runs; without functions of its own it needs the shared lookups."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol
 
@@ -135,18 +135,50 @@ class ValueWatch:
 
     def boxed_entry(self, entry: BoxedEntry, is_call: Callable[[int], bool]) -> None:
         """Watch the boxed entry of a kernel; ``is_call`` says whether a caller is ``callBoxed``."""
-        operator, control = entry.operator, self._control
+        control, operators = self._control, {entry.operator.address: entry.operator}
 
         def entered(tid: int, cfa: int, bits: int) -> bool:
             if not is_call(int.from_bytes(control.read(cfa - 8, 8), "little")):
                 return False
-            handle = int.from_bytes(control.read(control.register(self._arguments[1]), 8), "little")
-            if handle != operator.address:
-                return False
-            return self._called(tid, cfa, operator, "callBoxed", bits, None)
+            return self._called_boxed("callBoxed", tid, cfa, bits, operators)
 
         frame = at_entry(self._session.memory.architecture)
         self._hook(HookSpec(entry.address, frame, entered, self._arguments[2]))
+
+    def boxed_calls(self, places: Sequence[int], operators: Mapping[int, Operator]) -> None:
+        """Watch the ``places`` where ``callBoxed`` calls a kernel, for operators that have no other place of their own.
+        ``operators``, by address, may become more."""
+        architecture, tables = self._session.memory.architecture, self._functions.finder.tables
+
+        def calls(tid: int, cfa: int, bits: int) -> bool:
+            return self._called_boxed("callBoxed", tid, cfa, bits, operators)
+
+        for address in places:
+            frame = frame_at(architecture, tables, address, architecture.call_pushes)
+            if frame is not None:
+                self._hook(HookSpec(address, frame, calls, self._arguments[2]))
+
+    def python_kernels(
+        self, entries: Sequence[int], operators: Mapping[int, Operator], is_call: Callable[[int], bool]
+    ) -> None:
+        """Watch redispatches of these operators to Python kernels, which share the boxed functions ``entries``."""
+        if not self._request.redispatches:
+            return
+        control = self._control
+
+        def entered(tid: int, cfa: int, bits: int) -> bool:
+            if is_call(int.from_bytes(control.read(cfa - 8, 8), "little")):
+                return False
+            return self._called_boxed("redispatchBoxed", tid, cfa, bits, operators)
+
+        for address in entries:
+            self._hook(HookSpec(address, at_entry(self._session.memory.architecture), entered, self._arguments[2]))
+
+    def _called_boxed(self, event: str, tid: int, cfa: int, bits: int, operators: Mapping[int, Operator]) -> bool:
+        """The registers hold functor, OperatorHandle&, keyset and Stack* (BoxedKernel.h)."""
+        handle = int.from_bytes(self._control.read(self._control.register(self._arguments[1]), 8), "little")
+        operator = operators.get(handle)
+        return operator is not None and self._called(tid, cfa, operator, event, bits, None)
 
     def everything(self, lookups: Sequence[int]) -> None:
         """Watch every call that asks ``OperatorEntry::lookup`` out of line: those of all operators of libtorch."""
@@ -225,7 +257,7 @@ class ValueWatch:
         self, tid: int, cfa: int, operator: Operator, found: LookupResult, call: int, site: ValueSite | None
     ) -> _Open:
         memory, register = self._session.memory, self._control.register
-        if found.event == "callBoxed":
+        if found.event in ("callBoxed", "redispatchBoxed"):
             stack = register(self._arguments[3])
             return _Open(cfa, operator, found, call, tuple(self._boxed(operator, stack)), stack, True)
         if site is None:

@@ -248,6 +248,7 @@ def test_operators_and_kernels_that_appear_later(tmp_path: Path) -> None:
     mm = [("call", "aten::mm", "AutogradCPU"), ("redispatch", "aten::mm", "CPU")]
     assert names[:2] == mm
     assert names[2][:2] == ("callBoxed", "gdbext_later::mm")
+    assert names[3] == ("redispatchBoxed", "gdbext_later::mm", "CPU")
     assert names[-2:] == mm
     kernels = [each["kernel"]["function"] for each in events if each["key"] == "CPU" and each["op"] == "aten::mm"]
     assert "wrapper_CPU_mm" in kernels[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import sys
@@ -44,6 +45,23 @@ def nested(numbers: list[Any], shape: list[int]) -> Any:
         return numbers[0]
     size = len(numbers) // shape[0]
     return [nested(numbers[at * size : (at + 1) * size], shape[1:]) for at in range(shape[0])]
+
+
+def test_operators_that_are_registered_later() -> None:
+    text = watched("names", "late::twice", program="late_operators.py")
+    assert "no operator 'late::twice' is registered in the target" in text
+    kernels = re.findall(r"\[ before_launch: (.*) \]", text)
+    assert [re.sub(r" at .*|.*::", "", each) for each in kernels] == [
+        "autograd_fallback", "<lambda>", "autograd_fallback", "empty_like"
+    ]  # fmt: skip
+
+
+def test_operators_with_python_kernels_only() -> None:
+    text = watched("print", "late::twice", "--when", "after", program="late_operators.py")
+    results = text.split("[ after_launch - late::twice - result0 ]")[1:]
+    assert [re.findall(r"Size: .*|Mean: .*", each)[:2] for each in results] == [
+        ["Size: [2, 2]", "Mean: 2"], ["Size: [2, 2]"]
+    ]  # fmt: skip
 
 
 OPERATORS = ("aten::mm", "aten::add_.Tensor", "aten::max.dim", "aten::cat", "aten::split.Tensor", "aten::layer_norm")

@@ -77,6 +77,6 @@ def test_a_program_says_the_same(inferior: GetInferior) -> None:
 
 
 def test_one_that_never_compiled(inferior: GetInferior) -> None:
-    process = inferior("settings")
+    process = inferior("settings", "unchanged")
     report = report_of(look_once, process)
     assert (report["imported"], report["enabled"], report["counters"]) == (False, None, {})

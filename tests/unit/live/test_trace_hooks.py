@@ -60,6 +60,9 @@ class Installer:
     def shared_lookup(self, shared: str) -> None:
         self.placed.append(shared)
 
+    def python_kernels(self) -> None:
+        self.placed.append("Python kernels")
+
     def definitions(self, defined: Callable[[Any], None]) -> None:
         self.defined = defined
 
@@ -109,7 +112,7 @@ def test_the_first_dispatch_of_another_operator_begins_the_trace() -> None:
 
 def test_an_operator_without_functions_needs_the_shared_lookups() -> None:
     trace = Trace("my::op")
-    assert trace.placed == ["boxed my::op", "extensions", "callBoxed"]
+    assert trace.placed == ["boxed my::op", "extensions", "callBoxed", "Python kernels"]
     (note,) = trace.notes
     assert note == "no functions of their own in libtorch: my::op: every boxed call of any operator is stopped at"
 
@@ -130,7 +133,8 @@ def test_operators_that_are_defined_later() -> None:
     late, wanted, other = operator("my::later"), operator("aten::add"), operator("aten::mm")
     for each in (wanted, other, late, late):
         trace.installer.defined(each)
-    assert trace.placed[len(before) :] == ["add.call", "callBoxed"]  # those that all share are stopped at once
+    # those that all share are stopped at once
+    assert trace.placed[len(before) :] == ["add.call", "callBoxed", "Python kernels"]
     assert trace.operators.includes(late)
     assert not trace.operators.includes(other)
 
