@@ -8,7 +8,6 @@ from the development environment (scripts/test makes it): .venv/bin/python scrip
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,13 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
 
 import dispatch_dumps  # noqa: E402 - the tests' folder is on the path from here on
+import each_release  # noqa: E402
 import harness  # noqa: E402
-import installed_torch  # noqa: E402
 import keyset_truth  # noqa: E402
-import pythons  # noqa: E402
-import release_page  # noqa: E402
 
-from gdbext.errors import GdbextError, LayoutError  # noqa: E402
+from gdbext.errors import LayoutError  # noqa: E402
 from gdbext.inspection.session import Session  # noqa: E402
 from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
 
@@ -48,6 +45,8 @@ _COLUMNS = ("torch", "CPython", "layout", "cells equal", "registrations equal", 
             "arguments found", "arguments wrong", "alone")  # fmt: skip
 _TOOLS = ("gdb", "nm")
 """All that the comparison runs, besides the Pythons."""
+_COUNTS = "--counts"
+"""With an interpreter: this script compares the torch of that one as it is, and prints the counts as JSON."""
 
 
 class Tables(NamedTuple):
@@ -65,41 +64,16 @@ class Tables(NamedTuple):
 
 def main() -> int:
     """Exit status 0: everything that was compared is equal."""
-    options = _parser().parse_args()
-    if options.installed:
-        print(json.dumps(compare(options.installed)))
+    if sys.argv[1:2] == [_COUNTS]:
+        print(json.dumps(compare(sys.argv[2])))
         return 0
-    good = True
-    for version in options.versions:
-        try:
-            row, problems = measure(version, pythons.need(options.python), options.index_url)
-        except (GdbextError, AssertionError) as error:
-            print(f"{version}: {error}", file=sys.stderr)
-            good = False
-            continue
-        good = good and not problems
-        print("\n".join([" ".join(row), *problems]), file=sys.stderr, flush=True)
-        release_page.keep(options.output, _HEAD, _COLUMNS, row)
-    return 0 if good else 1
+    return each_release.run(__doc__, PAGE, _HEAD, _COLUMNS, _measure, headers=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases")
-    parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
-    parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
-    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
-    parser.add_argument("--installed", metavar="PYTHON", help="compare the torch of that interpreter as it is, and "
-                        "print the counts as JSON; no row is written")  # fmt: skip
-    return parser
-
-
-def measure(version: str, python: str, index: str | None) -> tuple[list[str], list[str]]:
+def _measure(version: str, executable: str) -> tuple[list[str], list[str]]:
     """The row of a release, and what differs, in words. Raises GdbextError, HarnessError."""
-    with tempfile.TemporaryDirectory(prefix="gdbext-release-") as folder:
-        executable = installed_torch.install(version, python, Path(folder), index)
-        shutil.rmtree(installed_torch.package(Path(folder)) / "include")
-        found = _compare_alone(executable, Path(folder) / "tools")
+    with tempfile.TemporaryDirectory(prefix="gdbext-tools-") as folder:
+        found = _compare_alone(executable, Path(folder))
     tables, keysets = Tables(*found["tables"]), found["keysets"]
     counts, arguments = keysets["counts"], keysets["arguments"]
     row = [
@@ -115,15 +89,14 @@ def measure(version: str, python: str, index: str | None) -> tuple[list[str], li
 
 def _compare_alone(executable: str, tools: Path) -> dict[str, Any]:
     """What ``compare`` finds where there is neither a compiler nor a network. Raises LayoutError."""
-    tools.mkdir()
     for name in _TOOLS:
         (tools / name).symlink_to(shutil.which(name) or f"/usr/bin/{name}")
     isolated = [shutil.which("unshare") or "unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    done = subprocess.run([*isolated, sys.executable, __file__, "--installed", executable], capture_output=True,
+    done = subprocess.run([*isolated, sys.executable, __file__, _COUNTS, executable], capture_output=True,
                           text=True, check=False, env={**os.environ, "PATH": str(tools)})  # fmt: skip
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise LayoutError(f"the comparison failed: {last}", why="see the message", help="try it with --installed")
+        raise LayoutError(f"the comparison failed: {last}", why="see the message", help=f"try {_COUNTS} PYTHON")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,14 +22,18 @@ Compare = Callable[[str, str], tuple[Sequence[str], Sequence[str]]]
 _VERSION = "import torch; print(torch.__version__.partition('+')[0])"
 
 
-def run(description: str | None, page: Path, head: str, columns: Sequence[str], compare: Compare) -> int:
-    """Parse the command line and compare them all. Exit status 0: everything that was compared is equal."""
+def run(
+    description: str | None, page: Path, head: str, columns: Sequence[str], compare: Compare, headers: bool = True
+) -> int:
+    """Parse the command line and compare them all; without ``headers`` those of the wheels are removed, so that what is
+    installed already cannot be compared. Exit status 0: everything that was compared is equal."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="releases")
     parser.add_argument("--python", default="3.11", metavar="X.Y", help="CPython to use (default: %(default)s)")
     parser.add_argument("--index-url", metavar="URL", help="package index for torch alone (default: pip's)")
-    parser.add_argument("--installed", action="append", default=[], metavar="PYTHON",
-                        help="instead: a Python that has torch")  # fmt: skip
+    parser.set_defaults(installed=[], headers=headers)
+    if headers:
+        parser.add_argument("--installed", action="append", metavar="PYTHON", help="instead: a Python that has torch")
     parser.add_argument("--output", type=Path, default=page, metavar="FILE")
     options = parser.parse_args()
     good = True
@@ -55,4 +60,7 @@ def _release(wanted: str, installed: bool, options: argparse.Namespace) -> Itera
         return
     with tempfile.TemporaryDirectory(prefix="gdbext-release-") as folder:
         python = pythons.need(options.python)
-        yield wanted, installed_torch.install(wanted, python, Path(folder), options.index_url)
+        executable = installed_torch.install(wanted, python, Path(folder), options.index_url)
+        if not options.headers:
+            shutil.rmtree(installed_torch.package(Path(folder)) / "include")
+        yield wanted, executable

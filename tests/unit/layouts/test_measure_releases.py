@@ -33,9 +33,9 @@ def test_what_differs_in_words(script: ModuleType) -> None:
 
 
 def test_a_row_replaces_the_release_s_earlier_one_and_leaves_the_others(script: ModuleType, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
+    page, keep = tmp_path / "page.md", script.each_release.release_page.keep
     for version, cells in (("2.10.0", "1 of 2"), ("2.9.1", "2 of 2"), ("2.10.0", "2 of 2")):
-        script.release_page.keep(page, "# Head\n\n", ("torch", "CPython", "cells"), [version, "3.11.7", cells])
+        keep(page, "# Head\n\n", ("torch", "CPython", "cells"), [version, "3.11.7", cells])
     assert page.read_text().splitlines() == [
         "# Head",
         "",
