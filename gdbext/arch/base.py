@@ -197,6 +197,10 @@ class Architecture(ABC):
         """Number and arguments of the system call that a stopped thread sits in; None when it runs user code."""
 
     @abstractmethod
+    def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
+        """Behind the instruction of the system call that a stopped thread sits in; None when it runs user code."""
+
+    @abstractmethod
     def sleeping_registers(
         self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
     ) -> dict[str, int]:

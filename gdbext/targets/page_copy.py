@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from gdbext.targets.system.linux import PAGE_SIZE
 
@@ -35,9 +36,12 @@ class PageCopy:
             return None
         return b"".join(page for page in found if page is not None)[offset : offset + size]
 
-    def is_part_of(self, other: PageCopy) -> bool:
-        """All pages of this copy are in the other one, with the same contents."""
-        return all(bytes(page) == other.page(number) for number, page in self._pages.items())
+    def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
+        """All pages of this copy are in the other one, with the ``same`` contents."""
+        return all(
+            found is not None and same(bytes(page), found)
+            for page, found in ((page, other.page(number)) for number, page in self._pages.items())
+        )
 
     def over(self, address: int, data: bytes) -> bytes:
         """``data``, read at ``address``, with the copy in place of what was copied of it."""

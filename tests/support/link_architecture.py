@@ -53,6 +53,9 @@ class LinkArchitecture(Architecture):
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         raise NotImplementedError
 
+    def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
+        raise NotImplementedError
+
     def sleeping_registers(
         self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
     ) -> dict[str, int]:

@@ -61,6 +61,9 @@ class X8664(Architecture):
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         return syscalls.blocked(registers, read)
 
+    def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
+        return syscalls.end_of_call(registers, read)
+
     def sleeping_registers(
         self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
     ) -> dict[str, int]:

@@ -42,23 +42,34 @@ def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[in
     Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
     code in rax must agree.
     """
-    rax = _signed(registers.get("rax", 0))
+    at = end_of_call(registers, read)
+    if at is None:
+        return None
     number = registers.get("orig_rax")
-    if number is not None and _signed(number) < 0:
-        return None
-    if rax not in _INTERRUPTED and not _is_cut_short(number, rax, registers):
-        return None
-    code = read(registers["rip"] - _LOOK_BACK, _LOOK_BACK)
-    if code is None or code[-2:] != _SYSCALL:
-        # The kernel has already turned the program counter back to make the call again.
-        again = read(registers["rip"], 2)
-        if number is None or again != _SYSCALL:
-            return None
     if number is None or number == _RESTART:
-        number = _loaded_number(code)
+        number = _loaded_number(read(at - _LOOK_BACK, _LOOK_BACK))
     if number is None:
         return None
     return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
+
+
+def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:
+    """Behind the instruction of the system call that the thread is in, None where it runs user code.
+
+    To make a call again the kernel turns rip back to the instruction and puts the number into rax, its own or that of
+    restart_syscall (arch_do_signal_or_restart in arch/x86/kernel/signal.c); a thread that is stopped again before it
+    has had a turn shows that.
+    """
+    number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers["rip"]
+    if number is not None and _signed(number) < 0:
+        return None
+    waits = result in _INTERRUPTED or _is_cut_short(number, result, registers)
+    if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:
+        return at
+    turned_back = number is not None and (waits or result in (number, _RESTART))
+    if turned_back and read(at, len(_SYSCALL)) == _SYSCALL:
+        return at + len(_SYSCALL)
+    return None
 
 
 def sleeping(number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.runtime import PythonRuntime
     from gdbext.inspection.session import Session
 
-OBJECTS, TENSORS, MODULES = 100_000, 8_000, 2_000
+OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
 """Objects, tensors and modules that are read at most: half a second of work."""
 _SHOWN = 20
 _BASES = 64

@@ -24,6 +24,7 @@ from gdbext.targets.live.hurry import hurry
 from gdbext.targets.live.local_process import LocalProcess
 from gdbext.targets.live.prepared_memory import Piece, PreparedMemory
 from gdbext.targets.live.proc_reads import read_file, read_memory
+from gdbext.targets.live.rseq import same_but_for_rseq
 from gdbext.targets.live.stop_copy import CopiedThread, StopCopy
 from gdbext.targets.page_copy import PageCopy, pages_of, parts, ranges
 from gdbext.targets.system import linux
@@ -157,11 +158,14 @@ class BriefStop(LocalProcess):
         """Other code is mapped than when this look began: a library was loaded before the stop, or after it."""
         if self._copy is None or self._held is not None or self._memory < 0 or self._stops >= _STOPS_IN_DOUBT:
             return False
-        text, before = self._maps_text, _code_files(self.maps())
-        self._maps = None
         try:
-            return read_file(self.pid, "maps") != text and _code_files(self.maps()) != before
+            before, text = self.maps(), self._maps_text
+            if read_file(self.pid, "maps") == text:
+                return False
+            self._maps = None
+            return _code_files(self.maps()) != _code_files(before)
         except TargetGone:
+            self._maps = None
             return False
 
     def _may_be_mixed(self) -> bool:
@@ -190,9 +194,10 @@ class BriefStop(LocalProcess):
     def _read_same(self, later: PageCopy, pages: Collection[int]) -> bool:
         """What was read of those pages is what they held at a later stop."""
         return all(
-            later.read(low, high - low) == found[low - address : high - address]
+            piece is not None and same_but_for_rseq(piece, found[low - address : high - address], low)
             for (address, size), found in self._wanted.items()
             for low, high in parts(address, size, pages)
+            for piece in (later.read(low, high - low),)
         )
 
     def _pages_wanted(self) -> Iterator[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from gdbext.arch.base import Architecture, ReadCode
 from gdbext.errors import TargetError, TargetGone
 from gdbext.targets.base import Signal, Thread
 from gdbext.targets.live.proc_reads import thread_name
+from gdbext.targets.live.rseq import same_but_for_rseq
 from gdbext.targets.live.thread_motion import Place, place_of, turns_of
 from gdbext.targets.page_copy import PageCopy
 
@@ -27,7 +29,7 @@ class CopiedThread(Thread):
         self._listed_name = thread.listed_name
         self._state = thread.kernel_state
         self._registers: Mapping[str, int] | TargetError
-        self._floats = thread.float_registers() if self._state not in _ASLEEP else {}
+        self._floats: Mapping[str, int] = {}
         try:
             self._registers = thread.registers()
             self.signal = thread.signal
@@ -35,6 +37,9 @@ class CopiedThread(Thread):
             raise
         except TargetError as error:
             self._registers = error
+        if self._state not in _ASLEEP:
+            with suppress(TargetError):
+                self._floats = thread.float_registers()
 
     @property
     def name(self) -> str | None:  # type: ignore[override]
@@ -51,7 +56,6 @@ class CopiedThread(Thread):
         if isinstance(self._registers, TargetError):
             raise self._registers
         return self._registers
-
 
     def float_registers(self) -> Mapping[str, int]:
         """As they were at the stop, of threads that ran."""
@@ -85,7 +89,7 @@ class StopCopy:
         return (
             self._by_tid.keys() == later._by_tid.keys()
             and all(_is_same(each, later._by_tid[each.tid], architecture, read) for each in self.threads)
-            and self.memory.is_part_of(later.memory)
+            and self.memory.is_part_of(later.memory, same_but_for_rseq)
         )
 
 
@@ -109,8 +113,9 @@ def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture,
         mine, theirs = one.registers(), other.registers()
     except TargetError:
         return False
-    kept = (*architecture.callee_saved, architecture.stack_pointer, architecture.program_counter)
-    if any(mine.get(name) != theirs.get(name) for name in kept):
+    if any(mine.get(name) != theirs.get(name) for name in (*architecture.callee_saved, architecture.stack_pointer)):
+        return False
+    if architecture.syscall_end(mine, read) != architecture.syscall_end(theirs, read):
         return False
     call, later = (architecture.blocked_syscall(registers, read) for registers in (mine, theirs))
     return call is not None and later is not None and call[1] == later[1]

@@ -38,3 +38,15 @@ def test_a_restarted_call_is_named_by_the_code_before_it():
 
 def test_a_call_that_the_kernel_will_make_again():
     assert call_of(rip=PC - 2) is not None
+
+
+@pytest.mark.parametrize("result", [202, 219])
+def test_a_thread_that_has_had_no_turn_since_it_was_let_go_is_in_its_call(result):
+    found = call_of(rip=PC - 2, rax=result)
+    assert found is not None
+    assert (found.name, found.arguments[0]) == ("futex", 5)
+
+
+@pytest.mark.parametrize("registers", [{"rip": PC}, {"rip": PC - 2, "rax": 7}, {"rip": PC - 3}])
+def test_the_number_in_rax_alone_is_no_call(registers):
+    assert call_of(**{"rax": 202, **registers}) is None

@@ -31,9 +31,19 @@ def stop(*threads: dict[str, int], stack: bytes = STACK) -> StopCopy:
     return StopCopy(7, copied, PageCopy([(0x7000, stack)]), 7)
 
 
-def code(_address: int, size: int) -> bytes:
-    """A system call before the program counter."""
-    return bytes(size - 2) + b"\x0f\x05"
+TURNED_BACK = {**WAITING, "rip": WAITING["rip"] - 2, "rax": 202}
+"""The kernel is about to make the call again: the thread has had no turn since it was let go."""
+CALLS = {WAITING["rip"] - 2, WAITING["rip"] + 0x10}
+"""Where the instruction of a system call stands."""
+
+
+def code(address: int, size: int) -> bytes:
+    """A system call before the program counter, and another one a little further on."""
+    found = bytearray(size)
+    for call in CALLS:
+        if address <= call <= address + size - 2:
+            found[call - address : call - address + 2] = b"\x0f\x05"
+    return bytes(found)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +51,8 @@ def code(_address: int, size: int) -> bytes:
     [
         (stop(WAITING, WAITING), True),
         (stop(WAITING, {**WAITING, "rax": -516 & (1 << 64) - 1}), True),
+        (stop(WAITING, TURNED_BACK), True),
+        (stop(WAITING, {**WAITING, "rip": WAITING["rip"] + 0x12}), False),
         (stop(WAITING, {**WAITING, "rdi": 0x9100}), False),
         (stop(WAITING, {**WAITING, "rbx": 2}), False),
         (stop(WAITING, {**WAITING, "orig_rax": -1 & (1 << 64) - 1}), False),
@@ -48,7 +60,7 @@ def code(_address: int, size: int) -> bytes:
         (stop(WAITING, WAITING, WAITING), False),
         (stop(WAITING, WAITING, stack=b"t" * PAGE_SIZE), False),
     ],
-    ids=("same", "restart", "argument", "register", "runs", "ended", "began", "stack"),
+    ids=("same", "restart", "turned-back", "elsewhere", "argument", "register", "runs", "ended", "began", "stack"),
 )
 def test_is_as_at_a_later_stop(later: StopCopy, same: bool) -> None:
     assert stop(WAITING, WAITING).is_as(later, X86_64, code) is same
