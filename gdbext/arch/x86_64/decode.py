@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gdbext.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.arch.x86_64 import effects as effects
 from gdbext.arch.x86_64.effects import Effects, ModRM
-from gdbext.arch.x86_64.float_moves import VZEROALL, float_move, float_writes, float_writes_0f
+from gdbext.arch.x86_64.float_moves import ALL_FLOATS, float_move, float_writes, float_writes_0f
 from gdbext.arch.x86_64.opcodes import (
     BAD,
     IMM8_16,
@@ -145,8 +145,14 @@ def _modrm(code: bytes, position: int, rex: int) -> ModRM:
     return ModRM(mod, reg, rm | (rex & 1) << 3, size + width, MemoryOperand(base, index, scale, displacement))
 
 
-def _other(here: int, length: int, found: Effects, memory: MemoryOperand | None = None) -> Instruction:
-    return Instruction(here, length, "other", memory=memory, writes=found.writes, stored=found.stored)
+def _other(
+    here: int,
+    length: int,
+    found: Effects,
+    memory: MemoryOperand | None = None,
+    floats: frozenset[str] = NOTHING,
+) -> Instruction:
+    return Instruction(here, length, "other", None, None, memory, None, None, found.writes, found.stored, floats)
 
 
 def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction:
@@ -157,7 +163,7 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         modrm = _modrm(code, position + 1, rex)
         length = position + 1 + modrm.size + (opcode == 0x3A) - start
         found = effects.map_0f38(third, modrm) if opcode == 0x38 else effects.map_0f3a(third, modrm)
-        return _other(here, length, found, modrm.memory)._replace(float_writes=float_writes(modrm))
+        return _other(here, length, found, modrm.memory, float_writes(modrm))
     if 0x80 <= opcode < 0x90:
         relative = int.from_bytes(code[position : position + 4], "little", signed=True)
         length = position + 4 - start
@@ -176,18 +182,11 @@ def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefi
         size = opcode - 0xB5
         return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, None, found.writes)
     floats = float_writes_0f(opcode, modrm)
-    if not floats:
-        return _other(here, length, found, modrm.memory)
-    move = float_move(opcode, prefixes, rex, modrm)
+    move = float_move(opcode, prefixes, rex, modrm) if floats else None
     if move is None:
-        return Instruction(here, length, "other", None, None, modrm.memory, None, None, *found, floats)
+        return _other(here, length, found, modrm.memory, floats)
     return Instruction(here, length, move.kind, move.destination, move.source, modrm.memory, None, None, found.writes,
-                       move.stored, _changed(move.destination, floats))  # fmt: skip
-
-
-def _changed(destination: str | None, named: frozenset[str]) -> frozenset[str]:
-    """The vector register that a move changes, of those that it names."""
-    return named & {destination}
+                       move.stored, floats & {move.destination})  # fmt: skip
 
 
 def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
@@ -202,7 +201,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
     opcode = code[position]
     position += 1
     if opcode_map == 1 and opcode == 0x77 and first != 0x62:  # vzeroupper
-        return Instruction(here, position - start, "other", float_writes=VZEROALL if last & 4 else NOTHING)
+        return Instruction(here, position - start, "other", float_writes=ALL_FLOATS if last & 4 else NOTHING)
     modrm = _modrm(code, position, rex)
     position += modrm.size + (opcode_map == 3 or (opcode_map == 1 and opcode in VEX_IMMEDIATE_0F))
     found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
@@ -211,7 +210,7 @@ def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
         memory = memory._replace(base=None, index_register=None, displacement=0) if found.stored else None
         found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
     floats = float_writes(modrm, ~last >> 3 & 15)
-    return Instruction(here, position - start, "other", None, None, memory, None, None, *found, floats)
+    return _other(here, position - start, found, memory, floats)
 
 
 def _plain(

@@ -15,7 +15,7 @@ from gdbext.arch.x86_64.registers import FLOATS
 from gdbext.model.record import Record
 
 _ONE = tuple(frozenset((name,)) for name in FLOATS)
-_ALL = frozenset(FLOATS)
+ALL_FLOATS = frozenset(FLOATS)
 _DOUBLE, _PACKED = 8, 16
 
 
@@ -72,7 +72,7 @@ _NONE_0F = frozenset((0x2C, 0x2D, 0x2E, 0x2F, 0x50, 0xC3, 0xC7, *range(0x18, 0x2
 def float_writes_0f(opcode: int, modrm: ModRM) -> frozenset[str]:
     """Vector registers that an opcode of map 0F with ModRM may change: more of them where that is simpler."""
     if opcode == 0xAE:
-        return _ALL if modrm.reg & 7 in (1, 5) else NOTHING  # fxrstor, xrstor
+        return ALL_FLOATS if modrm.reg & 7 in (1, 5) else NOTHING  # fxrstor, xrstor
     return NOTHING if opcode in _NONE_0F else float_writes(modrm)
 
 
@@ -82,6 +82,3 @@ def float_writes(modrm: ModRM, third: int | None = None) -> frozenset[str]:
     if modrm.mod == 3:
         found = found | _ONE[modrm.rm]
     return found if third is None else found | _ONE[third]
-
-
-VZEROALL = _ALL

@@ -114,9 +114,7 @@ def layouts(memory: Memory, runtime: int, shipped: PythonLayout) -> list[PythonL
     published = _read(memory, runtime, groups) if groups else {}
     offsets = {name: offset for name, offset in published.items() if name[1] != _SIZE}
     differing = {struct for struct, field in offsets if shipped.find(struct, field) != offsets[struct, field]}
-    if not differing:
-        return [shipped]
-    if max(published.values()) > _MAX_OFFSET:
+    if not differing or max(published.values()) > _MAX_OFFSET:
         return [shipped]
     other = shipped.with_overrides(offsets)
     damaged = any(published[struct, _SIZE] == _size(shipped, struct) for struct in differing)

@@ -15,14 +15,13 @@ _POINTERS = 3
 _WORD = 8
 _OBJECT_TYPES = (6, 16)
 """T_OBJECT and Py_T_OBJECT_EX (structmember.h)."""
-_BASES = 64
 
 
 def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) -> int:
     """The object that an instance keeps under that name; 0 for none. Raises BadData, MemoryFault."""
     memory = objects.memory
-    descriptor = _descriptor(objects, dicts, objects.type_of(address).address, name)
-    if not descriptor:
+    descriptor = dicts.inherited_attribute(objects.type_of(address).address, name)
+    if not descriptor or objects.type_of(descriptor).name != _DESCRIPTOR:
         return 0
     definition = memory.u64(descriptor + objects.layout.size("PyObject") + _POINTERS * _WORD)
     text, kind, offset = memory.words(definition, 3)
@@ -31,13 +30,3 @@ def c_member(objects: ObjectReader, dicts: DictReader, address: int, name: str) 
     if not 0 < offset < objects.type_of(address).size:
         raise BadData(f"the member {name} at {descriptor:#x} is outside of its object")
     return memory.u64(address + offset)
-
-
-def _descriptor(objects: ObjectReader, dicts: DictReader, kind: int, name: str) -> int:
-    """The member descriptor of a class or of one of its bases; 0 without one."""
-    tp_mro = objects.memory.u64(kind + objects.layout.offset("PyTypeObject", "tp_mro"))
-    for base in objects.tuple_items(tp_mro, _BASES) if tp_mro else (kind,):
-        found = dicts.class_attribute(base, name)
-        if found:
-            return found if objects.type_of(found).name == _DESCRIPTOR else 0
-    return 0

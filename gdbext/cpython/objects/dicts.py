@@ -15,6 +15,7 @@ from gdbext.cpython.objects.objects import FLAG_INLINE_VALUES, FLAG_MANAGED_DICT
 from gdbext.errors import BadData, GdbextError
 
 _POINTER = 8  # bytes
+_BASES = 1000
 _MAX_LOG2 = 40  # more than 2**40 slots is not a dict
 _KIND_GENERAL = 0  # dk_kind: DICT_KEYS_GENERAL; the others (UNICODE, SPLIT) have entries without a hash
 _MANAGED_DICT = -3 * _POINTER  # MANAGED_DICT_OFFSET of a build with the GIL (pycore_object.h)
@@ -56,6 +57,13 @@ class DictReader:
         """An attribute of the class itself, not of its bases. Raises MemoryFault, BadData."""
         namespace = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_dict"))
         return self.get(namespace, name) if namespace else None  # 0: a static built-in type of 3.12
+
+    def inherited_attribute(self, kind: int, name: str) -> int | None:
+        """An attribute of a class or of its bases, by the method resolution order. Raises MemoryFault, BadData."""
+        mro = self._memory.u64(kind + self._layout.offset("PyTypeObject", "tp_mro"))
+        bases = self._objects.tuple_items(mro, _BASES) if mro else (kind,)
+        found = (self.class_attribute(base, name) for base in bases)
+        return next((each for each in found if each is not None), None)
 
     def _values_start(self, values: int) -> int:
         """Address of the first value: a PyObject*[] (3.8-3.10) or inside a PyDictValues."""

@@ -14,7 +14,6 @@ from gdbext.model.record import Record
 _DEPTH = 8
 """Most wrappers (partial, bound method, __wrapped__) that are followed."""
 _NAME_LIMIT = 512
-_BASES_LIMIT = 1000
 
 
 class PythonFunction(Record):
@@ -90,7 +89,7 @@ class FunctionReader:
             return PythonFunction(name, None, None, "builtin", address, wrappers)
         if info.flags & FLAG_TYPE:
             return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
-        call = self._class_attribute(info.address, "__call__")
+        call = self._dicts.inherited_attribute(info.address, "__call__")
         if call is not None and self._objects.type_of(call).name == "function":
             found = self._function(call, wrappers)
             return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers, found.code)
@@ -106,13 +105,3 @@ class FunctionReader:
         except (BadData, MemoryFault):
             qualname = code.name
         return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers, code_address)
-
-    def _class_attribute(self, type_address: int, name: str) -> int | None:
-        """An attribute of a class or its bases, by the method resolution order."""
-        layout, memory = self._layout, self._memory
-        mro = memory.u64(type_address + layout.offset("PyTypeObject", "tp_mro"))
-        for base in self._objects.tuple_items(mro, _BASES_LIMIT) if mro else (type_address,):
-            found = self._dicts.class_attribute(base, name)
-            if found is not None:
-                return found
-        return None

@@ -19,7 +19,8 @@ Range = tuple[int, int, Optional[int]]
 """First byte, end byte (exclusive), line."""
 
 _NO_LINE = -128  # 3.10: "this range has no line number"
-CODE_UNIT = 2  # bytes
+CODE_UNIT = 2
+"""sizeof(_Py_CODEUNIT), bytes."""
 _LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
 _END = 1 << 62
 

@@ -24,7 +24,7 @@ _FRAMES = 3
 """Innermost Python frames whose objects are searched for the lock."""
 _ATTRIBUTES = 64
 """Most attributes of one object that are searched."""
-_LOCKED, _HAS_PARKED = 1, 2
+_LOCKED, HAS_PARKED = 1, 2
 """Bits of a PyMutex (_Py_LOCKED, _Py_HAS_PARKED: cpython/lock.h)."""
 
 
@@ -85,7 +85,7 @@ def _parking_lock(runtime: PythonRuntime, address: int, lock: LockType, at: int)
     bits = memory.u8(at)
     if lock.form is LockForm.WAITING_FLAG:
         return LockState(address, lock.kind, at, bits != 0, bits)
-    locked, waiters = bool(bits & _LOCKED), int(bool(bits & _HAS_PARKED))
+    locked, waiters = bool(bits & _LOCKED), int(bool(bits & HAS_PARKED))
     if lock.form is not LockForm.RECURSIVE_MUTEX or not locked:
         return LockState(address, lock.kind, at, locked, waiters)
     owner = memory.u64(address + offset(lock.struct, "lock.thread"))
@@ -98,9 +98,15 @@ def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
     thread is parked on, by the wait entry around a semaphore of its own. Only a lock with such a word proves it."""
     if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
         return (futex,)
+    word = parked_on(runtime, futex)
+    return (futex,) if word is None else (futex, word)
+
+
+def parked_on(runtime: PythonRuntime, futex: int) -> int | None:
+    """The address that a thread is parked on whose own semaphore, inside of its wait entry, is ``futex``
+    (_PyParkingLot_Park, Python/parking_lot.c); whatever stands there if the semaphore is another one."""
     entry = futex - runtime.layout.offset("wait_entry", "sema")
-    parked_on = runtime.memory.try_u64(entry + runtime.layout.offset("wait_entry", "addr"))
-    return (futex,) if parked_on is None else (futex, parked_on)
+    return runtime.memory.try_u64(entry + runtime.layout.offset("wait_entry", "addr"))
 
 
 def find_lock(runtime: PythonRuntime, futex: int, candidates: Iterable[int]) -> LockState | None:

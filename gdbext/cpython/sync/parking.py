@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from gdbext.cpython.sync.locks import HAS_PARKED, parked_on
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import GdbextError
@@ -72,8 +73,7 @@ class ParkingLot:
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
         """What the thread with these states that sleeps on ``futex`` is parked on; None for anything else."""
         layout = self._layout
-        entry = futex - layout.offset("wait_entry", "sema")
-        address = self._memory.try_u64(entry + layout.offset("wait_entry", "addr"))
+        address = parked_on(self._runtime, futex)
         if not address:
             return None
         for state in states:
@@ -124,7 +124,7 @@ class ParkingLot:
         address = mutex - self._layout.offset("PyObject", "ob_mutex")
         owner = self._sections.get(mutex)
         type_name = self._type_name(address)
-        if owner is None and not (type_name and self._memory.u8(mutex) & _HAS_PARKED):
+        if owner is None and not (type_name and self._memory.u8(mutex) & HAS_PARKED):
             return None
         return Parked(ParkedOn.OBJECT, address if type_name else mutex, () if owner is None else (owner,), type_name)
 

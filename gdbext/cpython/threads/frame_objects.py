@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.cpython.objects.code import Code, CodeCache
-from gdbext.cpython.threads.python_frame import CODE_UNIT, FrameGroup, PythonFrame, c_frames, linked_frames
+from gdbext.cpython.objects.linetable import CODE_UNIT
+from gdbext.cpython.threads.python_frame import FrameGroup, PythonFrame, c_frames, linked_frames
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.process.memory import Memory
 

@@ -13,14 +13,8 @@ from collections.abc import Iterable, Iterator
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_layout import PythonLayout
 from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.threads.python_frame import (
-    CODE_UNIT,
-    FrameGroup,
-    IncompleteGroup,
-    PythonFrame,
-    c_frames,
-    linked_frames,
-)
+from gdbext.cpython.objects.linetable import CODE_UNIT
+from gdbext.cpython.threads.python_frame import FrameGroup, IncompleteGroup, PythonFrame, c_frames, linked_frames
 from gdbext.cpython.threads.thread_state import ThreadState
 from gdbext.errors import BadData, MemoryFault
 from gdbext.process.memory import Memory

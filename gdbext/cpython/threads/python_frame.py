@@ -10,8 +10,6 @@ from gdbext.process.memory import Memory
 
 FRAME_LIMIT = 1_000_000
 """Most Python frames of one thread that are walked."""
-CODE_UNIT = 2
-"""sizeof(_Py_CODEUNIT), bytes."""
 
 
 class PythonFrame(Record):

@@ -85,27 +85,41 @@ class PythonRuntime:
     def _at(cls, memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> PythonRuntime:
         """The runtime there, in the first version that fits. Raises PythonUnsupported when none does."""
         found = evidence(memory, location, symbolizer)
-        problems = []
+        problems: list[str] = []
         for abi in found.candidates:
             try:
                 layouts = debug_offsets.layouts(memory, location.address, layout_for(abi))
             except MemoryFault as error:
                 problems.append(f"{abi.text}: {error}")
                 continue
-            probed = []
-            for layout in layouts:
-                try:
-                    probed.append(cls._probed(memory, location, layout, found))
-                except (BadData, MemoryFault) as error:
-                    problems.append(f"{abi.text}: {error}")
-                else:
-                    if len(layouts) == 1 or probed[-1]._reads_well():
-                        return probed[-1]
-            if probed:
-                return probed[0]
+            best = cls._best(memory, location, layouts, found, problems)
+            if best is not None:
+                return best
         raise PythonUnsupported(
             f"the structures of CPython in {location.module.path} are not where they should be ({'; '.join(problems)})"
         )
+
+    @classmethod
+    def _best(
+        cls,
+        memory: Memory,
+        location: RuntimeLocation,
+        layouts: Sequence[PythonLayout],
+        found: VersionEvidence,
+        problems: list[str],
+    ) -> PythonRuntime | None:
+        """The runtime in the layout that reads best; what is wrong with the others is added to ``problems``."""
+        holding = []
+        for layout in layouts:
+            try:
+                runtime = cls._probed(memory, location, layout, found)
+            except (BadData, MemoryFault) as error:
+                problems.append(f"{layout.abi.text}: {error}")
+                continue
+            if len(layouts) == 1 or runtime._reads_well():
+                return runtime
+            holding.append(runtime)
+        return holding[0] if holding else None
 
     @classmethod
     def _probed(
