@@ -11,6 +11,7 @@ from gdbext.inspection.target_reporting import torch_version
 from gdbext.inspection.thread_settings import ThreadSettings
 from gdbext.model.sections.settings_section import Setting, SettingsSection, SettingValue
 from gdbext.targets import environment
+from gdbext.torch import symbols
 from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.dynamo_reader import DynamoReader
 from gdbext.torch.state import allocator_settings, generators
@@ -77,7 +78,7 @@ class _Settings:
 
     @property
     def _has_cuda(self) -> bool:
-        return self._session.modules.named(sources.CUDA) is not None
+        return self._session.modules.named(symbols.CUDA) is not None
 
     @cached_property
     def _recorded(self) -> RecordedFunctions:
@@ -92,7 +93,7 @@ class _Settings:
         if self._has_cuda:
             vector = sources.CUDA_GENERATORS.address(self._session.symbolizer)
             if vector is None:
-                raise BadData(f"the generators of CUDA devices are not found in {sources.CUDA}")
+                raise BadData(f"the generators of CUDA devices are not found in {symbols.CUDA}")
             found += generators.cuda_generators(self._session.memory, self._session.layout, vector)
         return tuple(found)
 
@@ -111,16 +112,16 @@ class _Settings:
     def _profiler(self) -> SettingValue:
         """That of all threads (KINETO_ONDEMAND); each thread's own is among the threads."""
         memory, owner = self._session.memory, sources.GLOBAL_PROFILER
-        if memory.u8(self._reader.address(owner.guard, sources.CPU)) != 1:
+        if memory.u8(self._reader.address(owner.guard, symbols.CPU)) != 1:
             return "none"
-        state = memory.u64(self._reader.address(owner.variable, sources.CPU))
+        state = memory.u64(self._reader.address(owner.variable, symbols.CPU))
         return (state and self._recorded.profiler_state(state)) or "none"
 
     def _allocator(self, kind: str, owner: sources.Owner) -> SettingValue:
         session = self._session
         if kind == allocator_settings.GENERAL and kind in session.layout.absent:
             return "none"
-        library = sources.C10 if kind == allocator_settings.GENERAL else sources.C10_CUDA
+        library = symbols.C10 if kind == allocator_settings.GENERAL else sources.C10_CUDA
         if not session.memory.u8(self._reader.address(owner.guard, library)):
             return "not used yet"
         address = self._reader.object(owner, library)

@@ -25,14 +25,13 @@ from gdbext.torch.autograd.nodes import ACCUMULATE_GRAD, PYTHON_NODE, NodeReader
 from gdbext.torch.autograd.saved_tensors import SavedTensorReader
 from gdbext.torch.tensors.tensor_fields import TensorFields
 from gdbext.torch.tensors.vtables import ClassNames
+from gdbext.torch.values.containers import has_cxx11_abi
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
 
 _NEXT_FUNCTIONS = 16
 """Of a node that stacks tensors there are as many as tensors."""
-_CXX11_STRING = 32
-"""Bytes of a std::string of the new ABI."""
 T = TypeVar("T")
 
 
@@ -91,8 +90,7 @@ class NodeReporter:
     @cached_property
     def _saved_reader(self) -> SavedTensorReader | None:
         """None where nobody measured what the nodes of this release save."""
-        cxx11 = self._session.layout.struct("std::string").size == _CXX11_STRING
-        members = store.saved_members(self._version, cxx11)
+        members = store.saved_members(self._version, has_cxx11_abi(self._session.layout))
         if not members:
             return None
         return SavedTensorReader(self.nodes, members, self._session.tensors, self._fields)

@@ -24,7 +24,7 @@ _TASK = "torch::autograd::GraphTask"
 _READY_QUEUE, _NODE_TASK = "torch::autograd::ReadyQueue", "torch::autograd::NodeTask"
 _ENGINE, _PYTHON_ENGINE = "torch::autograd::Engine", "torch::autograd::python::PythonEngine"
 _QUEUE_LIMIT = 1 << 20
-_DEVICES = 1024
+_DEVICES = 128
 """Devices of one engine at most: c10/core/Device.h numbers them by a signed byte."""
 _SHARED_POINTER = 16
 """Bytes of a std::shared_ptr: the object's address, and its counts."""

@@ -66,8 +66,7 @@ class GeneratedKernels:
         return list(found.values())
 
     def _of_module(self, module: int) -> Iterator[GeneratedKernel]:
-        runtime = self._runtime
-        namespace = runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
+        runtime, namespace = self._runtime, _namespace(self._runtime, module)
         functions = []
         for key, value in runtime.dicts.items(namespace, _GLOBALS):
             if runtime.objects.type_of(value).name == _BUILTIN:
@@ -105,9 +104,13 @@ def written_modules(runtime: PythonRuntime) -> tuple[int, ...]:
 
 def module_variables(runtime: PythonRuntime, module: int) -> Iterator[tuple[str, int]]:
     """The global variables of a module with their values. Raises BadData, MemoryFault."""
-    namespace = runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
-    for key, value in runtime.dicts.items(namespace, _GLOBALS):
+    for key, value in runtime.dicts.items(_namespace(runtime, module), _GLOBALS):
         yield runtime.objects.text(key, 400), value
+
+
+def _namespace(runtime: PythonRuntime, module: int) -> int:
+    """The module's dict."""
+    return runtime.memory.u64(module + runtime.layout.offset("PyModuleObject", "md_dict"))
 
 
 def fused_operators(kernel: str, operators: Collection[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
-from gdbext.torch.values.containers import StringReader, hash_entries, hash_table, tree_nodes, vector_span
+from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 
 RECORDER = "c10d::FlightRecorder"
 ENTRY_LIMIT = 1 << 17
@@ -112,7 +112,7 @@ class FlightRecorder:
         self._layout = layout
         self._view = StructView(memory, address, layout.struct(RECORDER))
         self._entry = layout.struct(f"{RECORDER}::Entry")
-        self._strings = StringReader(memory, layout.struct("std::string").size == 32)
+        self._strings = string_reader(memory, layout)
         self._dtypes = [name for name, _size in layout.dispatch("scalar_types")]
         self.problems: list[GdbextError] = []
         """Why entries or groups are missing."""

@@ -13,7 +13,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
-from gdbext.torch.values.containers import list_items
+from gdbext.torch.values.containers import has_cxx11_abi, list_items
 
 GROUP = "c10d::ProcessGroupNCCL"
 WORK = "c10d::ProcessGroupNCCL::WorkNCCL"
@@ -55,8 +55,7 @@ def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str
     status = _status(memory, layout, members.get(STATUS), memory.u64(address + group["pgStatus_"]))
     if not -1 <= status.completed <= status.enqueued <= last:
         raise BadData(f"NCCL's group at {address:#x} says: {last} collectives, {status}")
-    sized = layout.struct("std::string").size == 32
-    items = list_items(memory, address + group["workMetaList_"], _WORK_LIMIT, sized)
+    items = list_items(memory, address + group["workMetaList_"], _WORK_LIMIT, has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
     works = tuple(_work(memory, members[WORK], each, types) for each in items)
     if any(work.seq > last for work in works):

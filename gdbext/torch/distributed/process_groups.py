@@ -23,7 +23,7 @@ from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
 from gdbext.torch.distributed.nccl_groups import GROUP as NCCL_GROUP
 from gdbext.torch.distributed.nccl_groups import NcclGroup, NcclWork, read_group
 from gdbext.torch.python_names import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
-from gdbext.torch.values.containers import StringReader, hash_entries, hash_table, vector_span
+from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, hash_table, string_reader, vector_span
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
@@ -72,7 +72,7 @@ class ProcessGroupReader:
         self._layout = layout
         self._symbolizer = symbolizer
         self._runtime = runtime
-        self._strings = StringReader(memory, layout.struct("std::string").size == 32)
+        self._strings = string_reader(memory, layout)
         self.problems: list[GdbextError] = []
 
     def groups(self) -> list[GroupObject]:
@@ -146,7 +146,7 @@ class ProcessGroupReader:
         backend = self._backend(group, NCCL_GROUP)
         if not backend or self._layout.match != "exact":
             return None
-        members = store.nccl_groups(self._layout.version, self._strings.size == 32)
+        members = store.nccl_groups(self._layout.version, has_cxx11_abi(self._layout))
         if not members:
             return None
         try:

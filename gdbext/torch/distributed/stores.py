@@ -10,7 +10,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import StructView
 from gdbext.torch.distributed.process_groups import ProcessGroupReader
-from gdbext.torch.values.containers import StringReader
+from gdbext.torch.values.containers import string_reader
 
 _NESTING = 16
 """PrefixStores around a store: each group and each of its backends adds one."""
@@ -25,7 +25,7 @@ def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, ad
 
 
 def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    strings = StringReader(memory, layout.struct("std::string").size == 32)
+    strings = string_reader(memory, layout)
     for _ in range(_NESTING):
         name = groups.class_of(address)
         if name == "c10d::HashStore":

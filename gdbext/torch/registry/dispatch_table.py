@@ -14,7 +14,7 @@ from gdbext.model.record import Record
 from gdbext.torch.registry.alias import AliasRules
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.values.containers import check_hashed, list_items, map_entries
+from gdbext.torch.values.containers import check_hashed, has_cxx11_abi, list_items, map_entries
 
 REGISTRATION_LIMIT = 4096
 """Kernels registered under one key of one operator: each re-run of a registering notebook cell adds one."""
@@ -77,7 +77,7 @@ class DispatchTables:
         self._annotated_size = annotated.size
         self._kernel_at, self._debug_at = annotated.field("kernel").offset, annotated.field("debug").offset
         self._schema_at = annotated.field("inferred_function_schema").offset
-        self._sized_lists = dispatcher.strings.size == 32
+        self._sized_lists = has_cxx11_abi(dispatcher.layout)
         self._value_size = 8 + (24 if self._sized_lists else 16)
 
     # --- registrations ---------------------------------------------------------------------------

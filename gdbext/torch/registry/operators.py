@@ -21,7 +21,7 @@ from gdbext.torch.registry.kernel import KernelFunction, KernelReader
 from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText
 from gdbext.torch.registry.singleton import find_singleton, not_yet
-from gdbext.torch.values.containers import MapEntry, StringReader, map_entries
+from gdbext.torch.values.containers import MapEntry, map_entries, string_reader
 from gdbext.torch.values.key_names import KeyNames
 from gdbext.torch.values.optional import optional_shape
 
@@ -160,7 +160,7 @@ class Dispatcher:
         self.symbolizer = symbolizer
         self.keys = KeyNames(layout)
         self.kernels = KernelReader(memory, layout, symbolizer, python_source)
-        self.strings = StringReader(memory, layout.struct("std::string").size == 32)
+        self.strings = string_reader(memory, layout)
         self._operators: dict[int, Operator] = {}
         self.nameless: dict[int, MemoryFault] = {}
         """OperatorDefs whose names lie in memory that cannot be read, once ``names`` has been asked for."""

@@ -13,7 +13,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.model.sections.settings_section import SettingValue
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Field, Struct
-from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.values.containers import StringReader, string_reader, vector_span
 
 GENERAL, OF_CUDA = (
     "c10::CachingAllocator::AcceleratorAllocatorConfig",
@@ -30,7 +30,7 @@ def allocator_settings(memory: Memory, layout: Layout, kind: str, address: int) 
     """Member to value, of the object of class ``kind`` at ``address``; None for no limit. Members that are no number,
     flag or text are left out. Raises LayoutError, BadData, MemoryFault."""
     shape = layout.struct(kind)
-    strings = StringReader(memory, layout.struct("std::string").size == 32)
+    strings = string_reader(memory, layout)
     return dict(_members(memory, shape, strings, address))
 
 

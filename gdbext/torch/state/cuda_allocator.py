@@ -8,6 +8,7 @@ object begins with a mutex, and the statistics are behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gdbext.arch.member_loads import member_loads
 from gdbext.errors import BadData, LayoutError
@@ -19,6 +20,7 @@ from gdbext.process.symbols import Symbolizer
 from gdbext.torch.state.generators import DEVICES
 from gdbext.torch.state.setting_sources import CUDA_ALLOCATOR_IN_USE, CUDA_STATISTICS, NATIVE_CUDA_ALLOCATOR
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
+from gdbext.torch.values.containers import vector_span
 
 _STATISTICS, _COUNTS = "c10::CachingDeviceAllocator::DeviceStats", "c10::CachingAllocator::Stat"
 _POOLS = ("all", "small_pool", "large_pool")
@@ -69,10 +71,8 @@ class CudaAllocator:
         architecture = self._memory.architecture
         code = architecture.decode(self._memory.read(getter, _GETTER_SIZE), getter)
         for offset in member_loads(architecture, code, _THIS):
-            begin, end, capacity = self._memory.words(allocator + offset, 3)
-            count, rest = divmod(end - begin, 8)
-            if begin <= end <= capacity and not rest and count <= DEVICES:
-                return begin, count
+            with suppress(BadData):  # what it loads there is another member
+                return vector_span(self._memory, allocator + offset, 8, DEVICES)
         raise BadData("where the allocator keeps its devices is not known in this build")
 
     def _statistics(self, address: int) -> Mapping[str, int]:

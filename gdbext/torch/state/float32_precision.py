@@ -13,6 +13,7 @@ from gdbext.errors import BadData
 from gdbext.layouts.layout import Layout
 from gdbext.model.sections.settings_section import SettingValue
 from gdbext.process.memory import Memory
+from gdbext.torch.values.containers import hash_entries, hash_table
 
 _TABLE, _ENTRY = "fp32_precision", "at::Context::fp32_precision.entry"
 _LIMIT = 64
@@ -39,22 +40,18 @@ def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, Settin
 def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
     """(backend, operation) to what was set for it alone: "none" and "default" where nobody has. Raises as above."""
     table = context + layout.struct("at::Context").offset(_TABLE)
-    shape, entry = layout.struct("std::unordered_map"), layout.struct(_ENTRY)
+    entry = layout.struct(_ENTRY)
     names = [_names(layout, f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
     places = [entry.field(name) for name in ("first.first", "first.second", "second")]
-    count = memory.u64(table + shape.offset("_M_h._M_element_count"))
-    node = memory.u64(table + shape.offset("_M_h._M_before_begin"))
-    if not 0 < count <= _LIMIT:
-        raise BadData(f"the table of float32 precisions has {count} entries")
+    entries = hash_entries(memory, table, hash_table(layout), -(-entry.size // 8), _LIMIT)
     found = {}
-    for _ in range(count):
-        raw = memory.read(node, 8 + entry.size)  # a link, then the entry
-        numbers = [int.from_bytes(raw[8 + at.offset : 8 + at.offset + at.size], "little") for at in places]
+    for words in entries:
+        raw = b"".join(word.to_bytes(8, "little") for word in words)
+        numbers = [int.from_bytes(raw[at.offset : at.offset + at.size], "little") for at in places]
         backend, operation, precision = (_name(*pair) for pair in zip(names, numbers))
         found[backend, operation] = precision
-        node = int.from_bytes(raw[:8], "little")
-    if node or len(found) != count:
-        raise BadData("the table of float32 precisions does not end where it says")
+    if not found or len(found) != len(entries):
+        raise BadData(f"the table of float32 precisions has {len(found)} keys in {len(entries)} entries")
     return found
 
 

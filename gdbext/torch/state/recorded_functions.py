@@ -17,6 +17,7 @@ from gdbext.process.struct_view import StructView
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.thread_variable import VariablesOfThread
+from gdbext.torch.symbols import CPU
 from gdbext.torch.tensors.vtables import ClassNames, plain_class
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import vector_span
@@ -44,9 +45,9 @@ class RecordedFunctions:
 
     def global_callbacks(self) -> tuple[SettingValue, ...]:
         """Those of all threads."""
-        manager = self._symbolizer.address_of(sources.CALLBACKS, sources.CPU)
+        manager = self._symbolizer.address_of(sources.CALLBACKS, CPU)
         if manager is None:
-            raise BadData(f"{sources.CALLBACKS} is not found in {sources.CPU}")
+            raise BadData(f"{sources.CALLBACKS} is not found in {CPU}")
         return tuple(self._callbacks(manager + sources.CALLBACKS_VECTOR))
 
     def thread_callbacks(self, thread: VariablesOfThread) -> tuple[SettingValue, ...]:

@@ -12,9 +12,10 @@ from enum import Enum
 
 from gdbext.model.record import Record
 from gdbext.model.sections.settings_section import DEFAULT, SettingValue
+from gdbext.torch.symbols import C10, CPU, CUDA
 from gdbext.torch.torch_symbol import TorchSymbol
 
-CPU, C10, CUDA, C10_CUDA = "libtorch_cpu.so", "libc10.so", "libtorch_cuda.so", "libc10_cuda.so"
+C10_CUDA = "libc10_cuda.so"
 
 
 class Kind(Enum):
@@ -181,7 +182,7 @@ profiler_kineto.cpp, profiler_legacy.cpp, torch/csrc/profiler/standalone/*.cpp).
 # --- libraries below PyTorch ---
 
 OPENMP, OPENBLAS = "libgomp", "openblas"
-"""What the names of such libraries begin with, and what they have in them."""
+"""Parts of the names of such libraries."""
 OPENMP_THREADS = "omp_get_max_threads"
 MKL_THREADS, MKL_DYNAMIC, MKL_READY = "__mkl_num_threads", "__mkl_dynamic", "__threads_env_NOT_readed"
 """Variables of oneMKL 2024.2, which is a part of libtorch_cpu.so: 0 or less threads as long as nobody has set them; the

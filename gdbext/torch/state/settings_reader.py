@@ -11,7 +11,9 @@ from gdbext.process.memory import Memory
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.float32_precision import UNSET, precisions
-from gdbext.torch.state.setting_sources import CPU, SETTINGS, THREADS_IN_USE, Kind, Owner, SettingSource
+from gdbext.torch.state.setting_sources import SETTINGS, THREADS_IN_USE, Kind, Owner, SettingSource
+from gdbext.torch.symbols import CPU
+from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import python_name
 
 CONTEXT_CLASS = "at::Context"
@@ -19,6 +21,8 @@ _ACCESSOR_SIZE = 16
 """Bytes of code that are read of an accessor; more than one that is nothing but a load can have."""
 _SIZES = {Kind.FLAG: 1, Kind.THREADS: 4, Kind.DTYPE: 1}
 _POOL_LIMIT = 10_000
+_THREAD_SIZE = 8
+"""Bytes of a std::thread: a pthread_t."""
 
 
 class SettingsReader:
@@ -125,23 +129,22 @@ class SettingsReader:
         if number != THREADS_IN_USE:
             return number if number > 0 else DEFAULT
         pool = self.object(sources.INTEROP_POOL)
-        shape = self._need_layout().struct("c10::ThreadPool")
-        threads = pool + shape.offset("threads_")
-        begin, end, capacity = self._memory.words(threads, 3)
-        count, rest = divmod(end - begin, 8)
-        if not begin <= end <= capacity or rest or not 0 < count <= _POOL_LIMIT:
-            raise BadData("the pool runs, and its size makes no sense")
+        threads = pool + self._need_layout().struct("c10::ThreadPool").offset("threads_")
+        _first, count = vector_span(self._memory, threads, _THREAD_SIZE, _POOL_LIMIT)
+        if not count:
+            raise BadData("the pool runs, and has no threads")
         return count
 
     def _precisions(self) -> Iterator[Setting]:
-        """What float32 operations may compute with, since 2.9: as it was set, and as it is used."""
+        """What float32 operations may compute with, which at::Context has since 2.9."""
         layout = self._layout
         if layout is not None and layout.has_struct(CONTEXT_CLASS) and "fp32_precision" not in self._context_fields():
             return
-        def read() -> SettingValue:
-            return precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT))
-
-        yield attempt("float32_precision", UNSET, read)
+        yield attempt(
+            "float32_precision",
+            UNSET,
+            lambda: precisions(self._memory, self._need_layout(), self.object(sources.CONTEXT)),
+        )
 
 
 def attempt(name: str, default: SettingValue, read: Callable[[], SettingValue]) -> Setting:

@@ -8,6 +8,7 @@ from gdbext.process.memory import Memory
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.symbols import CPU
 
 _GETTER_SIZE = 64
 _MOST = 1 << 16
@@ -43,8 +44,8 @@ class ThreadCounts:
         return self._mkl(sources.MKL_DYNAMIC) != 0
 
     def _mkl(self, symbol: str) -> int:
-        ready = self._symbolizer.address_of(sources.MKL_READY, sources.CPU)
-        address = self._symbolizer.address_of(symbol, sources.CPU)
+        ready = self._symbolizer.address_of(sources.MKL_READY, CPU)
+        address = self._symbolizer.address_of(symbol, CPU)
         if ready is None or address is None:
             raise BadData("there is no MKL in libtorch_cpu.so, or one of another version")
         if not self._memory.u8(ready):
@@ -60,8 +61,10 @@ class ThreadCounts:
 
     def _module(self, name: str) -> Module:
         found = [module for module in self._symbolizer.modules.modules if name in module.name]
-        if len(found) != 1:
-            raise BadData(f"{len(found) or 'no'} libraries of the process are {name}")
+        if not found:
+            raise BadData(f"the process has not loaded a library {name}")
+        if len(found) > 1:
+            raise BadData(f"the process has loaded {len(found)} libraries {name}")
         return found[0]
 
     def has(self, name: str) -> bool:
@@ -77,5 +80,5 @@ class ThreadCounts:
     @staticmethod
     def _believed(number: int) -> int:
         if not 0 < number < _MOST:
-            raise BadData(f"{number} is no number of threads")
+            raise BadData(f"{number} is not a number of threads")
         return number

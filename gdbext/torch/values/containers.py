@@ -28,6 +28,16 @@ _GOLDEN = 11400714819323198485
 """2**64 / phi, the multiplier of ska::fibonacci_hash_policy (c10/util/flat_hash_map.h)."""
 
 
+def has_cxx11_abi(layout: Layout) -> bool:
+    """The build has the new ABI of the standard library (``_GLIBCXX_USE_CXX11_ABI``). Raises LayoutError."""
+    return layout.struct("std::string").size == 32
+
+
+def string_reader(memory: Memory, layout: Layout) -> StringReader:
+    """That of the build that the layout is of. Raises LayoutError."""
+    return StringReader(memory, has_cxx11_abi(layout))
+
+
 class StringReader:
     """Reads ``std::string`` of one ABI. ``size`` is ``sizeof(std::string)``: 32 (CXX11) or 8 (the old, counted one)."""
 

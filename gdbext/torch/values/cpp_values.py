@@ -16,7 +16,7 @@ from gdbext.layouts.layout import Layout
 from gdbext.model.record import Record
 from gdbext.process.memory import Memory
 from gdbext.torch.symbols import STRING_VIEW
-from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.containers import string_reader, vector_span
 from gdbext.torch.values.dtype import device_text, python_name
 from gdbext.torch.values.ivalue import quoted
 from gdbext.torch.values.optional import OptionalShape, has_own_optional, optional_shape
@@ -305,11 +305,9 @@ class CppValues:
         if tag in ("None", "Int", "Bool", "Double", "Device", "SymInt"):
             return self._simple(tag, payload)
         if tag == "String":
-            from gdbext.torch.values.containers import StringReader
-
             text = self._layout.struct("c10::ivalue::ConstantString").offset("str_")
-            cxx11 = self._layout.struct("std::string").size == 32
-            return Value(quoted(StringReader(self._memory, cxx11).read(self._memory.u64(payload) + text)))
+            strings = string_reader(self._memory, self._layout)
+            return Value(quoted(strings.read(self._memory.u64(payload) + text)))
         return Value(f"a {tag}")
 
     def _simple(self, tag: str, payload: int) -> Value:

@@ -222,9 +222,9 @@ def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
 
 
 @pytest.mark.parametrize(("at", "value", "why"), [
-    (0x20 + 24, 1, "does not end where it says"),
-    (0x20 + 24, 3, "cannot read 20 bytes at 0x0"),
-    (0x20 + 24, 1000, "has 1000 entries"),
+    (0x20 + 24, 1, "has not the 1 elements that it claims"),
+    (0x20 + 24, 3, "has not the 3 elements that it claims"),
+    (0x20 + 24, 1000, "claims 1000 elements"),
     (0x208, 7, "has the number 7, which has no name"),
 ])  # fmt: skip
 def test_a_table_of_precisions_that_makes_no_sense(process: Process, at: int, value: int, why: str) -> None:
