@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.errors import BadData, GdbextError, PythonUnsupported
 from gdbext.inspection.target_reporting import torch_version
 from gdbext.inspection.thread_settings import ThreadSettings
-from gdbext.model.sections.settings_section import Setting, SettingsSection, SettingValue
+from gdbext.model.sections.settings_section import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
 from gdbext.targets import environment
 from gdbext.torch import symbols
 from gdbext.torch.compile import dynamo_names as names
@@ -45,14 +45,14 @@ class _Settings:
         """All settings, in the order of the report."""
         settings = (*self._reader.read(), *self._libraries(), *self._others(), *self._compiler(), *self._threads())
         variables = environment.public(self._session.target.environ())
-        return SettingsSection(settings, variables, script, self._cpu_state())
+        return SettingsSection(settings, variables, script, self._cpu_state(), self._session.target.pid)
 
     # --- libraries -------------------------------------------------------------------------------
 
     def _libraries(self) -> Iterator[Setting]:
         counts = self._counts
         yield attempt("openmp_threads", None, lambda: counts.openmp(self._main_pointer))
-        yield attempt("mkl_threads", "default", counts.mkl)
+        yield attempt("mkl_threads", DEFAULT, counts.mkl)
         yield attempt("mkl_dynamic", True, counts.mkl_dynamic)
         if counts.has(sources.OPENBLAS):
             yield attempt("openblas_threads", None, counts.openblas)
@@ -131,10 +131,10 @@ class _Settings:
 
     def _compiler(self) -> Iterator[Setting]:
         """Options that differ from their defaults, of the main thread."""
-        yield attempt("dynamo", {}, lambda: _shown(self._options(DynamoReader.options, names.CONFIG)))
-        yield attempt("inductor", {}, lambda: _shown(self._options(DynamoReader.options, names.INDUCTOR_CONFIG)))
+        yield attempt("dynamo", {}, lambda: _shown(self._options(names.CONFIG)))
+        yield attempt("inductor", {}, lambda: _shown(self._options(names.INDUCTOR_CONFIG)))
 
-    def _options(self, read: Callable[[DynamoReader, str], Options], module: str) -> Options | None:
+    def _options(self, module: str) -> Options | None:
         """None where the module is not imported. Raises BadData, PythonUnsupported."""
         if self._session.python is None:
             raise PythonUnsupported("Python cannot be read in this process")
@@ -144,7 +144,7 @@ class _Settings:
         version = torch_version(self._session) or "unknown"
         if not names.is_known(version):
             raise BadData(f"known for torch {', '.join(names.COMPARED)}, and this is {version}")
-        options = read(reader, module)
+        options = reader.options(module)
         if reader.problems:
             raise BadData("; ".join(reader.problems))
         return options
@@ -170,4 +170,4 @@ class _Settings:
 def _shown(options: Options | None) -> SettingValue:
     if options is None:
         return {}
-    return {**options.values, **dict.fromkeys(options.unshown, "(not shown)")}
+    return {**options.values, **dict.fromkeys(options.unshown, NOT_SHOWN)}

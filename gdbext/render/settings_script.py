@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gdbext.errors import UsageError
-from gdbext.model.sections.settings_section import DEFAULT, Setting, SettingsSection, SettingValue
+from gdbext.model.sections.settings_section import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
 from gdbext.torch.state.setting_sources import SETTINGS, SettingSource
 
 _THREAD_STATEMENTS = {
@@ -43,7 +43,7 @@ def _lines(section: SettingsSection) -> Iterator[str]:
     yield from _generators(section, known.get("generators"))
     yield from _allocator(known)
     yield from _callbacks(known)
-    yield from _threads(known.get("threads"))
+    yield from _threads(known.get("threads"), section.main_tid)
     yield from _default_device(known.get("default_device"))
 
 
@@ -86,8 +86,8 @@ def _configuration(module: str, setting: Setting | None) -> Iterator[str]:
     yield f"import {module}"
     for name, value in setting.value.items():
         option = f"{module}.{name}"
-        if value == "(not shown)":
-            yield f"# {option} is set to something that cannot be written down"
+        if value == NOT_SHOWN or not all(part.isidentifier() for part in name.split(".")):
+            yield f"# {_one_line(option)} is set to something that cannot be written down"
         elif isinstance(value, tuple):
             yield f"{option} = type({option} or [])({list(map(_plain, value))!r})"
         else:
@@ -139,10 +139,10 @@ def _callbacks(known: Mapping[str, Setting]) -> Iterator[str]:
         yield f"# a profiler runs in all threads: {_one_line(dict(profiler.value))}"
 
 
-def _threads(setting: Setting | None) -> Iterator[str]:
+def _threads(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
     """The main thread's state is set; those of others are comments."""
     for each in _mappings(setting):
-        is_main = each.get("name") == "MainThread"
+        is_main = main_tid is not None and each.get("tid") == main_tid
         for name, value in each.items():
             if name in ("tid", "name"):
                 continue

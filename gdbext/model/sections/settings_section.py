@@ -12,6 +12,8 @@ from gdbext.model.sections.section import Section
 SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]
 DEFAULT = "default"
 """The value where nobody has set one, and the libraries below choose."""
+NOT_SHOWN = "(not shown)"
+"""The value of an option that is set to an object of another kind."""
 
 
 class Setting(Record):
@@ -40,3 +42,5 @@ class SettingsSection(Section):
     script: str | None = None
     cpu_state: bytes | None = None
     """What torch.get_rng_state() gives; None where it is not known."""
+    main_tid: int | None = None
+    """The thread whose own settings the script sets; those of others are comments in it."""

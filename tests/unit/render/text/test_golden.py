@@ -118,7 +118,7 @@ SETTINGS = SettingsSection(
         Setting("num_threads", 4, "default"),
         Setting("seed", 1234),
         Setting("anomaly_mode", False, False),
-        Setting("num_interop_threads", None, "default", "the pool runs, and its size is not read"),
+        Setting("num_interop_threads", None, "default", "the pool runs, and has no threads"),
         Setting("float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"},
                 {"cuda.conv": "tf32", "cuda.all": "none"}),
         Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),

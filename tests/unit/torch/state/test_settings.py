@@ -10,7 +10,7 @@ from fake_target import FakeTarget
 from gdbext.arch.base import LoadedMember
 from gdbext.arch.registry import by_name
 from gdbext.errors import LayoutError
-from gdbext.model.sections.settings_section import Setting, SettingsSection
+from gdbext.model.sections.settings_section import NOT_SHOWN, Setting, SettingsSection
 from gdbext.process.memory import Memory
 from gdbext.process.struct_view import Field, Struct
 from gdbext.render.settings_script import script
@@ -261,7 +261,7 @@ def test_the_script(process: Process) -> None:
 def test_the_script_sets_tables_threads_and_options_again() -> None:
     found = {
         "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
-        "dynamo": {"verbose": True, "hook": "(not shown)"},
+        "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
         "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}}},
         "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
         "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
@@ -270,13 +270,13 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
         "threads": (
             {"tid": 1, "name": "MainThread", "grad_mode": False, "autocast": {"cpu": "bfloat16"},
              "torch_function_modes": ("AMode",)},
-            {"tid": 2, "name": "other", "grad_mode": False},
+            {"tid": 2, "name": "MainThread", "grad_mode": False},
         ),
         "default_device": "meta",
     }  # fmt: skip
     defaults = {"default_device": "cpu"}
     known = tuple(Setting(name, value, defaults.get(name)) for name, value in found.items())
-    text = script(SettingsSection(known, {}, cpu_state=b"\1\2"))
+    text = script(SettingsSection(known, {}, cpu_state=b"\1\2", main_tid=1))
     compile(text, "script", "exec")
     lines = text.splitlines()
     precisions = [line for line in lines if "fp32_precision" in line]
@@ -286,6 +286,7 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
     for line in (
         "torch._dynamo.config.verbose = True",
         "# torch._dynamo.config.hook is set to something that cannot be written down",
+        "# torch._dynamo.config.a = 1\\nimport os is set to something that cannot be written down",
         "torch._inductor.config.cpp.threads = 1",
         "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a', 'b'])",
         "torch._inductor.config.options = {'x': {'level': 2}}",
@@ -296,7 +297,7 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
         "torch.set_grad_enabled(False)",
         "torch.set_autocast_dtype('cpu', torch.bfloat16)",
         "# thread MainThread: torch_function_modes: ['AMode']",
-        "# thread other: grad_mode: False",
+        "# thread MainThread: grad_mode: False",
         "torch.set_default_device('meta')",
     ):
         assert line in lines
