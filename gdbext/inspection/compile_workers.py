@@ -39,22 +39,23 @@ def work_of(pid: int) -> CompilingThread | None:
 
 
 def _works(session: Session) -> Iterator[CompilingThread]:
+    runtime = session.python
+    if runtime is None:
+        return
     for tid, frames in python_stacks(session):
-        assert session.python is not None
-        found = at_work(session.python, tid, frames)
+        found = at_work(runtime, tid, frames)
         if found is not None:
             yield found
 
 
 def python_stacks(session: Session) -> Iterator[tuple[int, list[PythonFrame]]]:
     """The Python frames of each thread; one that cannot be read is among the session's errors."""
-    runtime, table = session.python, session.python_threads
-    for thread in session.target.threads() if runtime is not None and table is not None else ():
+    table = session.python_threads
+    if table is None:
+        return
+    for thread in session.target.threads():
         try:
-            assert runtime is not None
-            assert table is not None
-            states = table.states.get(thread.tid, ())
-            yield thread.tid, [frame for state in states for frame in runtime.frames.stack(state).frames]
+            yield thread.tid, table.frames(thread.tid)
         except GdbextError as error:
             session.errors.note(error, f"thread {thread.tid}")
 

@@ -186,9 +186,8 @@ def _on_stacks(session: Session, args: argparse.Namespace) -> Report:
     from gdbext.inspection.threads.arguments import ArgumentReporter
     from gdbext.live.values.nan_on_stacks import notes_on_stacks
 
-    reporter, what = ArgumentReporter(session, statistics=True), _what(args)
-    article = "an" if what.startswith("i") else "a"
-    notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), f"{article} {what}")
+    reporter = ArgumentReporter(session, statistics=True)
+    notes = notes_on_stacks(session, reporter, args.op, _is_bad(args), _what(args))
     ending = Ending(EndingKind.ASKED, "only the operators on the stacks can be asked: nothing was resumed")
     return _report(session, args, ValuesSection(args.mode, 0, ending, tuple(notes)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from gdbext.cpython.threads.python_frame import PythonFrame
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.cpython.threads.thread_names import read_thread_names
 from gdbext.cpython.threads.thread_state import ThreadState
@@ -29,6 +30,11 @@ class ThreadTable:
         except GdbextError as error:
             self._note(error, "python threads")
             return {}
+
+    def frames(self, tid: int) -> list[PythonFrame]:
+        """The Python frames of a thread, innermost first, interpreter by interpreter; none of a thread of C's."""
+        stack = self.runtime.frames.stack
+        return [frame for state in self.states.get(tid, ()) for frame in stack(state).frames]
 
     @cached_property
     def names(self) -> Mapping[int, str]:

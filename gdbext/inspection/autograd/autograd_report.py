@@ -96,10 +96,8 @@ class AutogradReporter:
 
     def _codes(self, tid: int) -> set[int]:
         """Code objects of the Python functions that the thread runs since its backward pass began."""
-        python, table = self._session.python, self._session.python_threads
-        if python is None or table is None:
-            return set()
-        frames = [frame for state in table.states.get(tid, ()) for frame in python.frames.stack(state).frames]
+        table = self._session.python_threads
+        frames = table.frames(tid) if table is not None else []
         return {frame.code for frame in takewhile(lambda frame: not frame.file.endswith(ENGINE_CALLERS), frames)}
 
     def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[NodeReference, ...]:

@@ -42,8 +42,7 @@ class KernelCalls:
         """The call that the thread's innermost Python frame makes; None where that cannot be read."""
         try:
             table = session.python_threads
-            states = table.states.get(tid, ()) if table is not None else ()
-            frame = next((each for state in states for each in table.runtime.frames.stack(state).frames), None)  # type: ignore[union-attr]
+            frame = next(iter(table.frames(tid)), None) if table is not None else None
             if table is None or frame is None or not frame.line:
                 return None
             found = called_kernel(self._line(session, frame))

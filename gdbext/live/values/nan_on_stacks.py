@@ -22,8 +22,8 @@ def notes_on_stacks(
     is_bad: Callable[[ArgumentTensor], bool],
     what: str,
 ) -> Iterator[str]:
-    """One sentence for each thread inside an operator that is named; ``patterns`` () for any operator. ``what``: "a
-    NaN" or the like."""
+    """One sentence for each thread inside an operator that is named; ``patterns`` () for any operator. ``what``:
+    "NaN" or the like."""
     matchers = [matcher(pattern) for pattern in patterns]
     found = False
     for thread in session.target.threads():
@@ -45,15 +45,16 @@ def notes_on_stacks(
 
 def _sentence(frames: tuple[DispatchFrame, ...], is_bad: Callable[[ArgumentTensor], bool], what: str) -> str:
     """About the outermost operator that was given such a number."""
+    one = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
     outer: DispatchFrame | None = None
     for frame in reversed(frames):
         bad = [
             argument.name for argument in frame.arguments if any(is_bad(tensor) for tensor in argument.tensors)
         ]
         if bad and outer is None:
-            return f"{frame.qualified} was called with {what} in {', '.join(bad)}"
+            return f"{frame.qualified} was called with {one} in {', '.join(bad)}"
         if bad and outer is not None:
-            return f"{frame.qualified} has {what} in {', '.join(bad)}, and {outer.qualified} around it was given none"
+            return f"{frame.qualified} has {one} in {', '.join(bad)}, and {outer.qualified} around it was given none"
         outer = frame
     names = dict.fromkeys(frame.qualified for frame in frames)
-    return f"no {what.partition(' ')[2]} among the arguments of {', '.join(names)}"
+    return f"no {what} among the arguments of {', '.join(names)}"

@@ -16,13 +16,8 @@ def python_place(control: RunControl, tid: int) -> tuple[str, int | None]:
     "" and None without Python frames: in a thread of the autograd engine.
     """
     try:
-        session = control.session()
-        table = session.python_threads
-        if table is None:
-            return "", None
-        frames = [
-            frame for state in table.states.get(tid, ()) for frame in table.runtime.frames.stack(state).frames
-        ]
+        table = control.session().python_threads
+        frames = table.frames(tid) if table is not None else []
     except GdbextError:
         return "", None
     own = [frame for frame in frames if "/torch/" not in frame.file]
