@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from headers.
 
-The files of PyTorch share what they have in common (gdbext/layouts/packed.py): new ones join those in the folder.
+The files of PyTorch share what they have in common, and so do those of CPython (gdbext/layouts/packed.py): new ones
+join those in the folder.
 """
 
 from __future__ import annotations
@@ -135,11 +136,9 @@ def _of_nccl_groups(torch: Path, compiler: str | None) -> Iterator[Document]:
 def _keep(folder: Path, document: Document) -> None:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
-    if document["kind"] == "torch":
-        others = (each for each in sorted(folder.glob("torch-*.json")) if each != path)
+    if document["kind"] in packed.KINDS:
+        others = (each for each in sorted(folder.glob(f"{document['kind']}-*.json")) if each != path)
         pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
-    elif document["kind"] == "cpython":
-        write.write(packed.alone(document), path)
     else:
         write.write(document, path)
     print(path)

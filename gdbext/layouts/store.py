@@ -103,7 +103,7 @@ def by_build_id(build_id: str | None, folder: Path = DATA) -> Layout | None:
     if name is None:
         return _cached(build_id)
     path = folder / name
-    layout = _loaded(path, *(_changed(each) for each in (path, folder / packed.SHARED)))
+    layout = _loaded(path, *(_changed(each) for each in (path, folder / packed.shared_file("torch"))))
     if layout.build_ids.get(TORCH_LIBRARY) != build_id:
         raise _of_another(path, layout)
     return layout

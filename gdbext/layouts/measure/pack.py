@@ -1,38 +1,104 @@
-"""Writes the layouts of many releases of PyTorch as ``layouts.packed`` reads them."""
+"""Writes the layouts of many releases of PyTorch, or of CPython, as ``layouts.packed`` reads them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from gdbext.layouts import packed, store
 from gdbext.layouts.measure.write import write, write_text
 
+Member = tuple[str, dict[str, Any]]
+"""Name and field, as a layout document has them."""
+
 
 def pack(documents: Sequence[Mapping[str, Any]], folder: Path) -> None:
-    """Write all ``documents`` into ``folder``, in order of their releases: the same ones make the same files."""
-    numbers: dict[str, int] = {}
+    """Write all ``documents``, which are of one kind, into ``folder``, in order of their releases: the same ones make
+    the same files."""
+    lines = Lines()
     heads = []
     for document in sorted(documents, key=_order):
-        lines = list(_lines(document))
-        parts = [numbers.setdefault(line, len(numbers) + 1) for line in lines]
         kept = {key: value for key, value in document.items() if key not in packed.SECTIONS}
-        crc32 = packed.checksum([line.encode() for line in lines])
-        heads.append({**kept, "schema": packed.SCHEMA, "crc32": crc32, "parts": parts})
-    write_text("[\n" + ",\n".join(numbers) + "\n]\n", folder / packed.SHARED)
+        heads.append({**kept, "schema": packed.SCHEMA, "parts": list(_parts(document, lines))})
+    text = lines.text()
+    write_text(text, folder / packed.shared_file(documents[0]["kind"]))
     for head in heads:
-        write(head, folder / f"{head['id']}.json")
+        parts = head.pop("parts")
+        write({**head, "crc32": packed.checksum(text.encode()), "parts": parts}, folder / f"{head['id']}.json")
+
+
+class Lines:
+    """The lines of the shared file, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, value: Any) -> int:
+        """That of the line with this value, which is a new one unless it is there."""
+        return self._numbers.setdefault(json.dumps(value, separators=(",", ":")), len(self._numbers) + 1)
+
+    def text(self) -> str:
+        """The whole file."""
+        return "[\n" + ",\n".join(self._numbers) + "\n]\n"
 
 
 def _order(document: Mapping[str, Any]) -> tuple[Any, ...]:
     return store.release(document["provenance"]["version"]), document["id"]
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+def _parts(document: Mapping[str, Any], lines: Lines) -> Iterator[int]:
+    """The numbers of a document's own lines."""
     for section in packed.SECTIONS:
-        for name, value in sorted(document[section].items()):
+        for name, value in sorted(document.get(section, {}).items()):
             assert not {'"', "\\"} & set(name), name
-            stored = packed.compact(value) if section == "structs" else value
-            yield json.dumps([section, name, stored], separators=(",", ":"))
+            if section == "structs":
+                members = _folded(list(value["fields"].items()), lines)
+                value = [value["size"], lines.number(members)]
+            yield lines.number([section, name, value])
+
+
+def _folded(members: Sequence[Member], lines: Lines) -> list[list[Any]]:
+    """Members as they are stored: those of a base class, and of a structure among them, in a line of their own."""
+    found: list[list[Any]] = []
+    at = 0
+    while at < len(members):
+        entry, count = (_inherited if "base" in members[at][1] else _member)(members[at:], lines)
+        found.append(entry)
+        at += count
+    return found
+
+
+def _inherited(members: Sequence[Member], lines: Lines) -> tuple[list[Any], int]:
+    """What stands for the members of one base class, which come first; how many there are."""
+    base = members[0][1]["base"]
+    inherited = list(takewhile(lambda each: each[1].get("base") == base, members))
+    start = min(field["offset"] for _, field in inherited)
+    plain = [(name, {key: value for key, value in field.items() if key != "base"}) for name, field in inherited]
+    return [start, base, lines.number(_folded(_from(plain, start), lines))], len(inherited)
+
+
+def _member(members: Sequence[Member], lines: Lines) -> tuple[list[Any], int]:
+    """What stands for the first member, and for those inside of it; how many these are together."""
+    name, field = members[0]
+    entry = [name, field["offset"], field["size"], field["type"]]
+    if "bit_size" in field:
+        return [*entry, field["bit_offset"], field["bit_size"]], 1
+    inside = list(takewhile(lambda each: each[0].startswith(f"{name}."), members[1:]))
+    if not inside:
+        return entry, 1
+    moved = _from([(each[len(name) + 1 :], of) for each, of in inside], field["offset"])
+    return [*entry, lines.number(_folded(moved, lines))], 1 + len(inside)
+
+
+def _from(members: Sequence[Member], start: int) -> list[Member]:
+    """The same members, counted from there."""
+    found = []
+    for name, field in members:
+        moved = {**field, "offset": field["offset"] - start}
+        if "bit_size" in field:
+            moved["bit_offset"] = field["bit_offset"] - 8 * start
+        found.append((name, moved))
+    return found

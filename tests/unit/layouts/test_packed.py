@@ -15,6 +15,7 @@ from gdbext.layouts import packed, store
 from gdbext.layouts.measure.pack import pack
 
 SHIPPED = sorted(store.DATA.glob("torch-*.json"))
+SHARED = packed.shared_file("torch")
 DOCUMENT = store.read_layout(store.DATA / "torch-2.13.0+cpu-cxx11.json", whole=True)
 
 
@@ -41,15 +42,17 @@ def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
         pack(order, tmp_path / name)
     texts = [{path.name: path.read_text() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
     assert texts[0] == texts[1]
-    pack([store.read_layout(path, whole=True) for path in SHIPPED], tmp_path)
-    assert (tmp_path / packed.SHARED).read_text() == (store.DATA / packed.SHARED).read_text()
+    for kind in packed.KINDS:
+        pack([store.read_layout(path, whole=True) for path in sorted(store.DATA.glob(f"{kind}-*.json"))], tmp_path)
+        shared = packed.shared_file(kind)
+        assert (tmp_path / shared).read_text() == (store.DATA / shared).read_text()
 
 
 def test_what_is_equal_is_there_once(tmp_path: Path) -> None:
     pack([DOCUMENT], tmp_path)
-    before = (tmp_path / packed.SHARED).read_text().splitlines()
+    before = (tmp_path / SHARED).read_text().splitlines()
     pack([DOCUMENT, other("2.14.0", 40_000)], tmp_path)
-    after = (tmp_path / packed.SHARED).read_text().splitlines()
+    after = (tmp_path / SHARED).read_text().splitlines()
     assert len(after) == len(before) + 1
     assert len(after) == len(set(after))
     assert len(json.loads("".join(after))) == len(after) - 2
@@ -77,17 +80,45 @@ def test_the_same_headers_have_the_same_layout() -> None:
                 assert other[section]._lines == one[section]._lines, (one["id"], other["id"])
 
 
-def test_a_file_that_shares_nothing(tmp_path: Path) -> None:
-    """CPython's: the same as if its structures stood there in full, and refused where one is damaged."""
-    path = tmp_path / "cpython-3.12.json"
-    document = store.read_layout(store.DATA / path.name)
-    assert document["structs"]["PyObject"]["fields"]["ob_type"] == {"offset": 8, "size": 8, "type": "_typeobject*"}
-    path.write_text(json.dumps(packed.alone(document)))
-    assert store.read_layout(path, whole=True) == document
-    for damage in ([8], [8, []], {}, None):
-        path.write_text(json.dumps({**packed.alone(document), "structs": {"PyObject": damage}}))
-        with pytest.raises(LayoutError):
-            store.read_layout(path)
+def structure(fields: dict[str, Any]) -> dict[str, Any]:
+    """DOCUMENT, with one class that has these members."""
+    document = copy.deepcopy(DOCUMENT)
+    document["structs"]["Held"] = {"size": 64, "fields": fields}
+    return document
+
+
+def field(offset: int, size: int, **more: Any) -> dict[str, Any]:
+    return {"offset": offset, "size": size, "type": "T", **more}
+
+
+ODD = (
+    {},
+    {"a": field(0, 8), "a.b": field(4, 4), "a.b.c": field(5, 1), "a.d": field(4, 1, bit_offset=35, bit_size=2)},
+    {"a": field(8, 8, base="A"), "b": field(16, 8, base="A"), "c": field(24, 8, base="B"), "d": field(32, 8)},
+    {"a": field(8, 16, base="A"), "a.b": field(16, 8, base="A"), "a.c": field(8, 8, base="A")},
+    {"a": field(8, 16), "a.b": field(8, 8, base="A"), "a.c": field(16, 8, base="A"), "ab": field(0, 8)},
+    {"a": field(8, 4, bit_offset=64, bit_size=1, base="A"), "b": field(8, 4, bit_offset=65, bit_size=31, base="A")},
+    {"a": field(8, 4, bit_offset=64, bit_size=1), "a.b": field(8, 4)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", ODD)
+def test_members_of_members_and_of_base_classes(fields: dict[str, Any], tmp_path: Path) -> None:
+    pack([structure(fields)], tmp_path)
+    found = store.read_layout(tmp_path / f"{DOCUMENT['id']}.json")["structs"]["Held"]
+    assert found == {"size": 64, "fields": fields}
+    assert list(found["fields"]) == list(fields)
+
+
+def test_a_class_that_moved_inside_of_another_is_there_once(tmp_path: Path) -> None:
+    inner = {f"member_{n}": 4 * n for n in range(10)}
+    lines = []
+    for start in (0, 8):
+        moved = {f"inner.{name}": field(start + offset, 4) for name, offset in inner.items()}
+        pack([structure({"inner": field(start, 40), **moved})], tmp_path)
+        lines.append(set((tmp_path / SHARED).read_text().splitlines()))
+    assert [sum("member_5" in line for line in each) for each in lines] == [1, 1]
+    assert {line for line in lines[0] if "member_5" in line} <= lines[1]
 
 
 def test_only_what_is_asked_for_is_parsed() -> None:
@@ -108,7 +139,7 @@ def test_another_release_s_parts_are_refused(tmp_path: Path) -> None:
 
 def test_damage_is_refused(tmp_path: Path) -> None:
     pack([DOCUMENT], tmp_path)
-    path, shared = tmp_path / f"{DOCUMENT['id']}.json", tmp_path / packed.SHARED
+    path, shared = tmp_path / f"{DOCUMENT['id']}.json", tmp_path / SHARED
     whole = shared.read_bytes()
     generator = random.Random(3)
     for _ in range(50):
@@ -133,8 +164,21 @@ def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
         store.load(path)
 
 
-@pytest.mark.parametrize("value", ["[8]", "[8,{\"a\":[0]}]", "[8,{\"a\":[0,8,\"T\",0,0,\"\",0]}]", "8", "{}", "null"])
+@pytest.mark.parametrize(
+    "value", ["[8]", "[8,7]", "[8,-9]", "8", "{}", "null", "[8,2]", "[8,3]", "[8,4]", "[8,5]", "[8,6]", "[8,1]"]
+)
 def test_a_structure_of_another_shape(value: str) -> None:
-    section = packed.Section({"A": f'["structs","A",{value}]'.encode()}, "somewhere")
+    lines = [f'["structs","A",{value}]', '["structs","A",0]', '[["a",0]]', '[["a","0",8,"T"]]',
+             '[["a",0,8,"T",0,0,0]]', '[["a",0,8,"T",5]]', '[[0,"Base","6"]]']  # fmt: skip
+    section = packed.Section({"A": lines[0]}, lines, "somewhere")
     with pytest.raises(LayoutError, match="somewhere"):
         section["A"]
+
+
+def test_a_kind_that_shares_nothing(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path = tmp_path / f"{DOCUMENT['id']}.json"
+    for kind in ("../torch", None, 3):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "kind": kind}))
+        with pytest.raises(LayoutError, match="kind"):
+            store.read_layout(path)
