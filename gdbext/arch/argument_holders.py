@@ -26,8 +26,11 @@ class Holder(Record):
 def holders(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, Holder]:
     """Argument register → where its value is at the instruction at ``site``, for those that survived.
 
-    A place counts only when nothing else that can run before ``site`` writes it.
+    A place counts only when nothing else that can run before ``site`` writes it; {} where the code up to there is not
+    known.
     """
+    if not any(site in (one.address, one.end) for one in code):
+        return {}
     return _Search(architecture, code, site).find()
 
 

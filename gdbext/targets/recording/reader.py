@@ -78,6 +78,7 @@ def _thread(thread: Fields) -> RecordedThread:
         registers=thread.object("registers").numbers(),
         problem=thread.text("problem"),
         help=thread.text("help"),
+        float_registers={} if thread.is_null("float_registers") else thread.object("float_registers").numbers(),
     )
 
 

@@ -159,7 +159,13 @@ def _blanked(address: int, piece: bytes, start: int, end: int) -> bytes:
 def _recorded(thread: Thread) -> RecordedThread:
     try:
         return RecordedThread(
-            thread.tid, thread.number, thread.name, thread.signal, thread.kernel_state, dict(thread.registers())
+            tid=thread.tid,
+            number=thread.number,
+            name=thread.name,
+            signal=thread.signal,
+            kernel_state=thread.kernel_state,
+            registers=dict(thread.registers()),
+            float_registers=dict(thread.float_registers()),
         )
     except GdbextError as error:
         return RecordedThread(

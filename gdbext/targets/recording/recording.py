@@ -26,6 +26,8 @@ class RecordedThread(Record):
     registers: Mapping[str, int]
     problem: str = ""
     help: str = ""
+    float_registers: Mapping[str, int] = MappingProxyType({})
+    """As Thread.float_registers."""
 
 
 class RecordedModule(Record):

@@ -40,6 +40,10 @@ class ReplayThread(Thread):
             raise TargetError(what, help=self._thread.help)
         return registers
 
+    def float_registers(self) -> Mapping[str, int]:
+        """Those of the recorded run; {} in recordings made before they were kept."""
+        return self._thread.float_registers
+
 
 class ReplayTarget(Target):
     """A recording. What was not read when it was made cannot be read, and ``missing`` says so.

@@ -64,6 +64,7 @@ def _thread(thread: RecordedThread) -> dict[str, Any]:
         "registers": dict(thread.registers),
         "problem": thread.problem,
         "help": thread.help,
+        "float_registers": dict(thread.float_registers),
     }
 
 

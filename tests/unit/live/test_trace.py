@@ -288,6 +288,7 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
     values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
     assert values == [4, 5, None, 6, None, None]
+    assert holders(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
 
 
 SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"

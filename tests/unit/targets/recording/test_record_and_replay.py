@@ -45,6 +45,9 @@ class FakeThread(Thread):
             raise TargetError("thread 8 could not be stopped", help="wait")
         return self._registers
 
+    def float_registers(self) -> Mapping[str, int]:
+        return {"xmm0": 0x3FD0000000000000}
+
 
 class Process(FakeTarget):
     """A target with threads, an environment and one file."""
@@ -185,9 +188,20 @@ def test_threads(process: Process) -> None:
     assert (first.tid, first.number, first.name, first.kernel_state) == (7, 2, "worker \udcff", "S")
     assert first.signal == Signal(11, "SIGSEGV", -6, 0x10)
     assert first.registers() == process.threads()[0].registers()
+    assert first.float_registers() == {"xmm0": 0x3FD0000000000000}
+    assert second.float_registers() == {}
     with pytest.raises(TargetError, match="could not be stopped") as caught:
         second.registers()
     assert caught.value.help == "wait"
+
+
+def test_a_recording_from_before_vector_registers_were_kept(process: Process) -> None:
+    document, blocks = writer.parts(recorded(RecordingTarget(process)))
+    for thread in document["threads"]:
+        del thread["float_registers"]
+    first, _ = ReplayTarget(reader.from_parts(document, blocks)).threads()
+    assert first.registers() == process.threads()[0].registers()
+    assert first.float_registers() == {}
 
 
 def test_the_selected_thread_and_the_maps(process: Process) -> None:
@@ -274,6 +288,8 @@ def test_memory_beyond_the_limit_is_left_out(process: Process, monkeypatch: pyte
         (("threads", 0, "tid"), "7"),
         (("threads", 0, "registers"), []),
         (("threads", 0, "registers", "pc"), 1 << 64),
+        (("threads", 0, "float_registers"), 7),
+        (("threads", 0, "float_registers", "xmm0"), -1),
         (("threads", 0, "signal"), 11),
         (("threads", 0, "signal", "address"), -1),
         (("maps", 0), [0] * 8),

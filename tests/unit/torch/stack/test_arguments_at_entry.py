@@ -1,0 +1,72 @@
+"""dispatch-bt --args where a thread has just been stopped at an operator's first instruction."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from fake_target import FakeTarget
+from recordings import Replay
+
+from gdbext.arch.argument_passing import Slot
+from gdbext.inspection.session import Session
+from gdbext.inspection.threads.arguments import ArgumentReporter
+from gdbext.model.certainty import Certainty
+from gdbext.process.memory import Memory
+from gdbext.targets.recording.replay_target import ReplayTarget
+from gdbext.torch.stack.kept_arguments import KeptArguments
+
+MATMUL = "_ZN2at4_ops6matmul4callERKNS_6TensorES4_"
+START, CFA = 0x401000, 0x7FFE00001000
+
+
+def kept(pc: int, level: int = 0) -> KeptArguments:
+    """Of a function at START, whose frame is at ``pc``; the first floating-point register holds 0.25."""
+    memory = Memory(FakeTarget({CFA: struct.pack("<2Q", 11, 12).ljust(4096, b"\0")}))
+    (quarter,) = struct.unpack("<Q", struct.pack("<d", 0.25))
+    name, first = memory.architecture.float_argument_registers[0], memory.architecture.argument_registers[0]
+    frame = SimpleNamespace(pc=pc, cfa=CFA, registers={first: 7})
+    stack: Any = SimpleNamespace(frames=[frame] * (level + 1), floats=lambda: {name: quarter})
+    code: Any = SimpleNamespace(of=lambda _: SimpleNamespace(instructions=()))
+    return KeptArguments(memory, code, stack, level, SimpleNamespace(start=START))  # type: ignore[arg-type]
+
+
+def test_registers_hold_what_was_passed() -> None:
+    at_entry = kept(START)
+    assert at_entry.word(Slot(register=0), 8) == 7
+    assert at_entry.word(Slot(register=1), 8) is None  # its value is not known
+    assert at_entry.word(Slot(offset=8), 8) == 12
+    assert at_entry.word(Slot(float_register=0), 8) == 0x3FD0000000000000
+    assert kept(START, level=1).word(Slot(float_register=0), 8) is None  # of the innermost frame only
+    later = kept(START + 40)
+    assert later.word(Slot(register=0), 8) is None
+    assert later.word(Slot(float_register=0), 8) is None
+
+
+def entered(hung: Replay, opener: str) -> Session:
+    """The process as it was when the function ``opener`` had just been called: the stack below it is as it was, and the
+    function still keeps what its argument registers held."""
+    session, architecture = hung.session, hung.session.target.architecture
+    stack = session.stacks.of(session.target.threads()[0])
+    functions = ((level, stack.function(level)) for level in range(len(stack)))
+    level, function = next((level, each) for level, each in functions if each is not None and opener in each.names)
+    keeper = KeptArguments(session.memory, session.dispatch_stacks.code, stack, level, function)
+    passed = [keeper.word(Slot(register=number), 8) for number in range(3)]
+    registers = dict.fromkeys(architecture.general_registers, 0) | dict(stack.frames[level + 1].registers)
+    registers |= {name: word for name, word in zip(architecture.argument_registers, passed) if word is not None}
+    registers |= {architecture.program_counter: function.start, architecture.stack_pointer: stack.frames[level].cfa - 8}
+    recorded = hung.recording.threads[0]._replace(registers=registers)
+    return Session(ReplayTarget(hung.recording._replace(threads=(recorded,))))
+
+
+def test_arguments_in_registers(replay: Callable[[str], Replay]) -> None:
+    session = entered(replay("meta-mm"), MATMUL)
+    frame = ArgumentReporter(session).frames(session.stacks.of(session.target.threads()[0]))[0]
+    assert (frame.qualified, frame.level) == ("aten::matmul", 0)
+    assert {argument.name: argument.text for argument in frame.arguments} == {
+        "self": "f32[2, 4, 16] meta",
+        "other": "f32[16, 8] meta",
+    }
+    assert {argument.certainty for argument in frame.arguments} == {Certainty.EXACT}
