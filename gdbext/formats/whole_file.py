@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from types import TracebackType
 
@@ -71,10 +72,22 @@ def write(path: str, data: bytes) -> None:
         raise cannot_write(path, error) from error
 
 
+_REASONS = {
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "your share of its disk is used up",
+    errno.ENOENT: "the folder does not exist",
+    errno.ENOTDIR: "what should be its folder is a file",
+    errno.EISDIR: "there is a folder of that name",
+    errno.EACCES: "the folder belongs to somebody else, or is write-protected",
+    errno.EPERM: "the folder does not permit it",
+    errno.EROFS: "its disk is mounted read-only",
+}
+
+
 def cannot_write(path: str, error: OSError) -> TargetError:
     """The error for a file of the user's choice."""
     return TargetError(
         f"cannot write {path}: {error.strerror}",
-        why="the folder does not exist, belongs to somebody else, or its disk is full",
+        why=_REASONS.get(error.errno or 0, "the disk or the network that it is on failed"),
         help="name a file in a folder that you may write to, with room for it; nothing was left behind",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.errors import GdbextError, TargetError
 from gdbext.formats import safetensors_file
+from gdbext.formats.whole_file import cannot_write
 from gdbext.inspection.tensors.tensor_saving import entries_of
 from gdbext.model.dispatch.launch import Launch
 
@@ -34,6 +35,17 @@ class ValueFiles:
                 why="the one above does not exist or belongs to somebody else, or a file has that name",
                 help="name another --dir",
             ) from error
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Files can be made there: better known before the process runs."""
+        import tempfile
+
+        try:
+            with tempfile.TemporaryFile(dir=self._folder):
+                return
+        except OSError as error:
+            raise cannot_write(str(self._folder), error) from error
 
     def launch(self, launch: Launch, reporter: TensorReporter) -> bool:
         """Write one file. Raises TargetError."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from recordings import Replay
@@ -10,6 +12,7 @@ from recordings import Replay
 from gdbext.errors import BadData, TargetError
 from gdbext.inspection.tensors.tensor_report import TensorReporter, _check_storage
 from gdbext.live.values.value_files import ValueFiles
+from gdbext.model.dispatch.launch import BEFORE, Launch
 from gdbext.model.tensor_parts import StorageReport
 from gdbext.torch.tensors.contents import Geometry, NothingToRead
 from gdbext.torch.tensors.element_type import element_type
@@ -73,3 +76,22 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TargetError, match="cannot make"):
         ValueFiles(str(tmp_path / "file" / "values"), 0, print)
+
+
+def test_a_folder_in_which_no_file_can_be_made() -> None:
+    with pytest.raises(TargetError, match="cannot write /proc/self: "):
+        ValueFiles("/proc/self", 0, print)
+
+
+def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ValueFiles(str(tmp_path), 0, print)
+    launch = Launch(BEFORE, "aten::mm", "", 0, "kernel", "CPU", 7, ())
+
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gdbext.formats.whole_file.os.write", full)
+    with pytest.raises(TargetError, match=r"before_launch_aten__mm_0.safetensors: No space left") as caught:
+        files.launch(launch, SimpleNamespace())  # type: ignore[arg-type]
+    assert caught.value.why == "its disk is full"
+    assert (files.count, list(tmp_path.iterdir())) == (0, [])
