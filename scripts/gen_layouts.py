@@ -38,10 +38,9 @@ def main() -> int:
         jobs.append((str(folder), partial(_of_torch, folder.resolve(), options.compiler, known)))
     for prefix in options.cpython:
         jobs.append((str(prefix), partial(_of_cpython, prefix.resolve(), options.compiler)))
-    for folder in options.saved_members:
-        jobs.append((str(folder), partial(_of_saved_members, folder.resolve(), options.compiler)))
-    for folder in options.nccl_groups:
-        jobs.append((str(folder), partial(_of_nccl_groups, folder.resolve(), options.compiler)))
+    for folders, document in ((options.saved_members, generate.saved_members_document),
+                              (options.nccl_groups, generate.nccl_groups_document)):  # fmt: skip
+        jobs += [(str(each), partial(_of_abis, document, each.resolve(), options.compiler)) for each in folders]
     if options.releases is not None:
         versions = options.releases or torch_wheels.released()
         jobs += [(version, partial(_of_release, version, options.compiler, known)) for version in versions]
@@ -121,16 +120,11 @@ def _of_cpython(prefix: Path, compiler: str | None) -> Iterator[Document]:
     yield generate.cpython_document(prefix, compiler)
 
 
-def _of_saved_members(torch: Path, compiler: str | None) -> Iterator[Document]:
-    yield generate.saved_members_document(torch, compiler)
+def _of_abis(document: Callable[..., Document], torch: Path, compiler: str | None) -> Iterator[Document]:
+    """That of the library's ABI; where it is the old one, that of builds with the new one as well."""
+    yield document(torch, compiler)
     if not generate.uses_cxx11_abi(torch / "lib" / "libc10.so"):
-        yield generate.saved_members_document(torch, compiler, cxx11=True)
-
-
-def _of_nccl_groups(torch: Path, compiler: str | None) -> Iterator[Document]:
-    yield generate.nccl_groups_document(torch, compiler)
-    if not generate.uses_cxx11_abi(torch / "lib" / "libc10.so"):
-        yield generate.nccl_groups_document(torch, compiler, cxx11=True)
+        yield document(torch, compiler, cxx11=True)
 
 
 def _keep(folder: Path, document: Document) -> None:

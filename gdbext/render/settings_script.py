@@ -124,7 +124,7 @@ def _allocator(known: Mapping[str, Setting]) -> Iterator[str]:
         value = known[name].value if name in known else None
         settings = value.get("last_allocator_settings") if isinstance(value, Mapping) else None
         if settings:
-            yield f"# the allocators were told {settings!r}"
+            yield f"# the allocators' settings: {settings!r}"
             yield 'if hasattr(torch._C, "_accelerator_setAllocatorSettings"):'
             yield f"    torch._C._accelerator_setAllocatorSettings({settings!r})"
             yield 'elif hasattr(torch._C, "_cuda_cudaCachingAllocator_set_allocator_settings"):'

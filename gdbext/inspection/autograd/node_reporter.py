@@ -108,7 +108,7 @@ class NodeReporter:
         """What a node has saved, None where that is not known of its class. Raises LayoutError where it is not known of
         this release, BadData, MemoryFault."""
         if self._saved_reader is None:
-            raise LayoutError(f"nobody has measured what the nodes of torch {self._version} save")
+            raise LayoutError(f"what the nodes of torch {self._version} save is not known")
         return self._saved_reader.of(address)
 
     def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:

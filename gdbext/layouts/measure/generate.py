@@ -109,17 +109,18 @@ def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) 
         place.show("compiling its headers")
         return asdict(measure(types, command, flags, place.folder, place.known))
 
+    def with_stand_ins(wants: Wants, name: str, write_stubs: Callable[[Path], None]) -> dict[str, Any]:
+        place.show(f"compiling the headers of {name}")
+        folder = place.folder / name.replace(" ", "-")
+        folder.mkdir()
+        write_stubs(folder)
+        return asdict(_measure_alone(wants, command, flags, folder, place.known))
+
     def of_distributed() -> dict[str, Any]:
-        place.show("compiling the headers of torch.distributed")
-        folder = _new_folder(place.folder / "distributed")
-        distributed_types.write_stubs(folder)
-        return asdict(_measure_alone(distributed, command, flags, folder, place.known))
+        return with_stand_ins(distributed, "torch.distributed", distributed_types.write_stubs)
 
     def of_settings() -> dict[str, Any]:
-        place.show("compiling the headers of its settings")
-        folder = _new_folder(place.folder / "settings")
-        settings_types.write_stubs(folder)
-        return asdict(_measure_alone(settings, command, flags, folder, place.known))
+        return with_stand_ins(settings, "its settings", settings_types.write_stubs)
 
     def keys() -> dict[str, Any]:
         place.show("asking libc10.so for its dispatch keys")
@@ -137,11 +138,6 @@ def _torch_parts(torch: Path, command: str, flags: list[str], place: Workplace) 
 def _part(name: str, wants: Wants) -> str:
     """The part's file, by what it was asked for: another gdbext may want other types."""
     return f"{name}-{zlib.crc32(wants.source(()).encode()):08x}"
-
-
-def _new_folder(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def _measure_alone(wants: Wants, command: str, flags: list[str], folder: Path, known: Known) -> Measured:

@@ -40,7 +40,8 @@ def is_generated(pattern: str) -> bool:
 def check_pattern(pattern: str, where: str) -> None:
     """Raises UsageError for a place that they do not have."""
     if where != "kernel":
-        raise UsageError(f"{pattern} has no {where}", why="it is no operator", help=f"dispatch-break kernel {pattern}")
+        instead = f"dispatch-break kernel {pattern}"
+        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
 
 
 def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:

@@ -32,7 +32,7 @@ class ValueFiles:
         except OSError as error:
             raise TargetError(
                 f"cannot make the folder {folder}: {error.strerror}",
-                why="the one above does not exist or belongs to somebody else, or a file has that name",
+                why="its parent folder cannot be written to, or a file has that name",
                 help="name another --dir",
             ) from error
         self._check_folder()

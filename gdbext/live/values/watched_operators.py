@@ -100,7 +100,8 @@ class WatchedOperators:
         if self._sees_boxed_calls:
             self._note(f"no functions of their own: {names}: every boxed call of any operator is stopped at")
             return
-        what, why = f"calls of {names} cannot be watched", "they have no functions of their own, nor has callBoxed"
+        what = f"calls of {names} cannot be watched"
+        why = "they have no functions of their own, and callBoxed was not found"
         if not self._watch.hooks:
             raise UsageError(what, why=why, help="watch an operator that they call")
         self._note(f"{what}: {why}")

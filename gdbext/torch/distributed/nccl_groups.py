@@ -54,13 +54,18 @@ def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str
     last = memory.u64(address + group["seqCollective_"])
     status = _status(memory, layout, members.get(STATUS), memory.u64(address + group["pgStatus_"]))
     if not -1 <= status.completed <= status.enqueued <= last:
-        raise BadData(f"NCCL's group at {address:#x} says: {last} collectives, {status}")
+        raise BadData(_disagreement(address, last, status))
     items = list_items(memory, address + group["workMetaList_"], _WORK_LIMIT, has_cxx11_abi(layout))
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
     works = tuple(_work(memory, members[WORK], each, types) for each in items)
     if any(work.seq > last for work in works):
         raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
     return NcclGroup(status, works)
+
+
+def _disagreement(address: int, last: int, status: GroupStatus) -> str:
+    numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
+    return f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}"
 
 
 def _status(memory: Memory, layout: Layout, members: Mapping[str, int] | None, address: int) -> GroupStatus:

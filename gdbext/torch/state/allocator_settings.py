@@ -1,4 +1,4 @@
-"""What the allocators of accelerators were told (PYTORCH_ALLOC_CONF, torch.cuda.memory._set_allocator_settings).
+"""Settings of the allocators of accelerators (PYTORCH_ALLOC_CONF, torch.cuda.memory._set_allocator_settings).
 
 c10/core/AllocatorConfig.h (since 2.9) and c10/cuda/CUDAAllocatorConfig.h, by their members' names: what a release has
 besides is read as well.

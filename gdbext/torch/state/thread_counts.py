@@ -29,7 +29,7 @@ class ThreadCounts:
         code = self._memory.read(address, _GETTER_SIZE)
         found = self._memory.architecture.threads_or_global(code, address)
         if found is None:
-            raise BadData(f"{sources.OPENMP_THREADS} of {module.name} does more than to load its number")
+            raise BadData(f"{sources.OPENMP_THREADS} of {module.name} is not a plain load in this build")
         offset = self._memory.u64(found.slot) + found.displacement
         task = self._memory.u64((thread_pointer + offset) % (1 << 64))
         return self._believed(self._memory.u64(task + found.member if task else found.otherwise))
@@ -49,14 +49,14 @@ class ThreadCounts:
         if ready is None or address is None:
             raise BadData("there is no MKL in libtorch_cpu.so, or one of another version")
         if not self._memory.u8(ready):
-            raise BadData("MKL was not used yet: its environment holds")
+            raise BadData("MKL was not used yet: its environment variables will decide")
         return self._memory.i32(address)
 
     def openblas(self) -> int:
         """Of the OpenBLAS that is loaded, which is NumPy's in most programs; one of two that are is not named."""
         module = self._module(sources.OPENBLAS)
         if not self._memory.u32(self._address(sources.OPENBLAS_READY, module)):
-            raise BadData("OpenBLAS was not used yet: its environment holds")
+            raise BadData("OpenBLAS was not used yet: its environment variables will decide")
         return self._believed(self._memory.u32(self._address(sources.OPENBLAS_THREADS, module)))
 
     def _module(self, name: str) -> Module:

@@ -130,10 +130,7 @@ def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
     error = ", an error has occurred" if task.has_error else ""
     some = ", for the gradients of some inputs" if task.selective else ""
     yield f"{_INDENT} owner {_known(task.owner)}{depth}{kept}{some}{error}"
-    for stale in task.stale[:_STALE]:
-        yield style(f"{_INDENT} {_stale_text(stale)}; backward raises an error when it runs that node", "red")
-    if len(task.stale) > _STALE:
-        yield f"{_INDENT} … {len(task.stale) - _STALE} more (--json has all)"
+    yield from _stale_lines(task.stale, "backward raises an error when it runs that node", style)
 
 
 def _ready_text(nodes: Sequence[NodeReference]) -> str:
@@ -141,8 +138,13 @@ def _ready_text(nodes: Sequence[NodeReference]) -> str:
     return f" ({names}{', …' if len(nodes) > _EDGES else ''})" if nodes else ""
 
 
-def _stale_text(stale: StaleTensor) -> str:
-    return f"{node_text(stale.node)}, saved {escape(saved_text(stale.saved))}"
+def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Iterator[str]:
+    """What was modified in place since, and what happens ``then``."""
+    for stale in tensors[:_STALE]:
+        text = f"{node_text(stale.node)}, saved {escape(saved_text(stale.saved))}; {then}"
+        yield style(f"{_INDENT} {text}", "red")
+    if len(tensors) > _STALE:
+        yield f"{_INDENT} … {len(tensors) - _STALE} more (--json has all)"
 
 
 def _queue_line(queue: DeviceQueue) -> str:
@@ -157,9 +159,6 @@ def _graph_lines(graph: GraphFile, style: Style) -> Iterator[str]:
     more = " (truncated)" if graph.truncated else ""
     files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
     yield f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more}{files}"
-    for stale in graph.stale[:_STALE]:
-        yield style(f"{_INDENT} {_stale_text(stale)}; backward through that node raises an error", "red")
-    if len(graph.stale) > _STALE:
-        yield f"{_INDENT} … {len(graph.stale) - _STALE} more (--json has all)"
+    yield from _stale_lines(graph.stale, "backward through that node raises an error", style)
     if not graph.saved_known:
         yield style(f"{_INDENT} unknown: what the nodes of this release of torch save", "yellow")
