@@ -111,20 +111,17 @@ class _Settings:
 
     def _profiler(self) -> SettingValue:
         """That of all threads (KINETO_ONDEMAND); each thread's own is among the threads."""
-        memory, owner = self._session.memory, sources.GLOBAL_PROFILER
-        if memory.u8(self._reader.address(owner.guard, symbols.CPU)) != 1:
-            return "none"
-        state = memory.u64(self._reader.address(owner.variable, symbols.CPU))
+        owner = sources.GLOBAL_PROFILER
+        state = self._reader.object(owner) if self._reader.exists(owner) else 0
         return (state and self._recorded.profiler_state(state)) or "none"
 
     def _allocator(self, kind: str, owner: sources.Owner) -> SettingValue:
         session = self._session
         if kind == allocator_settings.GENERAL and kind in session.layout.absent:
             return "none"
-        library = symbols.C10 if kind == allocator_settings.GENERAL else sources.C10_CUDA
-        if not session.memory.u8(self._reader.address(owner.guard, library)):
+        if not self._reader.exists(owner):
             return "not used yet"
-        address = self._reader.object(owner, library)
+        address = self._reader.object(owner)
         return allocator_settings.allocator_settings(session.memory, session.layout, kind, address)
 
     # --- torch.compile ---------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Owner(Record):
     is_pointer: bool
     """The variable is a smart pointer to the object."""
     made_by: str
+    library: str = CPU
 
 
 CONTEXT = Owner(
@@ -195,11 +196,12 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 ALLOCATOR = Owner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
     "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance", False, "the allocators' settings",
+    C10,
 )  # fmt: skip
 CUDA_ALLOCATOR = Owner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
     "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
-    "CUDA's allocator's settings",
+    "CUDA's allocator's settings", C10_CUDA,
 )  # fmt: skip
 CUDA_GENERATORS = TorchSymbol(
     ("_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",

@@ -68,8 +68,8 @@ class SettingsReader:
             field = self._need_layout().struct(CONTEXT_CLASS).field(source.member)
             return self.object(sources.CONTEXT) + field.offset, field.size
         if source.owner is None:
-            return self.address(source.symbol, source.library), _SIZES[source.kind]
-        code = self._memory.read(self.address(source.symbol, source.library), _ACCESSOR_SIZE)
+            return self._address(source.symbol, source.library), _SIZES[source.kind]
+        code = self._memory.read(self._address(source.symbol, source.library), _ACCESSOR_SIZE)
         load = self._memory.architecture.loaded_member(code)
         if load is None:
             raise BadData(f"the accessor of {source.name} is not a plain load in this build")
@@ -84,14 +84,18 @@ class SettingsReader:
         load = self._memory.architecture.loaded_member(code)
         return load.offset if load is not None else None
 
-    def object(self, owner: Owner, library: str = CPU) -> int:
-        """The address of the object. Raises BadData where it does not exist yet, MemoryFault."""
-        if self._memory.u8(self.address(owner.guard, library)) != 1:
+    def exists(self, owner: Owner) -> bool:
+        """The function that makes the object was called. Raises BadData, MemoryFault."""
+        return self._memory.u8(self._address(owner.guard, owner.library)) == 1
+
+    def object(self, owner: Owner) -> int:
+        """The address of the object, 0 for a pointer to none. Raises BadData where it is not made yet, MemoryFault."""
+        if not self.exists(owner):
             raise BadData(f"{owner.made_by} was not used yet: the default holds")
-        address = self.address(owner.variable, library)
+        address = self._address(owner.variable, owner.library)
         return self._memory.u64(address) if owner.is_pointer else address
 
-    def address(self, symbol: str, library: str) -> int:
+    def _address(self, symbol: str, library: str) -> int:
         """Of a symbol. Raises BadData."""
         address = self._symbolizer.address_of(symbol, library)
         if address is None:
