@@ -16,7 +16,13 @@ from gdbext.model.sections.collectives_section import (
     JobRank,
     ProcessGroup,
 )
-from gdbext.torch.distributed.flight_recorder import FlightRecorder, GroupStatus, RecordedEntry, find_recorders
+from gdbext.torch.distributed.flight_recorder import (
+    FlightRecorder,
+    GroupStatus,
+    RecordedEntry,
+    find_recorders,
+    find_recorders_of_hooks,
+)
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork
 from gdbext.torch.distributed.stores import store_address
 from gdbext.torch.python_names import TORCH_FILES
@@ -35,8 +41,13 @@ _WORLD = "0"
 
 def recorders_of(session: Session) -> list[FlightRecorder]:
     """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
-    found = find_recorders(session.memory, session.symbolizer, session.layout)
-    recorders = [FlightRecorder(session.memory, session.layout, address) for address in found]
+    memory, symbolizer, layout = session.memory, session.symbolizer, session.layout
+    found = find_recorders(memory, symbolizer)
+    try:
+        found += find_recorders_of_hooks(memory, symbolizer, layout)
+    except GdbextError as error:
+        session.errors.note(error, "flight recorder")
+    recorders = [FlightRecorder(memory, layout, address) for address in found]
     return [recorder for recorder in recorders if recorder.is_enabled]
 
 
@@ -109,10 +120,13 @@ class _Recorded:
         self.entries: dict[str, list[tuple[FlightRecorder, RecordedEntry]]] = {}
         try:
             self.recorders = recorders_of(session)
-            for recorder in self.recorders:
-                self._read(recorder)
         except GdbextError as error:
             session.errors.note(error, "flight recorder")
+        for recorder in self.recorders:
+            try:
+                self._read(recorder)
+            except GdbextError as error:
+                session.errors.note(error, "flight recorder")
 
     def _read(self, recorder: FlightRecorder) -> None:
         statuses = recorder.statuses()

@@ -86,16 +86,18 @@ class RecordedEntry(Record):
         return not self.retired and self.completed is None
 
 
-def find_recorders(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
-    """Addresses of the recorders: one for Gloo, one for NCCL, and since 2.15 one for each backend whose operations a
-    hook records, which NCCL's new groups are. Raises MemoryFault, BadData, LayoutError."""
+def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
+    """Addresses of the recorders of Gloo and of NCCL, as far as these have issued an operation. Raises MemoryFault."""
     places = (symbol.address(symbolizer) for symbol in (FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL))
-    own = [address for place in places if place is not None and (address := memory.u64(place))]
-    return own + _of_hooks(memory, symbolizer, layout)
+    return [address for place in places if place is not None and (address := memory.u64(place))]
 
 
-def _of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
-    """The values of the ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills."""
+def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
+    """Since 2.15, those of backends whose operations a hook records, as NCCL's new groups are: the values of the
+    ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills.
+
+    Raises MemoryFault, BadData, LayoutError.
+    """
     registry = FLIGHT_RECORDERS_OF_HOOKS.address(symbolizer)
     if registry is None:
         return []

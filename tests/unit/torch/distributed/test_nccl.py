@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from recordings import Replay
 
+from gdbext.errors import BadData
+from gdbext.inspection.job import collectives
 from gdbext.inspection.job.collectives import transfer_of
 
 LATE = ("nccl-late-0-2.15.0", "nccl-late-0-nccl-legacy-2.15.0")
@@ -26,6 +28,20 @@ def test_what_the_process_recorded(replay: type[Replay], name: str) -> None:
     assert [(each["seq"], f"{each['backend']}:{each['op']}", each["sizes"]) for each in group["recent"]] == recorded
     pending = [each["collective_seq_id"] for each in own["entries"] if each["state"] != "completed"]
     assert [each["seq"] for each in group["pending"]] == pending == [4, 5]
+
+
+def test_a_registry_that_cannot_be_read_costs_no_other_recorder(
+    replay: type[Replay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> list[int]:
+        raise BadData("the hash table claims 9999 elements")
+
+    monkeypatch.setattr(collectives, "find_recorders_of_hooks", damaged)
+    report = replay(LATE[1]).document("dispatch-collectives")
+    assert [each["seq"] for each in report["collectives"]["groups"][0]["pending"]] == [4, 5]
+    assert [each["what"] for each in report["errors"] if each["where"] == "flight recorder"] == [
+        "the hash table claims 9999 elements"
+    ]
 
 
 def test_a_group_without_a_flight_recorder(replay: type[Replay]) -> None:
