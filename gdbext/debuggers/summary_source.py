@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gdbext.inspection.types.summaries import TypeSummaries
     from gdbext.inspection.types.type_summary import TypeSummary
 
-
 _KEPT = 1000
 """Summaries: a debugger asks for one again for the parts of its object."""
 
@@ -25,7 +24,7 @@ class SummarySource:
         self._current = session
         self._session: Session | None = None
         self._summaries: TypeSummaries | None = None
-        self._of: dict[CppObject, TypeSummary | None] = {}
+        self._known: dict[CppObject, TypeSummary | None] = {}
 
     def of(self, found: CppObject) -> TypeSummary | None:
         """None where the debugger has to show the object itself: no process, no PyTorch, no layout, another type."""
@@ -35,11 +34,11 @@ class SummarySource:
                 from gdbext.inspection.types.summaries import TypeSummaries
 
                 self._summaries, self._session = TypeSummaries(session), session
-                self._of.clear()
+                self._known.clear()
         except GdbextError:
             return None
-        if found not in self._of:
-            if len(self._of) >= _KEPT:
-                self._of.clear()
-            self._of[found] = self._summaries.of(found)
-        return self._of[found]
+        if found not in self._known:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[found] = self._summaries.of(found)
+        return self._known[found]

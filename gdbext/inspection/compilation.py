@@ -149,7 +149,7 @@ class _Threads:
             return
         kept = found[: _FRAME_LIMIT - len(self.frames)]
         self.frames += kept
-        if len(kept) < len(frames):
+        if len(kept) < len(frames) and not self.truncated:
             self.truncated.append(f"frames, truncated at {_FRAME_LIMIT}")
         work = at_work(self._runtime, tid, frames)
         self.compiling += [work] if work is not None else []

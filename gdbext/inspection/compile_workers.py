@@ -71,7 +71,7 @@ def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> Comp
 
 def _pool(runtime: PythonRuntime, tid: int, address: int) -> CompilePool | None:
     found = attributes(runtime, address) if address else {}
-    process = attributes(runtime, found.get(names.POOL_PROCESS, 0)) if names.POOL_PROCESS in found else {}
+    process = attributes(runtime, found[names.POOL_PROCESS]) if names.POOL_PROCESS in found else {}
     try:
         jobs = found.get(names.POOL_PENDING, 0)
         pending = sum(1 for _ in runtime.dicts.items(jobs, _PENDING)) if jobs else None

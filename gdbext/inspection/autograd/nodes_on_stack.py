@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gdbext.unwind.stack import Stack
 
 _APPLY = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\(")
+_PYTHON_NODE = "PyNode"
+"""What the method of a node is called that Python defines."""
 _FRAME_LIMIT = 1 << 14
 """Bytes of a frame of ``Engine::thread_main`` at most."""
 
@@ -73,10 +75,6 @@ def outer_node(reporter: NodeReporter, stack: Stack, inner: int, outer: int) -> 
     if found is None or (named is not None and named.name not in (found.name.rpartition("::")[2], _PYTHON_NODE)):
         return None
     return found
-
-
-_PYTHON_NODE = "PyNode"
-"""What the method of a node is called that Python defines."""
 
 
 def _nodes_in(reporter: NodeReporter, stack: Stack, level: int) -> set[int]:

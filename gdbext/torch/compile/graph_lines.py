@@ -63,6 +63,8 @@ class GraphLines:
     def _node(self, graph: int, number: int) -> int:
         """The node with that number. Raises BadData for one that the graph does not have."""
         root = node = self._attribute(graph, names.GRAPH_ROOT)
+        if not 0 <= number < _NODES:
+            raise BadData(f"the graph at {graph:#x} has no node {number}")
         for _ in range(number + 1):
             node = self._attribute(node, names.NEXT_NODE) if node else 0
             if not node or node == root:

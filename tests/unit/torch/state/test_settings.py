@@ -258,24 +258,26 @@ def test_the_script(process: Process) -> None:
     assert "# cudnn_benchmark is not known: the accessor of cudnn_benchmark is not a plain load in this build" in lines
 
 
+SET_AGAIN: dict[str, Any] = {
+    "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
+    "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
+    "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}}},
+    "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
+    "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
+    "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
+    "profiler": {"state": "KINETO_ONDEMAND"},
+    "threads": (
+        {"tid": 1, "name": "MainThread", "grad_mode": False, "autocast": {"cpu": "bfloat16"},
+         "torch_function_modes": ("AMode",)},
+        {"tid": 2, "name": "MainThread", "grad_mode": False},
+    ),
+    "default_device": "meta",
+}  # fmt: skip
+
+
 def test_the_script_sets_tables_threads_and_options_again() -> None:
-    found = {
-        "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
-        "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
-        "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}}},
-        "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
-        "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
-        "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
-        "profiler": {"state": "KINETO_ONDEMAND"},
-        "threads": (
-            {"tid": 1, "name": "MainThread", "grad_mode": False, "autocast": {"cpu": "bfloat16"},
-             "torch_function_modes": ("AMode",)},
-            {"tid": 2, "name": "MainThread", "grad_mode": False},
-        ),
-        "default_device": "meta",
-    }  # fmt: skip
     defaults = {"default_device": "cpu"}
-    known = tuple(Setting(name, value, defaults.get(name)) for name, value in found.items())
+    known = tuple(Setting(name, value, defaults.get(name)) for name, value in SET_AGAIN.items())
     text = script(SettingsSection(known, {}, cpu_state=b"\1\2", main_tid=1))
     compile(text, "script", "exec")
     lines = text.splitlines()
