@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gdbext.arch.argument_holders import Holder, holders
 from gdbext.errors import GdbextError
 from gdbext.live.breakpoints.conditions import value_of
-from gdbext.live.hooks.arguments import argument_texts, register_values
+from gdbext.live.hooks.arguments import KeptWord, argument_texts, register_values
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -96,7 +96,8 @@ class StopReports:
         if place is None:
             return []
         if place.function is None:
-            values: list[int | None] = [thread.register(name) for name in architecture.argument_registers]
+            names = architecture.argument_registers
+            values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
         else:
             where = self._holders.get(site.address)
             if where is None:

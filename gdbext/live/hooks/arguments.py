@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gdbext.arch.argument_holders import CFA, Holder
 from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
+from gdbext.model.record import Record
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 
 if TYPE_CHECKING:
@@ -23,9 +24,19 @@ _SIGN = 1 << 63
 _WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool": 1}
 """Registers that an argument of a schema type takes (torchgen/api/cpp.py): references, int64_t, SymInt by reference.
 Lists are ArrayRefs of two words. Everything else ends the search."""
+_WORD = 8
+_USED = {"Tensor": _WORD, "Tensor?": _WORD, "int": _WORD, "bool": 1}
+"""Low bytes that matter of those that are shown."""
 
 
-def argument_texts(session: Session, operator: Operator, values: Sequence[int | None], skipped: int) -> list[str]:
+class KeptWord(Record):
+    """What an argument register had, of which the low ``size`` bytes were kept."""
+
+    value: int
+    size: int = _WORD
+
+
+def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
     """``self=f32[4, 4] Meta`` for each argument that the register values give.
 
     ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
@@ -39,7 +50,7 @@ def argument_texts(session: Session, operator: Operator, values: Sequence[int | 
     return _read(session, schema_types(schema.text), values[skipped + hidden :])
 
 
-def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[int | None]) -> list[str]:
+def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[KeptWord | None]) -> list[str]:
     """[] unless at least one tensor was read, and every one that must be a tensor is."""
     texts: list[str] = []
     proven = False
@@ -48,10 +59,11 @@ def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[i
         width = 2 if "[" in kind and not kind.endswith("?") else _WIDTHS.get(kind, 0)
         if not width or position + width > len(values):
             break
-        value = values[position]
+        kept = values[position]
         position += width
-        if value is None or kind not in ("Tensor", "Tensor?", "int", "bool"):
+        if kept is None or kept.size < _USED.get(kind, _WORD + 1):
             continue
+        value = kept.value
         if kind in ("int", "bool"):
             number = value & 1 if kind == "bool" else value - (1 << 64) if value & _SIGN else value
             texts.append(f"{name}={number}")
@@ -71,10 +83,15 @@ def register_values(
     register: Callable[[str], int],
     word: Callable[[int], int | None],
     cfa: int | None = None,
-) -> list[int | None]:
+) -> list[KeptWord | None]:
     """The values of the argument registers as the function was called; None where one did not survive. ``cfa`` is the
     top of its caller's stack, where that is known."""
-    return [held(where.get(name), register, word, cfa) for name in architecture.argument_registers]
+    found: list[KeptWord | None] = []
+    for name in architecture.argument_registers:
+        holder = where.get(name)
+        value = held(holder, register, word, cfa)
+        found.append(None if holder is None or value is None else KeptWord(value, holder.size))
+    return found
 
 
 def held(

@@ -17,7 +17,7 @@ from gdbext.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.arch.x86_64.decode import instructions
 from gdbext.arch.x86_64.patterns import direct_calls
 from gdbext.formats.cfi_program import OFFSET, Row, Rule
-from gdbext.live.hooks.arguments import hidden_result, register_values, schema_types
+from gdbext.live.hooks.arguments import KeptWord, argument_texts, hidden_result, register_values, schema_types
 from gdbext.live.trace.tracer import Limits, Tracer
 from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.process.memory import Memory
@@ -287,8 +287,21 @@ def test_arguments_are_followed_to_where_they_are_kept() -> None:
     assert found == {"rdi": Holder("rbp", -0x20), "rsi": Holder("r12"), "rcx": Holder("r13")}  # rbx is reused
     registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
     values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
-    assert values == [4, 5, None, 6, None, None]
+    assert values == [KeptWord(4), KeptWord(5), None, KeptWord(6), None, None]
     assert holders(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
+
+
+def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
+    schema = SimpleNamespace(text="aten::sum.dim(Tensor(a!) self, int dim, bool keepdim=False) -> Tensor(a!)")
+    session: Any = SimpleNamespace(
+        memory=SimpleNamespace(u64=lambda address: address),
+        tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] CPU")),
+    )
+    texts = [
+        argument_texts(session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0)  # type: ignore[arg-type]
+        for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
+    ]
+    assert texts == [["self=f32[2] CPU", "dim=-1", "keepdim=1"], ["self=f32[2] CPU", "keepdim=1"]]
 
 
 SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
