@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gdbext.arch.base import Architecture
 from gdbext.probes.bpf import bpf_program as bpf
-from gdbext.probes.bpf.attaching import attach
 from gdbext.probes.bpf.kernel import PER_CPU_ARRAY, Bpf, Place
+from gdbext.probes.bpf.probe_keeper import ProbeKeeper
 from gdbext.probes.places.places import ProbePlaces
 from gdbext.torch.symbols import STEP_CALLBACKS
 
@@ -53,9 +53,11 @@ class CallCount:
         kernel = Bpf.of(architecture)
         self._counter = kernel.map(PER_CPU_ARRAY, 4, 1)
         self._descriptors = [self._counter.descriptor]
+        self._keeper: ProbeKeeper | None = None
         try:
-            self._descriptors.append(kernel.program(_program(self._counter.descriptor)))
-            self._descriptors += attach(kernel, architecture, self._descriptors[-1], path, [place], pid)
+            program = kernel.program(_program(self._counter.descriptor))
+            self._descriptors.append(program)
+            self._keeper = ProbeKeeper(kernel, architecture, program, pid, {path: [place]})
         except BaseException:
             self.close()
             raise
@@ -66,6 +68,8 @@ class CallCount:
 
     def close(self) -> None:
         """Take the probe away; idempotent."""
+        if self._keeper is not None:
+            self._keeper.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
 

@@ -205,33 +205,36 @@ def begins(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
 
 
 def killed(process: MeasuredProcess, times: int) -> Iterator[Figure]:
-    """kill -9 in the middle, at any moment half of them when the probes are placed."""
+    """kill -9 in the middle: at any moment, while probes are placed, when they are, and while they are taken away."""
     with process.session() as session:
-        read, places = session.target.read, TracePlaces(session).everything()
-        module = next(each for each in session.modules.modules if each.name == "libtorch_cpu.so")
-        assert module.image is not None
-        segments = [(module.base + load.vaddr - load.offset, load) for load in module.image.loads]
-        where = [
-            start + place.site.offset for place in places if place.path == module.image.path
-            for start, load in segments if load.offset <= place.site.offset < load.offset + load.filesz
-        ]  # fmt: skip
+        read, where = session.target.read, probing.places_of(session)
 
         def code() -> list[bytes]:
             return [read(address, 8) for address in where]
 
-        original, placed, good, chosen = code(), 0, 0, random.Random(0)
+        original, good, placed, chosen = code(), 0, 0, random.Random(0)
         for number in range(times):
-            words = ("dispatch-top", "--interval", "600") if number % 2 else ("dispatch-trace", "--all", "--last", "9")
+            top_or_trace = ("dispatch-trace", "--all", "--last", "9"), ("dispatch-top", "--interval", "600")
+            words = top_or_trace[number % 8 < 4]
             with Tool(*process.where, *words) as tool:
-                if number % 4 >= 2:
-                    tool.wait_for_probes()
-                time.sleep(chosen.uniform(0.0, 0.6))
-                placed += probing.links_on(process.pid) > 0
+                _until(tool, number % 4, chosen)
+                placed += code() != original
                 tool.stop(signal.SIGKILL)
             harness.wait_until(lambda: not probing.links_on(process.pid) and code() == original, "nothing is left", 20)
             good += process.best("mm", 100, 1) > 0
-    text = f"{good} of {times}: it runs on, its code is the original, no probe is left; {placed} had placed probes"
+    text = f"{good} of {times}: it runs on, its code is the original, no probe is left; {placed} had changed the code"
     yield Figure(f"kill -9, {times} times", "nothing is left", text, good == times)
+
+
+def _until(tool: Tool, moment: int, chosen: random.Random) -> None:
+    """The moment to kill it: at any, while it places probes, when it has, while it takes them away."""
+    if moment == 1:
+        harness.wait_until(lambda: probing.keeper_of(tool.process.pid), "probes are being placed")
+    elif moment:
+        tool.wait_for_probes()
+    if moment == 3:
+        tool.process.send_signal(signal.SIGINT)
+    time.sleep(chosen.uniform(0.0, 1.0 if moment in (0, 2) else 0.2))
 
 
 def training(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from gdbext.inspection.session import Session
     from gdbext.probes.bpf.kernel import Bpf
 
 
@@ -37,6 +38,23 @@ def probes_placed(pid: int, count: int = 2) -> bool:
         with contextlib.suppress(OSError):
             links += "bpf_link" in str(descriptor.readlink())
     return links >= count
+
+
+def keeper_of(pid: int) -> int:
+    """The process that places and keeps the tool's probes, 0 where there is none (yet)."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "gdbext-probes\n":
+                return int(child)
+    return 0
+
+
+def places_of(session: Session) -> list[int]:
+    """Where in the process probes are placed when everything is counted or traced."""
+    from gdbext.probes.nesting import addresses
+    from gdbext.probes.places.trace_places import TracePlaces
+
+    return sorted(addresses(session, TracePlaces(session).everything()).values())
 
 
 def links_on(pid: int) -> int:

@@ -29,9 +29,10 @@ _LEARN = 1.0
 """Seconds after which the process is looked at again."""
 _EPILOG = """\
 Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
-probes are gone when this command ends. So they are after kill -9, unless it comes while they are placed (0.3 s):
-the kernel then keeps some (dmesg: leaking uprobe), and the process runs on with them, slower, until they are placed and
-taken away again. From the shell only: scripts/dispatch -p PID dispatch-top
+probes are gone when this command ends, by kill -9, too: another process of ours, gdbext-probes, places them and takes
+them away. (Only where that one is killed within the 0.3 s in which it places them, the kernel leaves some in the code,
+dmesg: leaking uprobe; placing probes once more takes them away.)
+From the shell only: scripts/dispatch -p PID dispatch-top
 
 Counted are all calls and redispatches, boxed or not, through torch's own libraries, and through the dispatcher's copies
 in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gdbext.arch.base import Architecture
 from gdbext.probes.bpf import single_probes
-from gdbext.probes.bpf.attaching import attach
 from gdbext.probes.bpf.kernel import HASH, PER_CPU_ARRAY, Bpf, CounterMap, Place
 from gdbext.probes.bpf.place_program import MAX_PLACES, TracePlace, cookie
+from gdbext.probes.bpf.probe_keeper import ProbeKeeper
 
 _MAX_OPERATORS = 1 << 14
 
 
 class ProbeSet:
-    """The descriptors that keep the probes in place; when they are closed, or this process ends, all is gone.
+    """What keeps the probes in place; when it is closed, or this process ends, all is gone.
 
     ``lost`` counts what was seen and found no room; ``wanted`` is the map of operators that filtered places show.
     """
@@ -26,6 +26,7 @@ class ProbeSet:
         self.kernel = kernel
         self._architecture = architecture
         self._descriptors: list[int] = []
+        self._keepers: list[ProbeKeeper] = []
         self._program = -1
         self.lost: CounterMap = kernel.map(PER_CPU_ARRAY, 4, 1)
         self.own(self.lost.descriptor)
@@ -61,8 +62,7 @@ class ProbeSet:
     def _attach(self, pid: int, places: Mapping[str, Sequence[Place]], program: int) -> None:
         if not self.kernel.has_many:
             single_probes.check(sum(map(len, places.values())))
-        for path, chosen in places.items():
-            self._descriptors += attach(self.kernel, self._architecture, program, path, chosen, pid)
+        self._keepers.append(ProbeKeeper(self.kernel, self._architecture, program, pid, places))
 
     def total_lost(self) -> int:
         """How much was seen and found no room. Raises OSError."""
@@ -70,5 +70,7 @@ class ProbeSet:
 
     def close(self) -> None:
         """Take all probes away; idempotent."""
+        while self._keepers:
+            self._keepers.pop().close()
         while self._descriptors:
             os.close(self._descriptors.pop())

@@ -18,7 +18,7 @@ import contract_schema
 import procfs
 import pytest
 from harness import DISPATCH, INFERIORS, Inferior, run, started, wait_until
-from probing import PROBES, links_on, probes_placed
+from probing import PROBES, keeper_of, links_on, places_of, probes_placed
 
 pytestmark = [pytest.mark.torch, PROBES]
 
@@ -233,6 +233,46 @@ def test_when_the_tool_is_ended_the_process_runs_on(counted: Inferior, number: s
     wait_until(lambda: code(counted.pid) == before, "the probes are gone")
     assert links_on(counted.pid) == 0
     one_turn(counted)
+
+
+def test_a_kill_while_probes_are_placed_leaves_nothing(counted: Inferior) -> None:
+    """Of the tool's process group: the process that places them is in another one."""
+    from gdbext.inspection.session import Session
+    from gdbext.targets.live.running_process import RunningProcess
+
+    command = [DISPATCH, "-p", str(counted.pid), "dispatch-top", "--interval", "600"]
+    target = RunningProcess(counted.pid)
+    try:
+        where = places_of(Session(target))
+        before = [target.read(address, 4) for address in where]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as tool:
+            keeper = wait_until(lambda: keeper_of(tool.pid), "probes are being placed")
+            os.killpg(tool.pid, signal.SIGKILL)
+            tool.communicate(timeout=60)
+        wait_until(lambda: not procfs.alive(keeper), "the process that places them ends")
+        assert [target.read(address, 4) for address in where] == before
+    finally:
+        target.close()
+    assert links_on(counted.pid) == 0
+    one_turn(counted)
+
+
+def test_when_the_process_that_keeps_the_probes_is_killed_the_tool_counts_on(counted: Inferior) -> None:
+    command = [DISPATCH, "--json", "-p", str(counted.pid), "dispatch-top", "mm", "--interval", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
+        try:
+            wait_until(lambda: probes_placed(tool.pid), "the probes are placed")
+            keeper = keeper_of(tool.pid)
+            os.kill(keeper, signal.SIGKILL)
+            wait_until(lambda: not procfs.alive(keeper), "it is dead")
+            one_turn(counted)
+            tool.send_signal(signal.SIGINT)
+            stdout, _ = tool.communicate(timeout=120)
+        finally:
+            tool.kill()
+    rows = by_operator(json.loads(stdout))
+    assert rows["aten::mm", "call", "AutogradCPU"]["count"] == 2 * counted.truth["calls"]
+    assert links_on(counted.pid) == 0
 
 
 def test_without_the_right_it_says_what_is_missing(counted: Inferior) -> None:
