@@ -49,8 +49,9 @@ Python line, or of the C++ function, that calls them: a tensor is shown where a 
 
 N counts the operator's calls from 0. Ctrl+C ends it; the process is stopped then (scripts/dispatch lets it go on).
 
-Operators that are not registered yet are waited for. One without functions of its own (torch.library, with kernels in
-Python) is seen at the places that all boxed calls share: those of other operators stop there, too, for 0.3 ms.
+Operators that are not registered yet are waited for. One without functions of its own (torch.library, extensions) is
+seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop there, too, for
+0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
 
 Cost: 1 to 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
 more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).

@@ -24,7 +24,8 @@ _NAMES_SHOWN = 8
 
 class WatchedOperators:
     """Places the hooks of one watch. An operator without functions of its own is seen where the dispatcher's
-    ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there."""
+    ``callBoxed`` calls kernels, and at the function that all Python kernels share: all boxed calls stop there. Boxed
+    entries of its own kernels would not do: most extensions' operators are called through autograd's fallback first."""
 
     def __init__(self, session: Session, control: RunControl, watch: ValueWatch, note: Callable[[str], None]) -> None:
         """``note`` gets what the user must know at once."""
@@ -79,15 +80,16 @@ class WatchedOperators:
         if operator.address in self._known:
             return
         self._known.add(operator.address)
-        own, boxed = self._functions.functions(operator), self._functions.boxed_entries(operator)
+        own = self._functions.functions(operator)
         for function in own:
             self._watch.function(function)
-        for entry in boxed:
-            self._watch.boxed_entry(entry, self._is_boxed_call)
-        if not own and not boxed:
+        if not own:
             if not self._boxed:
                 self._stop_at_boxed_calls()
             self._boxed[operator.address] = operator
+        if own or not self._sees_boxed_calls:
+            for entry in self._functions.boxed_entries(operator):
+                self._watch.boxed_entry(entry, self._is_boxed_call)
 
     def _stop_at_boxed_calls(self) -> None:
         before = self._watch.hooks
