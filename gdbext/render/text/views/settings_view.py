@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gdbext.model.report import Report
 from gdbext.model.sections.settings_section import DEFAULT, Setting, SettingsSection, SettingValue
 from gdbext.render.text.style import Style, escape
+
+_NOT_SET = ("tid", "name", "unknown")
+"""Of what is said of a thread, that which it has not set for itself."""
 
 
 def render(report: Report, style: Style) -> Iterator[str]:
@@ -26,14 +29,46 @@ def render(report: Report, style: Style) -> Iterator[str]:
 
 
 def _blocks(section: SettingsSection, width: int) -> Iterator[tuple[str, list[str]]]:
-    settings = section.settings
+    threads = [each for setting in section.settings for each in _threads(setting)]
+    settings = [each for each in section.settings if not _threads(each)]
     usual = [each for each in settings if each.value is not None and not each.is_changed]
-    unknown = [each for each in settings if each.value is None]
-    yield "Set in this process", [_changed(each, width) for each in settings if each.is_changed]
+    changed = [_changed(each, width) for each in settings if each.is_changed]
+    unknown = [f"{each.name:{width}}  {escape(each.unknown)}" for each in settings if each.value is None]
+    yield "Set in this process", [*changed, *_thread_lines(threads, width)]
     yield "As PyTorch has it", [f"{each.name:{width}}  {shown(each.value)}" for each in usual]
-    yield "Not known", [f"{each.name:{width}}  {escape(each.unknown)}" for each in unknown]
+    yield "Not known", [*unknown, *_unknown_of_threads(threads, width)]
     variables = [f"{escape(name)}={escape(value)}" for name, value in section.environment.items()]
     yield "In the environment, as the process was started", variables
+
+
+def _threads(setting: Setting) -> list[Mapping[str, SettingValue]]:
+    """What threads have set for themselves; none of any other setting."""
+    entries = setting.value if setting.name == "threads" and isinstance(setting.value, tuple) else ()
+    return [each for each in entries if isinstance(each, Mapping)]
+
+
+def _thread_lines(threads: Sequence[Mapping[str, SettingValue]], width: int) -> Iterator[str]:
+    for thread in threads:
+        own = {name: value for name, value in thread.items() if name not in _NOT_SET}
+        if own:
+            label = f"thread {thread['tid']}"
+            yield f"{label:{width}}  {shown(thread['name'])}: {shown(own)}"
+
+
+def _unknown_of_threads(threads: Sequence[Mapping[str, SettingValue]], width: int) -> Iterator[str]:
+    """One line for all threads of which the same is not known."""
+    labels: dict[SettingValue, list[str]] = {}
+    for thread in threads:
+        for reason in _reasons(thread):
+            labels.setdefault(reason, []).append(f"thread {thread['tid']}" if "tid" in thread else "threads")
+    for reason, (label, *others) in labels.items():
+        where = f"{label} and {len(others)} more" if others else label
+        yield f"{where:{width}}  {shown(reason)}"
+
+
+def _reasons(thread: Mapping[str, SettingValue]) -> Iterable[SettingValue]:
+    reasons = thread.get("unknown")
+    return reasons if isinstance(reasons, tuple) else ()
 
 
 def _changed(setting: Setting, width: int) -> str:

@@ -123,7 +123,11 @@ SETTINGS = SettingsSection(
                 {"cuda.conv": "tf32", "cuda.all": "none"}),
         Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),
         Setting("inductor", {}, {}),
-        Setting("threads", ({"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}},), ()),
+        Setting("threads", (
+            {"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}, "unknown": ("profiler: no\x1b",)},
+            {"tid": 8, "name": "worker", "unknown": ("profiler: no\x1b", "grad_mode: damaged")},
+            {"unknown": ("7 threads more",)},
+        ), ()),
     ),
     {"OMP_NUM_THREADS": "4"}, "again.py",
 )  # fmt: skip
