@@ -76,7 +76,7 @@ class Neutral:
         places = [str(ROOT), sys.prefix, sys.base_prefix, str(Path.home())]
         self._forbidden = [*places, *(text for text in (*values, socket.gethostname()) if len(text) > 8)]
         self._pythons: dict[str, str] = {}
-        for version in (*pythons.SUPPORTED, *pythons.NEWER):
+        for version in {*pythons.SUPPORTED, *pythons.NEWER, *(each.python for each in RECORDED)} - {"venv", "debian"}:
             pythons.prefixes(version)  # kept: $PYENV_ROOT is not there any more when they are asked for
         shutil.rmtree(PLACE, ignore_errors=True)
         for name in ("home", "run", "cache", "native"):

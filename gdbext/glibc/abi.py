@@ -24,7 +24,9 @@ class GlibcAbi(Record):
     pthread_self: int
     """What pthread_self() returns, minus the thread pointer."""
     thread_id: int
-    """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends."""
+    """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends (until 2.42)."""
+    join_state: int
+    """``struct pthread.joinstate``, which it clears instead since 2.43: ``joinid`` was there, whom nobody waits for."""
 
 
 _ROWS: Mapping[str, GlibcAbi] = {
@@ -33,7 +35,8 @@ _ROWS: Mapping[str, GlibcAbi] = {
         dtv=8,
         blocks_below=True,
         pthread_self=0,
-        thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.41
+        thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.43
+        join_state=0x628,
     ),
 }
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from gdbext.glibc.abi import glibc_abi
 from gdbext.process.memory import Memory
 
+JOINABLE, EXITING = 2, 1
+"""Values of ``struct pthread.joinstate`` of a thread that pthread_join waits for (nptl/descr.h, 2.43)."""
+
 
 def thread_id_word(memory: Memory, thread_pointer: int) -> int:
-    """The address of the thread's id: what pthread_join sleeps on."""
+    """The address of the thread's id: what pthread_join sleeps on, before 2.43."""
     return thread_pointer + glibc_abi(memory.architecture).thread_id
+
+
+def join_state_word(memory: Memory, thread_pointer: int) -> int:
+    """The address of the thread's state: what pthread_join sleeps on since 2.43."""
+    return thread_pointer + glibc_abi(memory.architecture).join_state
 
 
 def thread_id(memory: Memory, thread_pointer: int) -> int | None:

@@ -99,7 +99,10 @@ class Barrier(Record):
 
 
 class StreamLock(Record):
-    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF)."""
+    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF).
+
+    ``depth`` of a lock that was taken once is 1, and 0 in recent versions (2.43 is one).
+    """
 
     lock: int
     depth: int
@@ -110,6 +113,6 @@ class StreamLock(Record):
         """The lock at an address, None where no thread can hold one there."""
         raw = memory.try_read(address, _STREAM_LOCK.size)
         found = None if raw is None else cls(*_STREAM_LOCK.unpack(raw))
-        if found is None or not found.lock or not found.owner or not 0 < found.depth < _DEEPEST_RECURSION:
+        if found is None or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
             return None
         return found

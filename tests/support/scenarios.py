@@ -107,6 +107,7 @@ REPORTED = [
     Scenario("never-done", ("barrier",), python="3.8"),
     Scenario("never-done", ("futures",), python="3.13"),
     Scenario("never-done", ("executor",), python="3.10"),
+    Scenario("python-lock-abba", python="3.13.18"),
     Scenario("python-lock-abba", python="3.13t"),
     Scenario("python-lock-abba", python="3.14t"),
     Scenario("free-threaded", ("pause",), python="3.13t"),
@@ -128,6 +129,9 @@ RECORDED = [
     *REPORTED,
     *ON_DEVICES,
     Scenario("waits", verdict="self-deadlock"),
+    Scenario("waits", python="3.15", verdict="self-deadlock"),
     *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
+    *(Scenario("families", (kind,), "3.15", "deadlock") for kind in ("join", "stream", "loader")),
+    Scenario("families", ("join",), "3.14", "deadlock"),
 ]
 """Those that tests/recordings has."""

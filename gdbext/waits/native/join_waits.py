@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gdbext.glibc.pthread import thread_id_word
+from gdbext.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
 from gdbext.glibc.sync_objects import BARRIER_WORD, Barrier
 from gdbext.model.certainty import Certainty
-from gdbext.model.threads.wait import Resource, Wait
+from gdbext.model.threads.wait import Owner, Resource, Wait
 from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.waits.function_tag import FunctionTag
-from gdbext.waits.futex import TID_MASK, futex_wait
+from gdbext.waits.futex import TID_MASK, FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _NEAR_JOIN = 5
@@ -18,24 +18,38 @@ _NEAR_BARRIER = 4
 def join(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread for the end of another, None for any other wait.
 
-    pthread_join sleeps on struct pthread.tid of the thread it waits for; the kernel clears it at its end. The word's
-    address proves it, so that no name is needed (pthread_join jumps to a local function).
+    pthread_join sleeps on a word of struct pthread of the thread it waits for, which the kernel clears at its end. The
+    word's address proves it, so that no name is needed (pthread_join jumps to a local function).
     """
     futex = futex_wait(thread.syscall)
     if futex is None:
         return None
-    owner = thread.process.owner(futex.value & TID_MASK)
-    other = thread.process.thread(owner.tid) if owner is not None else None
-    if owner is None or other is None or not _is_end_of(other, futex.address):
+    found = _by_thread_id(thread, futex) or _by_join_state(thread, futex)
+    if found is None:
         named = thread.first(FunctionTag.JOIN, within=_NEAR_JOIN) is not None
         return Wait(Resource(WaitKind.JOIN, futex.address, "a thread"), timed=futex.timed) if named else None
+    owner, word = found
     resource = Resource(WaitKind.JOIN, futex.address, f"thread {owner.tid}")
-    evidence = f"the futex {futex.address:#x} is the tid word of thread {owner.tid}"
+    evidence = f"the futex {futex.address:#x} is the {word} of thread {owner.tid}"
     return Wait(resource, owner, Certainty.EXACT, futex.timed, (evidence,))
 
 
-def _is_end_of(other: ThreadSnapshot, word: int) -> bool:
-    return thread_id_word(other.process.memory, other.thread_pointer) == word
+def _by_thread_id(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
+    owner = thread.process.owner(futex.value & TID_MASK)
+    other = thread.process.thread(owner.tid) if owner is not None else None
+    if owner is None or other is None:
+        return None
+    is_end = thread_id_word(other.process.memory, other.thread_pointer) == futex.address
+    return (owner, "tid word") if is_end else None
+
+
+def _by_join_state(thread: ThreadSnapshot, futex: FutexWait) -> tuple[Owner, str] | None:
+    if futex.value not in (JOINABLE, EXITING):
+        return None
+    for other in thread.process.threads:
+        if join_state_word(other.process.memory, other.thread_pointer) == futex.address:
+            return Owner(other.tid), "join state"
+    return None
 
 
 def barrier(thread: ThreadSnapshot) -> Wait | None:

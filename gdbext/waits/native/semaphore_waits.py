@@ -11,6 +11,8 @@ from gdbext.waits.futex import WAIT_BITSET, FutexWait, futex_wait
 from gdbext.waits.snapshot import ThreadSnapshot
 
 _NEAR = 5
+_MOST_UNNAMED = 5
+"""Functions of libc from sem_wait to the kernel: two more since 2.41, where cancellable calls have their own."""
 
 
 def classify(thread: ThreadSnapshot) -> Wait | None:
@@ -53,7 +55,7 @@ def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:
 def _unnamed_in_libc(thread: ThreadSnapshot) -> bool:
     """The libc frames at the top of the stack have no names, and are few."""
     levels = thread.inner_libc_levels
-    return 0 < len(levels) < 4 and all(thread.stack.function(level) is None for level in levels)
+    return 0 < len(levels) <= _MOST_UNNAMED and all(thread.stack.function(level) is None for level in levels)
 
 
 def _has_tokens(thread: ThreadSnapshot, address: int) -> bool:

@@ -63,6 +63,15 @@ def test_a_join_is_proven_by_the_address_of_the_tid():
     assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", Owner(2), Certainty.EXACT)
 
 
+@pytest.mark.parametrize(("value", "word", "owners"), [(2, 0x628, (Owner(2),)), (1, 0x628, (Owner(2),)), (3, 0x628, ()),
+                                                       (2, 0x62C, ())])  # fmt: skip
+def test_a_join_is_proven_by_the_address_of_the_state(value, word, owners):
+    """Since glibc 2.43 the word is another one, and does not have the thread's id."""
+    process = Process().thread(1, [("libc.so.6", None)], args=(TLS + 2 * 0x1000 + word, 265, value)).thread(2, [])
+    wait = wait_of(process)
+    assert (wait.owners, wait.resource.kind.value == "join") == (owners, bool(owners))
+
+
 def test_a_barrier_says_how_many_have_arrived():
     raw = struct.pack("<IIIII", 3, 0, 4, 0, 0)
     process = Process({DATA: raw}).thread(1, [("libc.so.6", "pthread_barrier_wait")], args=(DATA + 4, PRIVATE, 0))
