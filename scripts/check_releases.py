@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check what is assumed of torch by name (gdbext/torch/symbols.py) against the released wheels: docs/releases.md."""
+"""Check what is assumed of torch by name (gdbext/torch/symbols.py and, for settings,
+gdbext/torch/state/setting_sources.py) against the released wheels: docs/releases.md."""
 
 from __future__ import annotations
 
@@ -16,10 +17,14 @@ import torch_wheels  # noqa: E402
 from symbol_names import SymbolNames  # noqa: E402
 
 from gdbext.layouts import store  # noqa: E402
-from gdbext.torch import symbols  # noqa: E402
+from gdbext.torch.state.setting_symbols import setting_symbols  # noqa: E402
+from gdbext.torch.symbols import TORCH_SYMBOLS  # noqa: E402
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol  # noqa: E402
 
 PAGE = ROOT / "docs" / "releases.md"
+_OF_SETTINGS = setting_symbols()
+SYMBOLS = {**TORCH_SYMBOLS, **_OF_SETTINGS}
+"""Every name that is assumed of torch."""
 FEATURES = {
     "operators": ("SINGLETON", "SINGLETON_GUARD", "SINGLETON_REFERENCE", "INTERNED_STRINGS"),
     "tables": ("FALLTHROUGH", "AMBIGUOUS_AUTOGRAD_OTHER", "PYTHON_KERNEL", "UNBOXED_WRAPPER", "BOXED_FROM_UNBOXED",
@@ -38,8 +43,9 @@ FEATURES = {
     "flight recorder": ("FLIGHT_RECORDER", "FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"),
     "hooks": ("LOOKUP", "STEP_CALLBACKS", "REGISTER_SCHEMA", "REGISTER_KERNEL", "DEREGISTER_KERNEL", "UPDATE_FALLBACK",
               "COMPUTE_ENTRY", "STRUCTURED_META", "STRUCTURED_IMPL", "CALL_CHECKS"),
+    "settings": tuple(_OF_SETTINGS),
 }  # fmt: skip
-"""What a user asks for, and the rows of gdbext/torch/symbols.py that it rests on."""
+"""What a user asks for, and the rows that it rests on."""
 ALTERNATIVES = ({"SINGLETON", "SINGLETON_REFERENCE"}, {"EVALUATING_NODE", "EVALUATING_NODE_ACCESS"},
                 {"GRAPH_TASK", "GRAPH_TASK_ACCESS"},
                 {"FLIGHT_RECORDER_OF_NCCL", "FLIGHT_RECORDERS_OF_HOOKS"})  # fmt: skip
@@ -98,7 +104,7 @@ def main() -> int:
 
 def missing(libraries: Mapping[str, SymbolNames]) -> dict[str, str]:
     """Row → where it was looked for, of the rows that a release lacks; a wheel for the CPU lacks no name of CUDA's."""
-    return {name: row.library or "any library" for name, row in symbols.TORCH_SYMBOLS.items()
+    return {name: row.library or "any library" for name, row in SYMBOLS.items()
             if not row.unoptimised and (not row.library or row.library in libraries)
             and not _has(row, libraries)}  # fmt: skip
 
@@ -154,7 +160,7 @@ def _losses(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         for name in rows:
             versions = [version for version, lacks in found.items() if name in lost(rows, lacks)]
             if versions:
-                row = symbols.TORCH_SYMBOLS[name]
+                row = SYMBOLS[name]
                 yield f"- {feature}, {_range(versions, list(found))}: {row.purpose}. Lost: {row.lost}."
 
 

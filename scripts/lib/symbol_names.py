@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch_wheels
 
-LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so")
+LIBRARIES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
 _SYMTAB, _DYNSYM = 2, 11
 _SECTION, _FILE = 3, 4
 """Types of symbols that name no object and no function."""

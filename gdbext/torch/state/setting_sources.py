@@ -18,6 +18,9 @@ from gdbext.torch.torch_symbol import TorchSymbol
 C10_CUDA = "libc10_cuda.so"
 
 
+OLDEST = "2.0.0"
+
+
 class Kind(Enum):
     """What the bytes of a setting mean."""
 
@@ -37,6 +40,8 @@ class Owner(Record):
     """The variable is a smart pointer to the object."""
     made_by: str
     library: str = CPU
+    first: str = OLDEST
+    """The first release that has it, of 2.0.0 to 2.15.0 (scripts/check_releases.py)."""
 
 
 CONTEXT = Owner(
@@ -54,6 +59,7 @@ class SettingSource(Record):
     ``member`` is one of at::Context by the layout, and ``enumeration`` has the names of its values.
 
     ``statement`` is the Python that sets it, with the names of settings in braces; "" where that of another one does.
+    ``first`` is the first release that has the symbol.
     """
 
     name: str
@@ -65,6 +71,7 @@ class SettingSource(Record):
     library: str = CPU
     member: str = ""
     enumeration: str = ""
+    first: str = OLDEST
 
 
 def _member(
@@ -87,7 +94,7 @@ SETTINGS = (
         ""),
     SettingSource(
         "fill_uninitialized_memory", "_ZNK2at7Context36deterministicFillUninitializedMemoryEv", Kind.FLAG, True,
-        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}"),
+        "torch.utils.deterministic.fill_uninitialized_memory = {fill_uninitialized_memory}", first="2.2.0"),
     SettingSource("seed", SEED_ACCESSOR, Kind.NUMBER, None,
                   "torch.manual_seed({seed})", GENERATOR),  # a random one as long as nobody sets it
     SettingSource("default_dtype", "_ZN3c10L27default_dtype_as_scalartypeE", Kind.DTYPE, "torch.float32",
@@ -196,12 +203,12 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 ALLOCATOR = Owner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
     "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance", False, "the allocators' settings",
-    C10,
+    C10, first="2.9.0",
 )  # fmt: skip
 CUDA_ALLOCATOR = Owner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
     "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
-    "CUDA's allocator's settings", C10_CUDA,
+    "CUDA's allocator's settings", C10_CUDA, first="2.2.0",
 )  # fmt: skip
 CUDA_GENERATORS = TorchSymbol(
     ("_ZN2at4cuda6detail12_GLOBAL__N_117default_gens_cudaE",
@@ -214,6 +221,6 @@ CUDA_ALLOCATOR_IN_USE = TorchSymbol(
 CUDA_STATISTICS = TorchSymbol(
     ("_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator14getDeviceStatsEa",),
     "returns a device's statistics; loads the vector of devices", "the statistics of CUDA's allocator",
-    C10_CUDA)  # fmt: skip
+    C10_CUDA, first="2.3.0")  # fmt: skip
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""

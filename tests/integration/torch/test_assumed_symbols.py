@@ -14,6 +14,8 @@ import pytest
 from gdbext.formats.elf.elf import ElfImage
 from gdbext.formats.symbols.symbol_index import SymbolIndex
 from gdbext.torch import python_names
+from gdbext.torch.state.setting_sources import C10_CUDA
+from gdbext.torch.state.setting_symbols import setting_symbols
 from gdbext.torch.symbols import CUDA, PYTHON, TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.torch]
 
 SPEC = find_spec("torch")
 TORCH = Path(SPEC.origin).parent if SPEC is not None and SPEC.origin is not None else Path()
-ROWS = [pytest.param(row, id=name) for name, row in TORCH_SYMBOLS.items()]
+ROWS = [pytest.param(row, id=name) for name, row in {**TORCH_SYMBOLS, **setting_symbols()}.items()]
 
 
 @cache
@@ -36,7 +38,7 @@ def release(text: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_wheel_has_it(row: TorchSymbol) -> None:
-    if row.library == CUDA and not (TORCH / "lib" / CUDA).exists():
+    if row.library in (CUDA, C10_CUDA) and not (TORCH / "lib" / CUDA).exists():
         return  # the CPU wheel
     names = row.names if row.kind is NameKind.SYMBOL else row.examples
     found = any(index(row.library or PYTHON).lookup(name) for name in names)

@@ -9,7 +9,6 @@ import pytest
 import script_module
 
 from gdbext.layouts import store
-from gdbext.torch.symbols import TORCH_SYMBOLS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -22,7 +21,7 @@ def script() -> ModuleType:
 def names(script: ModuleType, without: str = "") -> dict[str, object]:
     """A release that has every name but those of one row."""
     found: dict[str, list[str]] = {}
-    for name, row in TORCH_SYMBOLS.items():
+    for name, row in script.SYMBOLS.items():
         if name != without:
             found.setdefault(row.library or "libtorch_cpu.so", []).extend(row.beginnings)
     return {library: script.SymbolNames("symtab", sorted(each)) for library, each in found.items()}
@@ -30,8 +29,8 @@ def names(script: ModuleType, without: str = "") -> dict[str, object]:
 
 def test_every_row_is_in_the_table_or_is_inlined_in_releases(script: ModuleType) -> None:
     asked = {name for rows in script.FEATURES.values() for name in rows}
-    assert asked <= set(TORCH_SYMBOLS)
-    left = {name for name, row in TORCH_SYMBOLS.items() if not row.unoptimised} - asked
+    assert asked <= set(script.SYMBOLS)
+    left = {name for name, row in script.SYMBOLS.items() if not row.unoptimised} - asked
     assert left == {"REPORT_ERROR"}, "a new row belongs to a feature of the table"
 
 
@@ -51,7 +50,7 @@ def test_one_is_missing(script: ModuleType, row: str, cell: str) -> None:
 
 def test_a_wheel_for_the_cpu_lacks_no_name_of_cuda_s(script: ModuleType) -> None:
     libraries = names(script)
-    del libraries["libtorch_cuda.so"]
+    del libraries["libtorch_cuda.so"], libraries["libc10_cuda.so"]
     assert script.missing(libraries) == {}
 
 
@@ -70,8 +69,8 @@ def test_what_the_page_says_of_names_agrees_with_their_table(script: ModuleType)
     """``first`` of a row is the first release that does not lack it."""
     page = (ROOT / "docs" / "releases.md").read_text()
     versions = [line.split(" | ")[0][2:] for line in page.splitlines() if line.startswith("| 2.")]
-    for name in script.FEATURES["thread-local state"]:
-        row = TORCH_SYMBOLS[name]
+    for name in (*script.FEATURES["thread-local state"], *script.FEATURES["settings"]):
+        row = script.SYMBOLS[name]
         lacks = [line for line in page.splitlines() if line.startswith("- ") and f": {row.purpose}." in line]
         earlier = versions[: versions.index(row.first)]
         assert bool(lacks) == bool(earlier), name

@@ -15,6 +15,7 @@ from parsed import nodes
 from gdbext.model.symbol_check import SymbolStatus
 from gdbext.process.symbols import Symbolizer
 from gdbext.torch import symbol_presence, symbols
+from gdbext.torch.state.setting_symbols import setting_symbols
 from gdbext.torch.symbols import TORCH_SYMBOLS
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
 
@@ -72,7 +73,8 @@ def test_a_planted_name_is_found(tmp_path: Path, planted: str) -> None:
 
 def test_every_row_is_whole() -> None:
     assert len(TORCH_SYMBOLS) > 60
-    for name, row in TORCH_SYMBOLS.items():
+    assert not TORCH_SYMBOLS.keys() & setting_symbols().keys()
+    for name, row in [*TORCH_SYMBOLS.items(), *setting_symbols().items()]:
         assert all((row.names, row.purpose, row.lost)), name
         assert _version(row.first) <= _version(row.last), name
         if row.kind is NameKind.SYMBOL:
@@ -87,7 +89,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def test_no_name_stands_twice() -> None:
-    every = [name for row in TORCH_SYMBOLS.values() for name in row.names]
+    every = [name for row in [*TORCH_SYMBOLS.values(), *setting_symbols().values()] for name in row.names]
     assert len(every) == len(set(every))
 
 
