@@ -40,3 +40,5 @@ class Statistics(Record):
     first_inf: tuple[int, ...] | None = None
     sampled: bool = False
     """Of a part of the elements only."""
+    finite: tuple[float, float] | None = None
+    """The lowest and the highest finite number; None where there is none, and for complex numbers."""

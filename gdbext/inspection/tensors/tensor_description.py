@@ -203,10 +203,9 @@ class TensorDescription:
         try:
             contents = self._reporter.contents(self._facts)
             statistics = contents.statistics()
-            low, high = statistics.minimum, statistics.maximum
             histogram = None
-            if low is not None and high is not None and contents.geometry.element.kind != "bool":
-                histogram = contents.histogram(low, high)
+            if statistics.finite is not None and contents.geometry.element.kind != "bool":
+                histogram = contents.histogram(*statistics.finite)
             values = contents.values() if contents.geometry.numel <= VALUES_LIMIT else None
         except NothingToRead as reason:
             what = reason.what if section.storage is None or section.storage.data or not section.wraps else WRAPPER

@@ -9,6 +9,7 @@
   const cell = Math.max(2, Math.min(24, Math.floor(1024 / columns), hasRows ? Math.floor(1024 / rows) : 24));
   const tall = hasRows ? cell : 40;
   const odd = { NaN: "#c0c", Infinity: "#fa0", "-Infinity": "#0a8" };
+  const words = { NaN: "magenta", Infinity: "orange", "-Infinity": "green" };
 
   const finite = values.flat().filter(value => typeof value === "number");
   const low = finite.reduce((least, value) => Math.min(least, value), Infinity);
@@ -35,8 +36,9 @@
   }));
 
   const counts = Object.keys(odd).map(name => [name, values.flat().filter(value => value === name).length]);
-  const others = counts.filter(each => each[1]).map(([name, count]) => `${count} ${name}`);
-  const range = finite.length ? `white to colour: ${both ? `0 to ±${most}` : high <= 0 ? `${high} to ${low}` : `${low} to ${high}`}` : "no finite number";
+  const others = counts.filter(each => each[1]).map(([name, count]) => `${count} ${name} (${words[name]})`);
+  const ends = both ? `0 to ±${most}` : high <= 0 ? `${high} to ${low}` : `${low} to ${high}`;
+  const range = !finite.length ? "no finite number" : low === high ? `every number is ${low}` : `white to colour: ${ends}`;
   document.getElementById("legend").textContent = [range, ...others].join("; ");
 
   canvas.addEventListener("pointermove", event => {

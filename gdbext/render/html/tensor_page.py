@@ -25,8 +25,9 @@ def _body(tensor: TensorSection, part: TensorSlice | None, reason: str) -> Itera
     yield from facts(tensor_view.fields(tensor))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
-    if tensor.statistics is not None:
+    if tensor.statistics is not None and tensor.statistics.numel:
         yield f"<h2>Statistics</h2><p>{text(tensor_view.statistics_text(tensor.statistics))}</p>"
+        yield from (f'<p class="warning">{text(line)}</p>' for line in tensor_view.first_odd_ones(tensor.statistics))
     if tensor.histogram is not None:
         yield from _histogram(tensor.histogram)
     if part is not None:

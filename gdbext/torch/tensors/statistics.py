@@ -94,7 +94,12 @@ class Collector(ABC):
             first_nan=None if self.first_nan is None else index(self.first_nan),
             first_inf=None if self.first_inf is None else index(self.first_inf),
             sampled=sampled,
+            finite=self.finite(),
         )
+
+    def finite(self) -> tuple[float, float] | None:
+        """The lowest and the highest finite number."""
+        return None if self.minimum is None else (self.minimum, self.maximum)
 
     def extremes(self, low: Any, high: Any) -> None:
         """The lowest and highest number of a piece; None where it has none."""
@@ -144,6 +149,7 @@ class FloatCollector(Collector):
         self._moments = Moments()
         self._plus = 0
         self._minus = 0
+        self._finite: tuple[float, float] | None = None
 
     def add(self, numbers: Sequence[Any], place: Any, repeated: int) -> None:
         """Floats."""
@@ -155,6 +161,9 @@ class FloatCollector(Collector):
         self.zeros += found.zeros * repeated
         self._moments = self._moments.joined(found.moments.repeated(repeated))
         self.extremes(found.minimum, found.maximum)
+        if found.minimum is not None and found.maximum is not None:
+            low, high = self._finite or (found.minimum, found.maximum)
+            self._finite = min(low, found.minimum), max(high, found.maximum)
         self.nans += len(found.nans) * repeated
         self._plus += len(found.plus) * repeated
         self._minus += len(found.minus) * repeated
@@ -165,6 +174,10 @@ class FloatCollector(Collector):
             self.extremes(-math.inf, -math.inf)
         self.first_nan = _first(self.first_nan, found.nans, place)
         self.first_inf = _first(self.first_inf, [*found.plus, *found.minus], place)
+
+    def finite(self) -> tuple[float, float] | None:
+        """Without the infinities."""
+        return self._finite
 
     def mean(self) -> complex | None:
         """As IEEE 754 adds."""

@@ -59,7 +59,8 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     yield "version", "" if tensor.version is None else str(tensor.version)
     if tensor.storage is not None:
         storage = tensor.storage
-        shared = f", {storage.shared_by} references" if storage.shared_by is not None else ""
+        plural = "" if storage.shared_by == 1 else "s"
+        shared = f", {storage.shared_by} reference{plural}" if storage.shared_by is not None else ""
         yield "storage", f"{storage.size} bytes at {storage.data:#x} on {storage.device}{shared}"
     bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
     yield "marked", ", ".join(word for word, on in bits if on)
@@ -100,17 +101,22 @@ def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
 def statistics_text(found: Statistics) -> str:
     """One line: ``min 0.1, max 3, mean 1.2, std 0.5, 1 NaN``."""
     numbers = [("min", found.minimum), ("max", found.maximum), ("mean", found.mean), ("std", found.std)]
-    counts = [("NaN", found.nan), ("Inf", found.inf), ("zeros", found.zeros)]
+    counts = [("NaN", found.nan), ("Inf", found.inf), ("zero" if found.zeros == 1 else "zeros", found.zeros)]
     parts = [f"{name} {number_text(value)}" for name, value in numbers if value is not None]
     parts += [f"{count} {name}" for name, count in counts if count]
     return ", ".join(parts) + (" (sampled)" if found.sampled else "")
 
 
-def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
-    yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
+def first_odd_ones(found: Statistics) -> Iterator[str]:
+    """Where the first NaN and the first infinity are."""
     for name, where in (("NaN", found.first_nan), ("Inf", found.first_inf)):
         if where is not None:
-            yield style(f"{_INDENT}{'first ' + name:<14}at {list(where)}", "red")
+            yield f"{'first ' + name:<14}at {list(where)}"
+
+
+def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
+    yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
+    yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(found))
     if histogram is not None and histogram.total:
         low, high = number_text(histogram.low), number_text(histogram.high)
         sampled = f"  ({histogram.total} elements sampled)" if histogram.sampled else ""

@@ -62,6 +62,14 @@ def test_infinities_take_part() -> None:
     assert math.isnan(both.mean)
 
 
+def test_the_range_of_the_finite_numbers() -> None:
+    """A histogram is made of it, with infinities among the numbers, too."""
+    found = collected("float32", [math.inf, 3.0, -math.inf, math.nan, -1.5, 7.0], [2, 2])
+    assert (found.minimum, found.maximum, found.finite) == (-math.inf, math.inf, (-1.5, 7.0))
+    assert collected("float32", [math.inf, math.nan]).finite is None
+    assert collected("int32", [4, -2]).finite == (-2, 4)
+
+
 def test_nothing_but_nans() -> None:
     found = collected("float32", [math.nan] * 3)
     assert (found.numel, found.nan, found.minimum, found.mean, found.std) == (3, 3, None, None, None)
