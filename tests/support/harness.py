@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], Any], what: str, deadline: float = PATIEN
         if time.monotonic() > end:
             raise HarnessError(f"after {deadline:.0f} s still not true: {what}")
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.1)
+        pause = min(pause * 1.5, 0.03)
 
 
 def interpreter(name: str) -> tuple[str, dict[str, str]]:

@@ -73,8 +73,10 @@ def _torch_folder() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Changes with the source, the shared headers, the command, the compiler and the wheel."""
-    digest = hashlib.sha256(repr(_command(source, Path("out"))).encode())
+    """Changes with the source, the shared headers, the command, the compiler and the wheel, but not with the folder of
+    the checkout: a clone of the same tree finds what another one has built."""
+    command = [word.removeprefix(f"{SOURCES}/") for word in _command(source, Path("out"))]
+    digest = hashlib.sha256(repr(command).encode())
     digest.update(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
     digest.update((_torch_folder() / "version.py").read_bytes())
     for file in (source, *sorted(SOURCES.glob("*.h"))):

@@ -134,9 +134,11 @@ def test_a_trace_in_the_users_gdb_leaves_nothing() -> None:
 
 def test_children_keep_their_breakpoints_to_themselves() -> None:
     """gdb follows the parent; the child runs through the same code and ends as it wants."""
-    outcome = gdb(["dispatch-break call aten::mm --continue", "run"], "children")
+    words = ["dispatch-break", "call", "aten::mm", "--continue", "--", sys.executable, SCRIPT, "children"]
+    outcome = run([DISPATCH, *words])
+    assert outcome.status == 0, outcome
     assert outcome.stdout.count("aten::mm at call") == 2, outcome
-    assert "exited with code 07" in outcome.stdout
+    assert "exited with status 7" in outcome.stdout
 
 
 def test_following_the_child() -> None:
@@ -165,19 +167,32 @@ def test_an_operator_that_does_not_exist_yet() -> None:
     assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
 
 
-def test_an_operator_that_never_comes() -> None:
-    """Torch is loaded when the breakpoint is asked for: accepted, visible, deletable."""
-    outcome = gdb(
+CONDITIONS = "conditions follow"
+
+
+@pytest.fixture(scope="module")
+def in_linear() -> Outcome:
+    """One session for two tests, since a user's gdb reads torch's symbols for six seconds: torch is loaded when an
+    operator that is never registered is asked for; then conditions are put on breakpoints."""
+    return gdb(
         ["dispatch-break call aten::mm", "run", "dispatch-break call aten::nothin", "info breakpoints",
-         "dispatch-break --list", "dispatch-break --delete", "maint info breakpoints", "continue"],
+         "dispatch-break --list", "dispatch-break --delete", "maint info breakpoints", f"echo {CONDITIONS}\\n",
+         "dispatch-break redispatch aten::mm.default --continue",
+         "python n = str(gdb.breakpoints()[-1].number)", "python gdb.execute('condition ' + n + ' 0')",
+         "python gdb.execute('delete ' + n)", "dispatch-break redispatch aten::mm.default",
+         "python b = gdb.breakpoints()[-1]", "python b.condition = '$rsp != 0'", "python b.commands = 'continue'",
+         "continue"],
     )  # fmt: skip
-    text = outcome.stdout
-    assert "note: no operator 'aten::nothin' is registered in the target (did you mean" in text, outcome
-    assert re.search(r"^\d+ +breakpoint .*<c10::impl::OperatorEntry::registerSchema", text, re.MULTILINE), outcome
+
+
+def test_an_operator_that_never_comes(in_linear: Outcome) -> None:
+    """Accepted, visible, deletable."""
+    text = in_linear.stdout
+    assert "note: no operator 'aten::nothin' is registered in the target (did you mean" in text, in_linear
+    assert re.search(r"^\d+ +breakpoint .*<c10::impl::OperatorEntry::registerSchema", text, re.MULTILINE), in_linear
     assert text.count("pending: set when aten::nothin is registered") == 2
-    listing = text[text.index("breakpoints deleted") :]
+    listing = text[text.index("breakpoints deleted") : text.index(CONDITIONS)]
     assert not re.search(r"^-\d+ +breakpoint", listing, re.MULTILINE), listing
-    assert "exited with code 07" in listing
     outcome = run([DISPATCH, "--json", "dispatch-break", "call", "aten::nothin", "--", sys.executable, LATE])
     assert outcome.status == 0, outcome
     assert outcome.stdout.startswith("{"), outcome
@@ -210,19 +225,13 @@ def test_an_operator_without_such_a_place() -> None:
     assert "exited with status 7" in outcome.stdout
 
 
-def test_conditions() -> None:
+def test_conditions(in_linear: Outcome) -> None:
     """With --continue gdb refuses a condition, and what to do instead was told; doing that works."""
-    outcome = gdb(
-        ["dispatch-break call aten::mm", "run", "dispatch-break redispatch aten::mm.default --continue",
-         "python n = str(gdb.breakpoints()[-1].number)", "python gdb.execute('condition ' + n + ' 0')",
-         "python gdb.execute('delete ' + n)", "python gdb.execute('delete 2')",
-         "dispatch-break redispatch aten::mm.default", "python b = gdb.breakpoints()[-1]",
-         "python b.condition = '$rsp != 0'", "python b.commands = 'continue'", "continue"],
-    )  # fmt: skip
-    assert "note: gdb takes no condition (condition N ...) for breakpoints of --continue: use --key" in outcome.stdout
-    assert "Only one stop condition allowed" in outcome.stderr, outcome
-    assert outcome.stdout.count("aten::mm at redispatch") == 4, outcome
-    assert "exited with code 07" in outcome.stdout
+    text = in_linear.stdout[in_linear.stdout.index(CONDITIONS) :]
+    assert "note: gdb takes no condition (condition N ...) for breakpoints of --continue: use --key" in text
+    assert "Only one stop condition allowed" in in_linear.stderr, in_linear
+    assert text.count("aten::mm at redispatch") == 4, in_linear
+    assert "exited with code 07" in text
 
 
 def test_threads(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_missing_and_oversized_file(tmp_path: Path) -> None:
         store.load(huge)
 
 
-JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text(max_size=4), st.just([]))
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text("aé☃", max_size=4), st.just([]))
 
 
 @settings(max_examples=50, deadline=None)
