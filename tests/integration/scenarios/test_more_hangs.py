@@ -7,7 +7,9 @@ import signal
 
 import procfs
 import pytest
+import pythons
 from harness import started, wait_until
+from scenario_checks import check_cycle_of_families
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -25,6 +27,15 @@ def test_native_cycles(scenario, look, inferior):
     assert verdict["kind"] == "deadlock", verdict["summary"]
     waited_for = {edge["tid"]: edge["waits_for"]["kind"] for edge in verdict["cycle"]}
     assert waited_for == {target.tid(role): target.truth["threads"][role]["waits_for"] for role in ("0", "1")}
+
+
+@pytest.mark.parametrize("python", ["3.14", "3.15"])
+@pytest.mark.parametrize("kind", ["join", "stream", "loader"])
+def test_deadlocks_through_the_gil_of_newer_pythons(kind, python):
+    if python not in pythons.newer():
+        pytest.skip(f"no CPython {python} here")
+    with started("families", kind, python=python) as target:
+        check_cycle_of_families(target.dispatch("dispatch-diagnose", debugger="none").document, target.truth)
 
 
 @pytest.mark.parametrize("scenario", ["once-again"])
