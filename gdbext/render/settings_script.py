@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 
 from gdbext.errors import UsageError
 from gdbext.model.sections.settings_section import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
@@ -89,16 +90,18 @@ def _configuration(module: str, setting: Setting | None) -> Iterator[str]:
         if value == NOT_SHOWN or not all(part.isidentifier() for part in name.split(".")):
             yield f"# {_one_line(option)} is set to something that cannot be written down"
         elif isinstance(value, tuple):
-            yield f"{option} = type({option} or [])({list(map(_plain, value))!r})"
+            yield f"{option} = type({option} or [])({_literal(value)})"
         else:
-            yield f"{option} = {_plain(value)!r}"
+            yield f"{option} = {_literal(value)}"
 
 
-def _plain(value: SettingValue) -> object:
-    """Of dicts, lists and what Python writes as it reads."""
+def _literal(value: SettingValue) -> str:
+    """As Python reads it again."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
+        return "{" + ", ".join(f"{key!r}: {_literal(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return f'float("{value}")' if isinstance(value, float) and not isfinite(value) else repr(value)
 
 
 def _generators(section: SettingsSection, setting: Setting | None) -> Iterator[str]:
@@ -151,7 +154,7 @@ def _threads(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
             elif is_main and name in _THREAD_STATEMENTS:
                 yield _THREAD_STATEMENTS[name].format(value=value)
             else:
-                yield f"# thread {_one_line(each.get('name', ''))}: {name}: {_one_line(_plain(value))}"
+                yield f"# thread {_one_line(each.get('name', ''))}: {name}: {_one_line(_literal(value))}"
 
 
 def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE
-from gdbext.cpython.threads.slots import locals_of
+from gdbext.cpython.threads.slots import locals_of, namespace_of
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -59,10 +58,8 @@ def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespac
 
 
 def _namespace(runtime: PythonRuntime, frame: PythonFrame, field: str, known: Namespaces) -> dict[str, int]:
-    old = isinstance(runtime.layout.abi.frames, FrameObjects)
-    at = runtime.layout.offset("PyFrameObject" if old else "_PyInterpreterFrame", field)
     try:
-        address = runtime.memory.u64(frame.address + at)
+        address = namespace_of(runtime, frame, field)
         if address and address not in known:
             known[address] = {}
             known[address] = dict(_named(runtime, runtime.dicts.items(address, _GLOBALS)))

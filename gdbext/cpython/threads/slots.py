@@ -34,11 +34,10 @@ def local_of(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
         return 0
 
 
-def namespace_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
-    """Address of the dict of the frame's global variables. Raises MemoryFault, LayoutError."""
-    if isinstance(runtime.layout.abi.frames, FrameObjects):
-        return runtime.memory.u64(frame.address + runtime.layout.offset("PyFrameObject", "f_globals"))
-    return runtime.memory.u64(frame.address + runtime.layout.offset("_PyInterpreterFrame", "f_globals"))
+def namespace_of(runtime: PythonRuntime, frame: PythonFrame, field: str = "f_globals") -> int:
+    """Address of the dict of the frame's global variables, or of ``f_locals``. Raises MemoryFault, LayoutError."""
+    struct = "PyFrameObject" if isinstance(runtime.layout.abi.frames, FrameObjects) else "_PyInterpreterFrame"
+    return runtime.memory.u64(frame.address + runtime.layout.offset(struct, field))
 
 
 def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:

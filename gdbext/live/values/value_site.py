@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.arch.argument_holders import Holder, holders
@@ -45,29 +45,13 @@ class ValueSite(Record):
     hidden: bool
     start: int
     """Of the function."""
+    lost: frozenset[str]
+    """Argument registers of which the function keeps less than what was passed in them."""
 
     @property
     def floats(self) -> int:
         """How many arguments come in registers for floating-point numbers."""
         return sum(slot.float_register is not None for slots in self.slots for slot in slots)
-
-    def loses(self, architecture: Architecture) -> bool:
-        """Not all that came in registers is kept until there."""
-        names = architecture.argument_registers
-        floats = architecture.float_argument_registers
-        if self.hidden and names[0] not in self.places:
-            return True
-        for kind, slots in zip(self.kinds, self.slots):
-            for slot in slots:
-                if slot.register is not None:
-                    holder = self.places.get(names[slot.register])
-                elif slot.float_register is not None:
-                    holder = self.places.get(floats[slot.float_register])
-                else:
-                    continue
-                if holder is None or holder.size < used_bytes(kind):
-                    return True
-        return False
 
     def values(
         self, values: CppValues, registers: Passed, cfa: int, word: ReadWord
@@ -115,7 +99,31 @@ def value_site(session: Session, operator: Operator, function: Function, address
         return None
     code = list(session.memory.architecture.decode(raw, function.start))
     places = holders(session.memory.architecture, code, address)
-    return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start)
+    lost = frozenset(lost_registers(session.memory.architecture, kinds, slots, places, hidden))
+    return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start, lost)
+
+
+def lost_registers(
+    architecture: Architecture,
+    kinds: Sequence[str],
+    slots: Sequence[Sequence[Slot]],
+    places: Mapping[str, Holder],
+    hidden: bool,
+) -> Iterator[str]:
+    """The argument registers of which the places keep less than arguments of those kinds take."""
+    names, floats = architecture.argument_registers, architecture.float_argument_registers
+    if hidden and names[0] not in places:
+        yield names[0]
+    for kind, passed in zip(kinds, slots):
+        for slot in passed:
+            if slot.register is not None:
+                name = names[slot.register]
+            elif slot.float_register is not None:
+                name = floats[slot.float_register]
+            else:
+                continue
+            if name not in places or places[name].size < used_bytes(kind):
+                yield name
 
 
 def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
@@ -147,5 +155,6 @@ def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, 
         return control.float_register(name) if name in floats else control.register(name)
 
     names = (*architecture.argument_registers, *floats)
-    values = tuple(held(site.places.get(name), register, word, cfa) for name in names)
+    kept = (None if name in site.lost else site.places.get(name) for name in names)
+    values = tuple(held(place, register, word, cfa) for place in kept)
     return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])

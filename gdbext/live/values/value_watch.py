@@ -117,7 +117,7 @@ class ValueWatch:
         if function.event != "call" and not self._request.redispatches:
             return
         architecture = self._session.memory.architecture
-        if site is not None and site.loses(architecture):
+        if site is not None and site.lost:
             self._hook(HookSpec(site.start, at_entry(architecture), self._entered(site)))
         for address, frame in ((function.sites.lookup, function.sites.frame), *function.sites.others):
             handler = self._unboxed(function.operator, function.event, site)

@@ -121,7 +121,7 @@ def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
     plural = "threads" if len(task.tids) > 1 else "thread"
     yield f"Graph task {_known(task.id)}, run by {plural} {threads}:"
     yield (
-        f"{_INDENT} {_known(task.waiting)} nodes wait for gradients, {_known(task.outstanding)} run or are queued, "
+        f"{_INDENT} {_waiting_text(task.waiting)} for gradients, {_known(task.outstanding)} run or are queued, "
         f"{_known(task.ready)} {'in its queue' if task.reentrant_depth else 'of them ready'} for the CPU"
         f"{_ready_text(task.ready_nodes)}"
     )
@@ -131,6 +131,10 @@ def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
     some = ", for the gradients of some inputs" if task.selective else ""
     yield f"{_INDENT} owner {_known(task.owner)}{depth}{kept}{some}{error}"
     yield from _stale_lines(task.stale, "backward raises an error when it runs that node", style)
+
+
+def _waiting_text(nodes: int | None) -> str:
+    return "1 node waits" if nodes == 1 else f"{_known(nodes)} nodes wait"
 
 
 def _ready_text(nodes: Sequence[NodeReference]) -> str:

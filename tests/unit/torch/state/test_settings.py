@@ -261,7 +261,8 @@ def test_the_script(process: Process) -> None:
 SET_AGAIN: dict[str, Any] = {
     "float32_precision": {"cuda.conv": "ieee", "cuda.all": "none", "generic.all": "tf32"},
     "dynamo": {"verbose": True, "hook": NOT_SHOWN, "a = 1\nimport os": 1},
-    "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}}},
+    "inductor": {"cpp.threads": 1, "passes": ("a", "b"), "options": {"x": {"level": 2}},
+                 "bounds": (float("-inf"), 1.5)},
     "generators": ({"device": "cpu", "seed": 5}, {"device": "cuda:1", "seed": 7, "offset": 16}),
     "allocator": {"last_allocator_settings": "max_split_size_mb:64"},
     "record_function_callbacks": ({"start": "on_enter()\nimport os"},),
@@ -292,6 +293,7 @@ def test_the_script_sets_tables_threads_and_options_again() -> None:
         "torch._inductor.config.cpp.threads = 1",
         "torch._inductor.config.passes = type(torch._inductor.config.passes or [])(['a', 'b'])",
         "torch._inductor.config.options = {'x': {'level': 2}}",
+        """torch._inductor.config.bounds = type(torch._inductor.config.bounds or [])([float("-inf"), 1.5])""",
         'torch.set_rng_state(torch.frombuffer(bytearray.fromhex("0102"), dtype=torch.uint8))',
         "torch.cuda.default_generators[1].set_offset(16)",
         "    torch._C._accelerator_setAllocatorSettings('max_split_size_mb:64')",
