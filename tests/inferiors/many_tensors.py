@@ -5,6 +5,7 @@ Every tensor is in the list ``kept`` and in the truth, by the address of its Ten
 
 from __future__ import annotations
 
+import collections
 import math
 import random
 import sys
@@ -171,14 +172,17 @@ def distributed():
 def odd_ones():
     """Tensors without plain elements, or with more than that."""
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     dense = torch.tensor([[1.0, 0.0, 2.0, 0.0], [0.0, 3.0, 0.0, 0.0]])
     with FakeTensorMode():
         fake = torch.empty(2, 3)
+    symbolic = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.ones(7, 5)[2:, 1:4], static_shapes=False)
     return {
         "coo": dense.to_sparse(), "csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(),
         "bsr": dense.to_sparse_bsr((1, 2)), "nested": torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]),
-        "meta": torch.empty(3, 4, device="meta"), "fake": fake, "wrapper": Wrapper(torch.ones(2, 2)),
+        "meta": torch.empty(3, 4, device="meta"), "fake": fake,
+        "symbolic": symbolic, "lazy": torch.nn.UninitializedParameter(), "wrapper": Wrapper(torch.ones(2, 2)),
         "distributed": distributed(),
         "mkldnn": torch.ones(4, 4).to_mkldnn(), "zero": torch._efficientzerotensor(3),
         "four_bits": torch.arange(16, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
@@ -186,7 +190,32 @@ def odd_ones():
     }  # fmt: skip
 
 
-def wait(self, batch, product, freed):
+class Slotted:
+    """Its attributes are in the object, without a dict."""
+
+    __slots__ = ("inside",)
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+class Places:
+    """Where variables may be, besides plain attributes and items."""
+
+    def __init__(self) -> None:
+        numbers = torch.arange(4.0)
+        self.pair = Pair(numbers, [numbers + 1])
+        self.top = torch.max(numbers.reshape(2, 2), 1)
+        self.slotted = Slotted()
+        self.slotted.inside = numbers + 2
+        self.queue = collections.deque([numbers, numbers + 3])
+        self.net = torch.nn.ModuleDict({"enc": torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(2, 1)])})
+        for parameter in self.net.parameters():
+            torch.nn.init.constant_(parameter, 2.0)
+        self.net["enc"][1].weight.grad = torch.full((1, 2), 0.5)
+
+
+def wait(self, batch, product, freed, places):
     """The frame in which variables are looked for; nothing uses the freed tensor's memory again."""
     freed.clear()
     truth.thread("main", waits="sleep")
@@ -214,7 +243,7 @@ def main() -> None:
     freed = [torch.ones(5)]
     truth.note(tensors=facts, odd={name: each._cdata for name, each in odd.items()}, freed=freed[0]._cdata)
     batch = [torch.arange(6.0).reshape(2, 3), {"label": torch.tensor([1, 2])}]
-    wait(model, batch, batch[0] @ model.weight, freed)
+    wait(model, batch, batch[0] @ model.weight, freed, Places())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ _EPILOG = """\
   dispatch-tensor '*$REGISTER'          what a register of the selected thread points at
   dispatch-tensor 'inputs[0]'           inside gdb or LLDB: a C++ variable of the selected frame, where there is debug
                                         information: a TensorImpl*, an at::Tensor, a PyObject*, or what has one
-  dispatch-tensor --py self.weight      a Python variable of the selected thread; also batch[0], state["step"]
+  dispatch-tensor --py self.weight      a Python variable of the selected thread; also batch[0], state["step"],
+                                        net.layers.0.weight.grad
 
 Nothing is called in the process: all of it is read from memory, of a core as well. NaNs are counted and take no part in
 min, max, mean and std; infinities do. In JSON they are the strings "NaN", "Infinity" and "-Infinity".

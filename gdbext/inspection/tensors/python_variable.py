@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.objects.objects import ITEM_LIMIT
+from gdbext.cpython.objects.slot_attributes import slot_attributes
+from gdbext.cpython.tasks.containers import deque_items
 from gdbext.cpython.threads.slots import locals_of, namespace_of
 from gdbext.errors import GdbextError, UsageError
 from gdbext.model.record import Record
@@ -17,10 +20,14 @@ if TYPE_CHECKING:
     from gdbext.cpython.threads.thread_state import ThreadState
 
 _NAME = re.compile(r"[^\W\d]\w*")
-_STEP = re.compile(r"""\.([^\W\d]\w*)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
-"""A key without quotes is one, too: shells and debuggers take the quotes in a word away."""
+_STEP = re.compile(r"""\.(\w+)|\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)'|([^\W\d][\w .-]*))\]""")
+"""A key without quotes is one, too: shells and debuggers take the quotes in a word away. An attribute may be a number:
+``layers.0.weight`` is the name of a parameter."""
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 """Where torch.nn.Module keeps what its __getattr__ finds (torch/nn/modules/module.py)."""
+_RETURN_TYPES = "torch.return_types."
+"""How the classes of several results are called (torch/csrc/utils/structseq.cpp). Since Python 3.10 the names of their
+items are in ``__match_args__`` (Objects/structseq.c); those of a named tuple are in ``_fields``."""
 _NAMES_SHOWN = 8
 _NAMES_READ = 2000
 
@@ -131,17 +138,22 @@ class PythonVariables:
         objects = self._runtime.objects
         if objects.is_dict(address):
             return self._item(address, step)
-        if step.kind == "key":
-            return None
-        items = self._sequence(address)
-        if items is None:  # nn.Sequential, nn.ModuleList, nn.ParameterList
-            return self._attributes(address).get(step.text)
+        items = None if step.kind == "key" else self._sequence(address)
+        if items is None:
+            return self._module_item(address, step)
         index = int(step.text)
         return items[index] if -len(items) <= index < len(items) else None
 
+    def _module_item(self, address: int, step: Step) -> int | None:
+        """Of an nn.Sequential, ModuleList, ModuleDict, ParameterList or ParameterDict."""
+        held = self._held(address)
+        if step.kind == "index" and int(step.text) < 0:  # they are called by their numbers
+            return held.get(str(sum(name.isdecimal() for name in held) + int(step.text)))
+        return held.get(step.text)
+
     def _sequence(self, address: int) -> Sequence[int] | None:
         objects = self._runtime.objects
-        for read in (objects.list_items, objects.tuple_items):
+        for read in (objects.list_items, objects.tuple_items, lambda at: deque_items(self._runtime, at, ITEM_LIMIT)[1]):
             try:
                 return read(address)
             except GdbextError:
@@ -171,17 +183,43 @@ class PythonVariables:
         return [name for name, _ in self._named(items)]
 
     def _attributes(self, address: int) -> dict[str, int]:
-        """The object's own attributes, and those that a torch.nn.Module finds in its dictionaries."""
-        try:
-            found = dict(self._named(islice(self._runtime.dicts.attributes(address), _NAMES_READ)))
-        except GdbextError:
-            return {}
-        for name in _MODULE_DICTS:
-            held = found.get(name)
-            if held and self._runtime.objects.is_dict(held):
-                for inner, value in self._named(self._runtime.dicts.items(held, _NAMES_READ)):
-                    found.setdefault(inner, value)
+        """The object's own attributes, the fields of a named tuple, and what a torch.nn.Module has in its
+        dictionaries."""
+        found = self._own_attributes(address)
+        for name, value in (*self._fields(address), *self._held(address, found).items()):
+            found.setdefault(name, value)
         return found
+
+    def _own_attributes(self, address: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for attributes in (self._runtime.dicts.attributes(address), slot_attributes(self._runtime.objects, address)):
+            try:
+                found.update(self._named(islice(attributes, _NAMES_READ)))
+            except GdbextError:
+                continue
+        return found
+
+    def _held(self, address: int, attributes: dict[str, int] | None = None) -> dict[str, int]:
+        """What a torch.nn.Module holds, by name; {} for anything else."""
+        attributes = self._own_attributes(address) if attributes is None else attributes
+        found: dict[str, int] = {}
+        for name in _MODULE_DICTS:
+            held = attributes.get(name)
+            if held and self._runtime.objects.is_dict(held):
+                found.update(self._named(self._runtime.dicts.items(held, _NAMES_READ)))
+        return found
+
+    def _fields(self, address: int) -> Iterator[tuple[str, int]]:
+        """The items of a named tuple."""
+        objects, dicts = self._runtime.objects, self._runtime.dicts
+        try:
+            items, kind = objects.tuple_items(address, _NAMES_READ), objects.type_of(address)
+            where = "__match_args__" if kind.name.startswith(_RETURN_TYPES) else "_fields"
+            fields = dicts.inherited_attribute(kind.address, where)
+            names = objects.tuple_items(fields) if fields else ()
+            yield from ((objects.text(name, 200), item) for name, item in zip(names, items))
+        except GdbextError:
+            return
 
     # --- what to say when there is none ----------------------------------------------------------
 
@@ -200,8 +238,11 @@ class PythonVariables:
         kind = self._runtime.objects.type_of(address).name
         if step.kind == "attribute":
             what = f"{done} (a {kind}) has no attribute {step.text!r} that can be read"
-            return _nearest(what, step.text, list(self._attributes(address)))
-        keys = self._keys(address)
+            keys = self._keys(address)
+            if step.text in keys:
+                return UsageError(what, why="it is a key", help=f"--py \"{done}['{step.text}']\"")
+            return _nearest(what, step.text, list(self._attributes(address)) or keys)
+        keys = self._keys(address) or list(self._held(address))
         if keys:
             return _nearest(f"{done} (a {kind}) has no item {step}", step.text, keys)
         items = self._sequence(address)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gdbext.inspection.tensors.tensor_report import TensorReporter
     from gdbext.targets.base import Thread
 
+_GRAD = ".grad"
 _ADDRESS = re.compile(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}")
 
 
@@ -78,9 +79,21 @@ def tensor_named(session: Session, reporter: TensorReporter, name: str, thread: 
     if thread is None:
         raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
     variables = PythonVariables(table.runtime, table.states.get(thread.tid, ()))
+    owner = name[: -len(_GRAD)] if name.endswith(_GRAD) else ""
+    tensor = reporter.python.tensor_of(variables.find(owner)) if owner else None
+    if tensor is not None:
+        return _grad_of(reporter, owner, tensor)
     found = variables.find(name)
     tensor = reporter.python.tensor_of(found)
     if tensor is None:
         kind = reporter.python.type_name(found)
         raise UsageError(f"{name} is not a tensor but a {kind}", help=variables.hint(name, found))
     return tensor
+
+
+def _grad_of(reporter: TensorReporter, name: str, tensor: int) -> int:
+    """What ``.grad`` of a tensor gives, which no dictionary has. Raises UsageError where it is None."""
+    grad = reporter.fields.grad(tensor)
+    if not grad or reporter.is_undefined(grad):
+        raise UsageError(f"{name}.grad is None", why="backward() has not reached it, or zero_grad() was called")
+    return grad

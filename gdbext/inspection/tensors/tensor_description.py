@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _TELLING_ATTRIBUTES = ("fake_device", "_fake_device", "device_mesh")
 """What subclasses of Tensor say of themselves: FakeTensor, DTensor."""
+_UNINITIALIZED = ("UninitializedParameter", "UninitializedBuffer")
+"""Classes of what lazy modules have before their first forward pass (torch/nn/parameter.py)."""
 PART_VALUES_LIMIT = 16
 """Elements of a part that are shown."""
 _COLUMN_LAYOUTS = ("sparse_csc", "sparse_bsc")
@@ -53,14 +55,16 @@ class TensorDescription:
         """All of it."""
         facts, fields, address, field = self._facts, self._fields, self._address, self._field
         undefined = facts.implementation == UNDEFINED_TENSOR
+        sizes = self._shape(facts.sizes, "sizes_")
+        is_symbolic = facts.sizes is None and sizes is not None
         found = TensorSection(
             label=self._label,
             address=address,
             implementation=facts.implementation,
             python_type=field("Python object", self._python_type),
-            sizes=self._shape(facts.sizes, "sizes_"),
+            sizes=sizes,
             strides=self._shape(facts.strides, "strides_"),
-            storage_offset=field("storage offset", lambda: fields.storage_offset(address)),
+            storage_offset=None if is_symbolic else field("storage offset", lambda: fields.storage_offset(address)),
             dtype=facts.dtype,
             device=facts.device,
             layout=self._layout(),
@@ -73,7 +77,7 @@ class TensorDescription:
             grad=field("grad", self._grad),
             version=field("version", lambda: fields.version(address)),
             names=field("names", self._dimension_names),
-            contiguity=field("contiguity", lambda: fields.contiguity(address)) or (),
+            contiguity=self._contiguity(),
             conjugate="Conjugate" in self._names,
             negative="Negative" in self._names,
             storage=field("storage", lambda: fields.storage(address)),
@@ -97,6 +101,12 @@ class TensorDescription:
         if stored is not None:
             return stored
         return self._field(which.rstrip("_"), lambda: self._fields.symbolic(self._address, which))
+
+    def _contiguity(self) -> tuple[str, ...]:
+        """() where a method or a symbolic shape decides: the flags in the tensor are not kept then."""
+        if self._facts.strides is None:
+            return ()
+        return self._field("contiguity", lambda: self._fields.contiguity(self._address)) or ()
 
     def _numel(self) -> int | None:
         return self._fields.numel(self._address) if self._facts.sizes is not None else None
@@ -167,6 +177,8 @@ class TensorDescription:
             found = self._fields.python_object(self._address)
             if not found or python is None or python.type_name(found) in ("Tensor", "Parameter"):
                 return
+            if python.type_name(found) in _UNINITIALIZED:
+                self._notes.append("nothing to read: a lazy module gives it its sizes in the first forward pass")
             for name, address in python.wrapped(found):
                 yield self._part(name, address)
             for name in _TELLING_ATTRIBUTES:

@@ -109,7 +109,9 @@ class TensorFields:
         base = storage + shape.offset("data_ptr_")
         data = self._memory.u64(base + self._at("c10::DataPtr", "ptr_"))
         size = self._memory.i64(storage + shape.offset("size_bytes_"))
-        if not _MAX_UNREPRESENTABLE < size < _STORAGE_LIMIT or size < 0:
+        if size <= _MAX_UNREPRESENTABLE:
+            raise BadData(f"the size of the storage at {storage:#x} is symbolic, or damaged")
+        if not 0 <= size < _STORAGE_LIMIT:
             raise BadData(f"the storage at {storage:#x} claims {size} bytes")
         kind, index = self._memory.read(base + self._at("c10::DataPtr", "device_"), 2)
         device = device_text(self._devices, kind, index)

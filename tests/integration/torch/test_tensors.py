@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from harness import Inferior
 
-from gdbext.errors import GdbextError
+from gdbext.errors import GdbextError, UsageError
 from gdbext.inspection.session import Session
+from gdbext.inspection.tensors.tensor_choice import tensor_named
 from gdbext.inspection.tensors.tensor_description import describe
 from gdbext.inspection.tensors.tensor_report import TensorReporter
 from gdbext.render.json.documents import tensor_document
@@ -74,7 +75,12 @@ def test_500_tensors_and_the_odd_ones(target: tuple[Inferior, Target]) -> None:
 
 def check_odd_ones(odd: dict[str, dict[str, Any]]) -> None:
     """Layouts, parts, wrapped tensors, and why there is nothing to read."""
-    assert {name: found["problems"] for name, found in odd.items() if found["problems"]} == {}
+    problems = {name: " ".join(found["problems"]) for name, found in odd.items() if found["problems"]}
+    assert list(problems) == ["symbolic"]
+    assert "the size of the storage" in problems["symbolic"]
+    symbolic = odd["symbolic"]  # not contiguous, and its first element is not that of the storage
+    assert (symbolic["sizes"], symbolic["storage_offset"], symbolic["contiguity"]) == ([None, None], None, [])
+    assert any("lazy module" in note for note in odd["lazy"]["notes"])
     layouts = {name: odd[name]["layout"] for name in ("coo", "csr", "csc", "bsr", "nested", "mkldnn")}
     assert layouts == {"coo": "sparse_coo", "csr": "sparse_csr", "csc": "sparse_csc", "bsr": "sparse_bsr",
                        "nested": "strided", "mkldnn": "_mkldnn"}  # fmt: skip
@@ -114,6 +120,34 @@ def test_variables_by_name(inferior: GetInferior) -> None:
     assert "weight" in missing["why"]
     assert "4 items" not in missing["what"]
     assert "not a tensor but a list" in named("batch")["what"]
+
+
+def test_variables_in_all_kinds_of_places(inferior: GetInferior) -> None:
+    process = inferior("many-tensors")
+    target = ProcTarget(process.pid)
+    try:
+        session = Session(target)
+        reporter = TensorReporter(session)
+        thread = next(each for each in target.threads() if each.tid == process.pid)
+
+        def named(name: str) -> Any:
+            return reporter.contents(reporter.facts(tensor_named(session, reporter, name, thread))).values()
+
+        assert named("places.pair.first") == named("places.pair[0]") == named("places.queue[0]") == [0, 1, 2, 3]
+        assert named("places.pair.second[-1]") == [1, 2, 3, 4]
+        assert (named("places.top.values"), named("places.top.indices")) == ([1, 3], [1, 1])
+        assert named("places.slotted.inside") == [2, 3, 4, 5]
+        assert named("places.queue[-1]") == [3, 4, 5, 6]
+        assert named("places.net['enc'][-1].weight") == named("places.net.enc.1.weight") == [[2, 2]]
+        assert named("places.net.enc.1.weight.grad") == [[0.5, 0.5]]
+        for name, said in (("places.net.enc.0.weight.grad", "grad is None"), ("places.pair.frist", "'frist'"),
+                           ("places.net['encc']", "encc"), ("places.queue[2]", "item"),
+                           ("batch[1].label", "attribute 'label'")):  # fmt: skip
+            with pytest.raises(UsageError, match=said) as caught:
+                named(name)
+        assert caught.value.help == "--py \"batch[1]['label']\""
+    finally:
+        target.close()
 
 
 def test_a_saved_tensor_is_the_program_s_own(inferior: GetInferior, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gdbext.inspection.tensors.python_variable import Step, parse
         ("batch[0]", "batch", (Step("index", "0"),)),
         ("größe[-1].T", "größe", (Step("index", "-1"), Step("attribute", "T"))),
         ("""state["a b"]['c'].d""", "state", (Step("key", "a b"), Step("key", "c"), Step("attribute", "d"))),
+        ("layers.0.weight", "layers", (Step("attribute", "0"), Step("attribute", "weight"))),
         ("state[exp avg].d", "state", (Step("key", "exp avg"), Step("attribute", "d"))),
     ],
 )

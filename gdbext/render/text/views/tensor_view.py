@@ -51,7 +51,8 @@ def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
     yield "layout", f"torch.{tensor.layout}"
     if tensor.strides is not None:
         strides = ", ".join("?" if stride is None else str(stride) for stride in tensor.strides)
-        yield "strides", f"[{strides}], offset {tensor.storage_offset}  {', '.join(tensor.contiguity)}".rstrip()
+        offset = "" if tensor.storage_offset is None else f", offset {tensor.storage_offset}"
+        yield "strides", f"[{strides}]{offset}  {', '.join(tensor.contiguity)}".rstrip()
     if tensor.names is not None:
         yield "names", f"[{', '.join(name or 'None' for name in tensor.names)}]"
     yield "keyset", f"DispatchKeySet({', '.join(tensor.keyset.keys)})  {tensor.keyset.bits:#x}"
