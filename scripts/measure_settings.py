@@ -28,17 +28,18 @@ in different ways and print what its own functions then say: determinism, flags 
 float32 precision by the old functions and the new ones, seeds, how many numbers were drawn, the hash of the generator's
 state, threads of OpenMP, MKL and OpenBLAS, the inter-op pool, autocast, grad and inference mode, modes of
 `__torch_function__` and `__torch_dispatch__`, the default device, saved-tensor hooks, a profiler, an observer, options
-of torch._dynamo and Inductor, allocators, and what the environment sets. "equal": every one of these facts, and nothing
-is unknown; in the running process and in its core. Of a library that chooses a number by itself, "default" is right.
+of torch._dynamo and Inductor, allocators, and what the environment sets; older releases have fewer of these. "equal":
+every one of these facts, in the running process and in its core, save for those that are reported as unknown: these are
+named. Of a library that chooses a number by itself, "default" is right.
 
-"set again": a program that `--reproduce` wrote, run in a new process, which then prints the same.
+"set again": a program that `--reproduce` wrote, run in a new process, which then prints the same of what is known.
 
 CUDA: what the caching allocator counts, against torch.cuda.memory_stats(), and seed and offset of the device's
 generator, in the process and in its core. There is no device: a library that takes CUDA's place says that there is one
 (tests/inferiors/native/one_cuda_device.cpp), and PyTorch's own allocator works on memory that nobody touches.
 
 """
-_COLUMNS = ("torch", "layout", "programs equal", "cores equal", "set again", "CUDA facts equal")
+_COLUMNS = ("torch", "layout", "programs equal", "cores equal", "set again", "CUDA facts equal", "unknown")
 _AGAIN = ("everything", "threads", "old-precision", "new-precision", "autocast", "seeds", "compiler", "allocator")
 """Programs that set nothing but what Python can set again."""
 
@@ -46,19 +47,25 @@ _AGAIN = ("everything", "threads", "old-precision", "new-precision", "autocast",
 def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
     """One release. Raises HarnessError."""
     equal = cores = again = 0
-    problems = []
+    problems: list[str] = []
+    unknown: set[str] = set()
     for program in settings_truth.PROGRAMS:
         with settings_truth.started(program, python) as process:
             layout = process.dispatch("dispatch-info", debugger="none").document["target"]["torch"]["layout"]["match"]
             live, core = (settings_truth.compare(process, core=core) for core in (False, True))
+            not_known = settings_truth.unknown(live) | settings_truth.unknown(core)
             repeated = _set_again(process, python) if program in _AGAIN else {}
+        unknown |= not_known
+        live, core, repeated = ({name: pair for name, pair in each.items() if name not in not_known}
+                                for each in (live, core, repeated))  # fmt: skip
         equal, cores = equal + (not live), cores + (not core)
         again += program in _AGAIN and not repeated
         problems += [f"{program}: {name}: {ours} instead of {theirs}"
-                     for name, (ours, theirs) in {**core, **live, **repeated}.items()]  # fmt: skip
+                     for name, (ours, theirs) in [*live.items(), *core.items(), *repeated.items()]]  # fmt: skip
     cuda, wrong = _cuda(python)
     number = len(settings_truth.PROGRAMS)
-    row = [version, layout, f"{equal} of {number}", f"{cores} of {number}", f"{again} of {len(_AGAIN)}", cuda]
+    row = [version, layout, f"{equal} of {number}", f"{cores} of {number}", f"{again} of {len(_AGAIN)}", cuda,
+           ", ".join(sorted(unknown)) or "nothing"]  # fmt: skip
     return row, [*problems, *wrong]
 
 

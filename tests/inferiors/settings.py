@@ -27,30 +27,39 @@ def say():
     return {**say_flags(), **say_precision(), **say_libraries(), **say_others(), "threads": [say_thread()]}
 
 
+def existing(functions):
+    """What those say that this release has."""
+    found = {}
+    for name, function in functions.items():
+        with contextlib.suppress(AttributeError):
+            found[name] = function()
+    return found
+
+
 def say_flags():
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    return {
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "deterministic_algorithms_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
-        "seed": torch.initial_seed(),
-        "default_dtype": str(torch.get_default_dtype()),
-        "num_threads": torch.get_num_threads(),
-        "num_interop_threads": torch.get_num_interop_threads(),
-        "anomaly_mode": torch.is_anomaly_enabled(),
-        "anomaly_check_nan": torch.is_anomaly_check_nan_enabled(),
-        "cudnn_enabled": cudnn.enabled,
-        "cudnn_deterministic": cudnn.deterministic,
-        "cudnn_benchmark": cudnn.benchmark,
-        "mkldnn_enabled": C._get_mkldnn_enabled(),
-        "mkldnn_deterministic": C._get_mkldnn_deterministic(),
-        "nnpack_enabled": C._get_nnpack_enabled(),
-        "flash_sdp": cuda.flash_sdp_enabled(),
-        "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled(),
-        "math_sdp": cuda.math_sdp_enabled(),
-        "cudnn_sdp": cuda.cudnn_sdp_enabled(),
-        "linalg_library": cuda.preferred_linalg_library().name.lower(),
-    }
+    return existing({
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+        "deterministic_algorithms_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "fill_uninitialized_memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,
+        "seed": torch.initial_seed,
+        "default_dtype": lambda: str(torch.get_default_dtype()),
+        "num_threads": torch.get_num_threads,
+        "num_interop_threads": torch.get_num_interop_threads,
+        "anomaly_mode": torch.is_anomaly_enabled,
+        "anomaly_check_nan": torch.is_anomaly_check_nan_enabled,
+        "cudnn_enabled": lambda: cudnn.enabled,
+        "cudnn_deterministic": lambda: cudnn.deterministic,
+        "cudnn_benchmark": lambda: cudnn.benchmark,
+        "mkldnn_enabled": C._get_mkldnn_enabled,
+        "mkldnn_deterministic": lambda: C._get_mkldnn_deterministic(),
+        "nnpack_enabled": lambda: C._get_nnpack_enabled(),
+        "flash_sdp": cuda.flash_sdp_enabled,
+        "mem_efficient_sdp": cuda.mem_efficient_sdp_enabled,
+        "math_sdp": cuda.math_sdp_enabled,
+        "cudnn_sdp": lambda: cuda.cudnn_sdp_enabled(),
+        "linalg_library": lambda: cuda.preferred_linalg_library().name.lower(),
+    })  # fmt: skip
 
 
 def say_precision():
@@ -92,7 +101,7 @@ def say_others():
     state = bytes(torch.get_rng_state().tolist())
     generator = {"device": "cpu", "seed": torch.initial_seed(), "drawn": drawn}
     return {
-        "default_device": torch.get_default_device().type,
+        **existing({"default_device": lambda: torch.get_default_device().type}),
         "generators": [{**generator, "state_sha256": hashlib.sha256(state).hexdigest()}],
         "dynamo": say_configuration("torch._dynamo.config"),
         "inductor": say_configuration("torch._inductor.config"),
@@ -109,10 +118,18 @@ def say_configuration(name):
     return {**options, **dict.fromkeys(others, "(not shown)")}
 
 
+def say_autocast():
+    if not hasattr(torch, "get_autocast_dtype"):  # before 2.4
+        dtypes = {"cpu": torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype(),
+                  "cuda": torch.is_autocast_enabled() and torch.get_autocast_gpu_dtype()}  # fmt: skip
+    else:
+        dtypes = {kind: torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+                  for kind in ("cpu", "cuda", "xpu")}  # fmt: skip
+    return {kind: str(dtype).partition(".")[2] for kind, dtype in dtypes.items() if dtype}
+
+
 def say_thread():
     """Of the main thread, what is not as in a new one."""
-    autocast = {kind: str(torch.get_autocast_dtype(kind)).partition(".")[2] for kind in ("cpu", "cuda", "xpu")
-                if torch.is_autocast_enabled(kind)}  # fmt: skip
     new = {"grad_mode": True, "forward_ad": True, "multithreading": True, "autocast_cache": True, "autocast": {},
            "inference_mode": False, "saved_tensor_hooks_disabled": False, "profiler": False, "torch_function_modes": [],
            "torch_dispatch_modes": [], "saved_tensor_hooks": []}  # fmt: skip
@@ -121,7 +138,7 @@ def say_thread():
         "inference_mode": torch.is_inference_mode_enabled(),
         "forward_ad": C._is_fwd_grad_enabled(),
         "multithreading": C._is_multithreading_enabled(),
-        "autocast": autocast,
+        "autocast": say_autocast(),
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "torch_function_modes": [type(each).__name__ for each in torch.overrides._get_current_function_mode_stack()],
         "torch_dispatch_modes": [
@@ -145,19 +162,23 @@ def unchanged():
 
 def flags():
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    if hasattr(torch.utils, "deterministic"):
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.set_default_dtype(torch.bfloat16)
     torch.autograd.set_detect_anomaly(True, check_nan=False)
     torch.backends.cudnn.enabled = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = True
     torch.backends.mkldnn.set_flags(False)
-    C._set_mkldnn_deterministic(True)
-    torch.backends.nnpack.set_flags(False)
+    if hasattr(C, "_set_mkldnn_deterministic"):
+        C._set_mkldnn_deterministic(True)
+    if hasattr(torch.backends, "nnpack"):
+        torch.backends.nnpack.set_flags(False)
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_math_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def seeds():
@@ -204,9 +225,15 @@ def new_precision():
 
 
 def autocast():
-    for kind, dtype in (("cpu", torch.float16), ("cuda", torch.bfloat16)):
-        torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_enabled(kind, True)
+    if not hasattr(torch, "set_autocast_dtype"):  # before 2.4
+        torch.set_autocast_cpu_dtype(torch.bfloat16)
+        torch.set_autocast_cpu_enabled(True)
+        torch.set_autocast_gpu_dtype(torch.bfloat16)
+        torch.set_autocast_enabled(True)
+    else:
+        for kind, dtype in (("cpu", torch.float16), ("cuda", torch.bfloat16)):
+            torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_enabled(kind, True)
     torch.set_autocast_cache_enabled(False)
     torch.set_grad_enabled(False)
     open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -275,7 +302,7 @@ def allocator():
     settings = "max_split_size_mb:100,garbage_collection_threshold:0.5"
     if hasattr(C, "_accelerator_setAllocatorSettings"):
         C._accelerator_setAllocatorSettings(settings)
-    else:
+    elif hasattr(C, "_cuda_cudaCachingAllocator_set_allocator_settings"):
         C._cuda_cudaCachingAllocator_set_allocator_settings(settings)
 
 

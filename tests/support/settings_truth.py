@@ -45,6 +45,11 @@ def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -
     return found
 
 
+def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
+    """The names of those differences that are reported as unknown."""
+    return {name for name, (ours, _) in found.items() if ours is None}
+
+
 def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
     """The report as the program says it."""
     ours = dict(report)
