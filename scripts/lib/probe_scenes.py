@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import statistics
@@ -170,7 +171,7 @@ def _compared(truth: dict[int, Any], calls: dict[int, list[str]], lost: int) -> 
         sequences = sequences and bool(profiled) and _has(mine, profiled)
         seen += len(profiled)
     text = f"{made:,} calls" + ("" if right else f", traced: {sum(map(len, calls.values())):,}")
-    yield Figure("calls of four operators, each thread's own count", "equal", text, right or bool(lost))
+    yield Figure("calls of six operators, each thread's own count", "equal", text, right or bool(lost))
     what = f"{seen:,} calls in {len(truth)} threads" + ("" if sequences else ": not equal")
     yield Figure("torch.profiler's calls in the same run: sequence and counts", "equal", what, sequences)
 
@@ -240,7 +241,7 @@ def _until(tool: Tool, moment: int, chosen: random.Random) -> None:
 def training(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
     """A training loop, beside one that is counted."""
     process.ask("train", 50)
-    digests, extra, repeats = set(), [], 5
+    digests, extra, repeats = set(), [], 20
     for _ in range(rounds):
         plain = [process.ask("train", 100) for _ in range(repeats)]
         with top(process.pid) as tool:
@@ -282,19 +283,21 @@ def breakpoints(process: MeasuredProcess, rounds: int) -> Iterator[Figure]:
 
 
 def watch(process: MeasuredProcess, seconds: int) -> Iterator[Figure]:
-    """Processor time while the process dispatches, without its start."""
+    """Processor time while the process dispatches, without their start: of a watch, and of one that keeps a trace."""
     process.ask("busy", 0.001)
-    for words, what, limit in (((), "scripts/dispatch watch", 0.1), (("--trace", "60"), "watch --trace 60", 0.0)):
-        with (
-            tempfile.TemporaryDirectory(prefix="gdbext-measured-") as folder,
-            Tool("watch", *process.where, "--save", folder, *words) as tool,
-        ):
-            time.sleep(33)  # two looks: torch is found, the probe's place and the trace are there
-            before = processor_seconds(tool.process.pid)
-            time.sleep(seconds)
+    with contextlib.ExitStack() as both:
+        tools = [
+            both.enter_context(Tool("watch", *process.where, "--save", folder, *words))
+            for words in ((), ("--trace", "60"))
+            for folder in [both.enter_context(tempfile.TemporaryDirectory(prefix="gdbext-measured-"))]
+        ]
+        time.sleep(33)  # two looks: torch is found, the probe's place and the trace are there
+        before = [processor_seconds(tool.process.pid) for tool in tools]
+        time.sleep(seconds)
+        shares = []
+        for tool, used in zip(tools, before):
             tool.ended()
-            used = processor_seconds(tool.process.pid) - before
-        share = used / seconds * 100
-        measured = f"{share:.3f} % of a core ({used:.3f} s in {seconds} s, at most 5,000 dispatches a second)"
-        yield Figure(what, f"{limit:g} %" if limit else "", measured, share <= limit if limit else None)
-
+            shares.append((processor_seconds(tool.process.pid) - used) / seconds * 100)
+    told = [f"{share:.3f} % of a core (in {seconds} s, at most 5,000 dispatches a second)" for share in shares]
+    yield Figure("scripts/dispatch watch", "0.1 %", told[0], shares[0] <= 0.1)
+    yield Figure("watch --trace 60", "", told[1])

@@ -25,7 +25,9 @@ import truth
 torch.set_num_threads(1)
 a = torch.ones(4, 4)
 THREADS = 8
-DISPATCHES = 3.4
+MANY = 20
+"""Calls of aten::neg_ by one of aten::_foreach_neg_, without the GIL, for which eight threads of Python wait."""
+DISPATCHES = 11.1
 """Of one call of CALLS, on average: each has a redispatch, and some call others."""
 BATCH = 50
 CPU = [torch.profiler.ProfilerActivity.CPU]
@@ -68,11 +70,13 @@ def gaps(name, seconds, pause):
 # --- eight threads -------------------------------------------------------------------------------
 
 out = [torch.ones(4, 4) for _ in range(THREADS)]
+many = [[torch.ones(4, 4) for _ in range(MANY)] for _ in range(THREADS)]
 CALLS = {
-    "aten::mm": lambda x: torch.mm(x, a),
-    "aten::add_": lambda x: x.add_(a),
-    "aten::mul": lambda x: torch.mul(x, a, out=x),
-    "aten::relu": lambda x: torch.relu(x),
+    "aten::mm": lambda number: torch.mm(out[number], a),
+    "aten::add_": lambda number: out[number].add_(a),
+    "aten::mul": lambda number: torch.mul(out[number], a, out=out[number]),
+    "aten::relu": lambda number: torch.relu(out[number]),
+    "aten::_foreach_neg_": lambda number: torch._foreach_neg_(many[number]),
 }
 
 
@@ -86,8 +90,9 @@ def work(number, rate, seconds, tally, seen):
             calls = chosen.choices(names, k=20 * BATCH if now_profiled else BATCH)
             with watched(seen) if now_profiled else contextlib.nullcontext():
                 for name in calls:
-                    CALLS[name](out[number])
+                    CALLS[name](number)
             tally.update(calls)
+            tally["aten::neg_"] += MANY * calls.count("aten::_foreach_neg_")
             made += len(calls)
             time.sleep(max(0.0, began + made * DISPATCHES / rate - time.monotonic()))
 
