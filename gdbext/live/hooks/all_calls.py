@@ -16,6 +16,7 @@ from gdbext.errors import BadData, MemoryFault
 from gdbext.live.hooks.lookup_sites import CfaRule, LookupSites, frame_at
 from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.model.record import Record
+from gdbext.process.import_stubs import import_stubs
 from gdbext.process.modules import Module
 from gdbext.process.symbols import Function
 from gdbext.torch.stack.roles import Role, classify
@@ -108,23 +109,10 @@ class AllCalls:
         if code is None:
             return
         start = module.base + text.address
-        for target in (wanted, *self._stubs(module, wanted)):
-            for offset in self._session.memory.architecture.direct_calls(code, target - start):
+        architecture = self._session.memory.architecture
+        for target in (wanted, *import_stubs(module, architecture, STEP_CALLBACKS.names)):
+            for offset in architecture.direct_calls(code, target - start):
                 yield start + offset
-
-    def _stubs(self, module: Module, wanted: int) -> list[int]:
-        """PLT stubs of the module that jump to ``wanted``."""
-        image = module.image
-        found = []
-        for name in (".plt", ".plt.sec", ".plt.got"):
-            section = image.sections.get(name) if image is not None else None
-            code = image.read(section.address, section.size) if image is not None and section is not None else None
-            if section is None or code is None:
-                continue
-            for stub, slot in self._session.memory.architecture.stubs(code, module.base + section.address):
-                if self._session.memory.try_u64(slot) == wanted:
-                    found.append(stub)
-        return found
 
 
 def _names_callbacks(module: Module) -> bool:

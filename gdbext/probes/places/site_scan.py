@@ -18,6 +18,7 @@ from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
 from gdbext.probes.places.dispatch_site import NOWHERE, DispatchSite
 from gdbext.probes.places.places import ProbePlaces
+from gdbext.process.import_stubs import import_stubs
 from gdbext.torch.stack.roles import Role, classify
 from gdbext.torch.symbols import LOOKUP, OPERATOR_STRUCT, STEP_CALLBACKS
 
@@ -81,7 +82,8 @@ class SiteScanner:
     def _lookups(self, module: Module) -> list[int]:
         index = self._session.symbolizer.index(module)
         symbols = (symbol for name in LOOKUP.examples for symbol in (index.lookup(name) if index is not None else ()))
-        return sorted({module.base + symbol.vaddr for symbol in symbols if symbol.is_function})
+        own = {module.base + symbol.vaddr for symbol in symbols if symbol.is_function}
+        return sorted({*own, *import_stubs(module, self._architecture, LOOKUP.examples)})
 
     def _call_site(
         self, module: Module, address: int, event: DispatchEvent, shared: bool
@@ -99,7 +101,7 @@ class SiteScanner:
         if role.role.opens:
             return DispatchEvent(role.event), role.role is not Role.OPERATOR
         sites = self._sites(function)
-        boxed = sites is not None and _is_boxed(sites)
+        boxed = sites is not None and self._is_boxed(function, sites)
         return self._event_of(function, boxed), True
 
     def _event_of(self, function: Function, boxed: bool) -> DispatchEvent:
@@ -154,7 +156,7 @@ class SiteScanner:
             sites = self._sites(function)
             if sites is None or sites.how != "inlined" or not sites.entry:
                 continue
-            boxed = _is_boxed(sites)
+            boxed = self._is_boxed(function, sites)
             event = DispatchEvent(role.event) if role.role.opens else self._event_of(function, boxed)
             site = self._inlined_site(module, function, sites, event, role.role is not Role.OPERATOR)
             if site is not None:
@@ -176,10 +178,9 @@ class SiteScanner:
 
         The shift itself would be stepped over by the kernel, which costs ten times as much.
         """
-        raw = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
         copied: str | None = None
         behind: Instruction | None = None
-        for one in self._architecture.decode(raw, function.start):
+        for one in self._code(function):
             if behind is not None:
                 cheap = one.kind == "jcc" and copied is not None
                 return (one.address, copied or "") if cheap else (sites.lookup, sites.keyset)
@@ -191,6 +192,23 @@ class SiteScanner:
                 copied = None
         return sites.lookup, sites.keyset
 
+    def _is_boxed(self, function: Function, sites: LookupSites) -> bool:
+        """The kernel is entered through its boxed function: by a call of that word, or of a register that it is in."""
+        kernels = [one for one in sites.invocations if one.through == "kernel"]
+        if any(one.in_memory and one.displacement == _BOXED_POINTER for one in kernels):
+            return True
+        if len(kernels) != len(sites.invocations):
+            return False
+        pointers = {one.address: one.pointer for one in kernels if not one.in_memory}
+        words = (_BOXED_POINTER, self._table + _BOXED_POINTER)
+        loaded: dict[str, Instruction] = {}
+        for one in self._code(function) if pointers else ():
+            source = loaded.get(pointers.get(one.address, ""))
+            if source is not None and source.memory is not None and source.memory.displacement in words:
+                return True
+            loaded.update((register, one) for register in one.writes)
+        return False
 
-def _is_boxed(sites: LookupSites) -> bool:
-    return any(one.in_memory and one.displacement == _BOXED_POINTER for one in sites.invocations)
+    def _code(self, function: Function) -> Sequence[Instruction]:
+        raw = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
+        return [*self._architecture.decode(raw, function.start)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gdbext.probes.places.site_scan import SiteScanner
     from gdbext.process.modules import Module
 
-_KIND = "dispatch-sites-1"
+_KIND = "dispatch-sites-2"
 """Part of the file's name; to be changed whenever the scan finds something else."""
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+_IN_REGISTERS = ("()", "int", "bool", "float", "ScalarType", "Layout")
+_WITH_DESTRUCTORS = ("Scalar", "SymInt", "SymFloat", "SymBool")
+
 
 def schema_types(text: str) -> list[tuple[str, str]]:
     """(type without alias mark, name) of each argument of a schema."""
@@ -17,13 +20,15 @@ def schema_types(text: str) -> list[tuple[str, str]]:
 
 
 def hidden_result(schema: str) -> bool | None:
-    """The result goes through a hidden first argument: a new tensor or several results do, a reference does not.
+    """The result goes through a hidden first argument: a new tensor or several results do, and whatever has a
+    destructor; a reference, a number or an enumeration does not.
 
-    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py.
+    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py; classes that have
+    destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h, SymBool.h.
     """
     result = schema.rpartition("-> ")[2].strip()
     if result.startswith("Tensor"):
         return "!" not in result
-    if result == "()" or result in ("int", "bool"):
+    if result in _IN_REGISTERS:
         return False
-    return True if result.startswith("(") else None
+    return True if result.startswith("(") or result in _WITH_DESTRUCTORS else None

@@ -132,7 +132,24 @@ def test_an_extension_that_is_loaded_later_gets_probes(counted: Inferior) -> Non
 
     rows = by_operator(top(counted, work))
     assert rows["gdbext_test::guarded", "callBoxed", "AutogradCPU"]["count"] == 10
+    assert rows["gdbext_test::plain", "call", "AutogradCPU"]["count"] == 10  # by a typed handle
     assert links_on(counted.pid) == 0
+    assert events_in(counted.pid, "liboperators.so") == {"call": 3, "redispatchBoxed": 1}
+
+
+def events_in(pid: int, library: str) -> Counter[str]:
+    """What the places in a library see; nothing there is a lookup that none of them sees."""
+    from gdbext.inspection.session import Session
+    from gdbext.probes.places.trace_places import TracePlaces
+    from gdbext.targets.live.running_process import RunningProcess
+
+    target = RunningProcess(pid)
+    try:
+        session = Session(target)
+        paths = [module.path for module in session.modules.modules if module.name == library]
+        return Counter(place.event.value for place in TracePlaces(session).of_libraries(paths, False))
+    finally:
+        target.close()
 
 
 def test_places_that_are_added_count(counted: Inferior) -> None:

@@ -271,7 +271,9 @@ def test_json_lines() -> None:
         ("aten::size.int(Tensor self, int dim) -> int", [("Tensor", "self"), ("int", "dim")], False),
         ("aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
          [("Tensor", "self"), ("int", "dim")], True),
-        ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], None),
+        ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], True),
+        ("aten::q_scale(Tensor self) -> float", [("Tensor", "self")], False),
+        ("aten::is_set_to(Tensor self, Tensor tensor) -> Stream", [("Tensor", "self"), ("Tensor", "tensor")], None),
     ],
 )  # fmt: skip
 def test_what_a_schema_says_of_registers(schema: str, types: list[tuple[str, str]], hidden: bool | None) -> None:
