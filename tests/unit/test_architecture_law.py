@@ -61,9 +61,11 @@ def _breaches_of(relative: str, source: str) -> Iterator[tuple[int, str]]:
     if relative not in NAMES_ITS_ROWS and not FIRST_PARTS.isdisjoint(_PARTS.findall(source.lower())):
         for match in WORDS.finditer(source):
             yield source.count("\n", 0, match.start()) + 1, f"{match.group()} is of one architecture"
+    is_of_glibc = GLIBC_ROOM.fullmatch(relative) is not None
     for node in nodes(source):
-        yield from _numbers(node)
-        if not GLIBC_ROOM.fullmatch(relative):
+        if isinstance(node, (ast.Dict, ast.Assign, ast.Compare)):
+            yield from _numbers(node)
+        if isinstance(node, (ast.Assign, ast.Constant)) and not is_of_glibc:
             yield from _offsets(node)
 
 

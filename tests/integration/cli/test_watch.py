@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,29 +16,48 @@ import pytest
 from harness import DISPATCH, run, wait_until
 
 HANGS = """
-import sys, threading, time
+import os, signal, sys, threading, time
+
+def go_on(*_):
+    raise InterruptedError
+
+signal.signal(signal.SIGUSR1, go_on)
 began = time.monotonic()
 while time.monotonic() - began < 1: pass
 lock = threading.Lock()
 lock.acquire()
-lock.acquire(timeout=float(sys.argv[1]))
-began = time.monotonic()
-while time.monotonic() - began < 2: pass
+try:
+    lock.acquire(timeout=1000)
+except InterruptedError:
+    while not os.path.exists(sys.argv[1]): pass
 sys.exit(3)
 """
+"""Goes on at a signal, and ends when that file is there: the watch may take as long as it likes."""
 
 
 def test_a_program_that_hangs_once(tmp_path: Path) -> None:
-    script = tmp_path / "hangs.py"
+    script, told, end = tmp_path / "hangs.py", tmp_path / "told", tmp_path / "end"
     script.write_text(HANGS)
-    told = tmp_path / "told"
-    outcome = run(
-        [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
-         "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--", sys.executable, script, "7"]
-    )  # fmt: skip
-    assert outcome.status == 3, outcome
-    assert outcome.stdout == ""  # that is the program's
-    events = [json.loads(line) for line in outcome.stderr.splitlines()]
+    words = [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
+             "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--",
+             sys.executable, script, end]  # fmt: skip
+    events = []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as watch:  # fmt: skip
+        try:
+            assert watch.stderr is not None
+            for line in watch.stderr:
+                events.append(json.loads(line))
+                if events[-1]["event"] == "hung":
+                    wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the command has run")
+                    os.kill(events[-1]["pid"], signal.SIGUSR1)
+                elif events[-1]["event"] == "moves":
+                    end.touch()
+            stdout, _ = watch.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(watch.pid, signal.SIGKILL)
+    assert (watch.returncode, stdout) == (3, "")  # the output is the program's
     assert [event["event"] for event in events] == ["watching", "hung", "moves", "ended"]
     hung, ended = events[1], events[3]
     assert "threading.Lock" in hung["verdict"]["summary"]
@@ -54,12 +76,17 @@ def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
     words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path), "--core", "--job"]
     watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: bool(list(tmp_path.glob("*.core"))), "the hang is seen, and its core written")
+        assert watch.stdout is not None
+        output = ""
+        for line in watch.stdout:
+            output += line
+            if line.rstrip().endswith(".core"):
+                break
         time.sleep(2)  # it must not be told again
         assert procfs.status(process.pid)["TracerPid"] == "0"
         process.terminate()
         process.wait()
-        output, _ = watch.communicate(timeout=60)
+        output += watch.communicate(timeout=60)[0]
     finally:
         process.kill()
         watch.kill()

@@ -163,8 +163,8 @@ def test_one_thread_and_a_limit(counted: Inferior) -> None:
 
 
 def test_the_last_dispatches_before_it_hangs(counted: Inferior) -> None:
-    stdout, _ = traced_until_quiet(counted, "dispatch-trace", "mm", "--last", "0.02", "--hung-after", "1")
-    assert "ended: nothing was dispatched for 1 s" in stdout
+    stdout, _ = traced_until_quiet(counted, "dispatch-trace", "mm", "--last", "0.02", "--hung-after", "2")
+    assert "ended: nothing was dispatched for 2 s" in stdout
     assert re.search(r"^ \[call\] op=\[aten::mm\]", stdout, re.MULTILINE)
     count = int(re.search(r"^(\d+) dispatches traced", stdout, re.MULTILINE).group(1))  # type: ignore[union-attr]
     assert 0 < count < 8 * counted.truth["calls"]
@@ -207,12 +207,12 @@ def test_watch_keeps_the_last_seconds_before_a_hang(counted: Inferior, tmp_path:
         try:
             wait_until(lambda: links_on(counted.pid) > 1, "the probes are placed")  # one is not the trace's
             counted.send("go")
-            wait_until(lambda: bool(list(tmp_path.glob("*.trace.html"))), "the hang is told")
+            assert watch.stdout is not None
+            assert any(".trace.html" in line for line in watch.stdout)  # reads as far as that
             watch.send_signal(signal.SIGINT)
-            output, _ = watch.communicate(timeout=60)
+            watch.communicate(timeout=60)
         finally:
             watch.kill()
-    assert ".trace.html" in output
     assert "aten::mm" in next(tmp_path.glob("*.trace.html")).read_text()
     assert not list(tmp_path.glob(".trace-*"))
     wait_until(lambda: not links_on(counted.pid), "no probe is left")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import harness
 import native_build
+import procfs
 import pytest
 from machine import own_libc
 
@@ -80,6 +81,7 @@ def test_another_program_is_executed_meanwhile() -> None:
         outcome = registry.execute("dispatch-diagnose", ["--json"], lambda: session)
         assert "executed another program" in outcome.output + outcome.error
         target.close()
+        harness.wait_until(lambda: sleeps(program.pid), "it has started, and sleeps")
         again = registry.execute("dispatch-diagnose", ["--json"], lambda: Session(brief_stop(program.pid)))
         assert json.loads(again.output)["verdict"]["kind"] == "idle", "what it is now can be looked at"
     finally:
@@ -88,6 +90,15 @@ def test_another_program_is_executed_meanwhile() -> None:
 
 def asleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/syscall").read_text().startswith("0 ")
+
+
+RESTART_SYSCALL = 219
+"""What a sleep goes on with that a stop has interrupted (arch/x86/entry/syscalls/syscall_64.tbl)."""
+
+
+def sleeps(pid: int) -> bool:
+    call = procfs.syscall(pid, pid)[0]
+    return call.isdigit() and int(call) in {*procfs.SYSCALLS["sleep"], RESTART_SYSCALL}
 
 
 NAMESPACES = {"user": ["-Ur"], "user, pid and mount": ["-Urpmf", "--mount-proc", "--kill-child"]}

@@ -13,7 +13,7 @@ import pytest
 import recordings
 from recordings import Replay
 
-from gdbext.cli.ranks import job_processes, launcher, other_machines
+from gdbext.cli.ranks import archive, job_processes, launcher, other_machines
 from gdbext.cli.ranks.job_processes import LocalProcess
 from gdbext.commands.registry import Outcome
 from gdbext.errors import TargetError, UsageError
@@ -146,6 +146,12 @@ def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
     assert "never enqueued" in page
 
 
+@pytest.fixture(scope="module")
+def packed() -> bytes:
+    """The package is packed once for all of them."""
+    return archive.archive()
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -154,7 +160,10 @@ def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
         (("--hosts", "n[1-9]", "--python", "python3.11"), ("clush --worker ssh -w 'n[1-9]'", "python3.11 -S -m")),
     ],
 )
-def test_commands_for_other_machines_are_shown(where: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_commands_for_other_machines_are_shown(
+    where: tuple[str, ...], words: tuple[str, ...], packed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_machines, "archive", lambda: packed)
     shown = run(*where, "--show-commands").output
     assert all(word in shown for word in words), shown
     size = int(shown.rstrip().rpartition(", ")[2].split()[0])
