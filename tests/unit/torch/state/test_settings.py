@@ -221,6 +221,51 @@ def test_float32_precisions_follow_the_general_ones(process: Process) -> None:
     }  # fmt: skip
 
 
+OF_2_9 = {
+    "cuda": {"all": "bf16", "conv": "tf32", "matmul": "none", "rnn": "none"},
+    "generic": {"all": "tf32"},
+    "mkldnn": {"all": "none", "conv": "ieee", "matmul": "none", "rnn": "bf16"},
+}
+
+
+def with_texts(process: Process) -> None:
+    """The same as in 2.9: a map of maps, each node the right child of the one before."""
+    with_members(process)
+    process.structs["std::string"] = Struct("std::string", 32, {})
+    process.absent = ("at::Float32Backend", "at::Float32Op", "at::Float32Precision")
+    nodes = iter(range(0x200, PAGE, 0x80))
+
+    def tree(place: int, values: dict[str, Any]) -> None:
+        word(place + 40, len(values))
+        link = place + 16
+        for key, value in values.items():
+            node = next(nodes)
+            word(link, CONTEXT + node)
+            text(node + 32, key)
+            (text if isinstance(value, str) else tree)(node + 64, value)
+            link = node + 24
+
+    def text(place: int, value: str) -> None:
+        word(place, CONTEXT + place + 16)
+        word(place + 8, len(value))
+        process.context[place + 16 : place + 16 + len(value)] = value.encode()
+
+    def word(place: int, number: int) -> None:
+        process.context[place : place + 8] = number.to_bytes(8, "little")
+
+    tree(0x20, OF_2_9)
+
+
+def test_float32_precisions_as_texts(process: Process) -> None:
+    with_texts(process)
+    assert process.read()["float32_precision"].value == {
+        "generic.all": "tf32", "cuda.all": "none", "cuda.conv": "tf32", "cuda.matmul": "none", "cuda.rnn": "none",
+        "mkldnn.all": "tf32", "mkldnn.conv": "ieee", "mkldnn.matmul": "tf32", "mkldnn.rnn": "bf16",
+    }  # fmt: skip
+    process.context[:] = process.context.replace(b"ieee", b"iqqq")
+    assert "other entries" in process.read()["float32_precision"].unknown
+
+
 @pytest.mark.parametrize(("at", "value", "why"), [
     (0x20 + 24, 1, "has not the 1 elements that it claims"),
     (0x20 + 24, 3, "has not the 3 elements that it claims"),
