@@ -218,7 +218,7 @@ class TensorDescription:
             histogram = None
             if statistics.finite is not None and contents.geometry.element.kind != "bool":
                 histogram = contents.histogram(*statistics.finite)
-            values = contents.values() if contents.geometry.numel <= VALUES_LIMIT else None
+            values = contents.values_if_few(VALUES_LIMIT)
         except NothingToRead as reason:
             what = reason.what if section.storage is None or section.storage.data or not section.wraps else WRAPPER
             self._notes.append(f"nothing to read: {what}")

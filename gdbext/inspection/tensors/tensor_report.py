@@ -80,6 +80,8 @@ class TensorReporter:
         geometry = self._geometry(facts)
         keys = set(self._session.dispatch_keys.decode(facts.key_set))
         quantization = self.quantization(facts) if geometry.element.is_quantized else None
+        if quantization is not None:
+            _check_channels(geometry, quantization)
         return Contents(
             self._read, geometry, quantization, "Conjugate" in keys, "Negative" in keys, self._numpy, self._progress
         )
@@ -135,7 +137,10 @@ class TensorReporter:
         return self._quantizers.read(facts.address)
 
     def _plain_values(self, address: int) -> Any:
-        contents = self.contents(self.facts(address))
+        facts = self.facts(address)
+        if facts.dtype.startswith("q"):
+            raise BadData(f"what should be scales at {address:#x} is a tensor of {facts.dtype}")
+        contents = self.contents(facts)
         if contents.geometry.numel > 1 << 20:
             raise BadData(f"{contents.geometry.numel} channels")
         return contents.values()
@@ -150,8 +155,7 @@ class TensorReporter:
     def values(self, address: int, limit: int) -> Any:
         """Of a tensor that has elements to read, and at most ``limit`` of them; None for any other."""
         try:
-            contents = self.contents(self.facts(address))
-            return contents.values() if contents.geometry.numel <= limit else None
+            return self.contents(self.facts(address)).values_if_few(limit)
         except GdbextError:
             return None
 
@@ -169,6 +173,15 @@ def _check_storage(geometry: Geometry, storage: StorageReport | None, offset: in
             f"sizes {list(geometry.sizes)}, strides {list(geometry.strides)} and offset {offset} do not fit the "
             f"storage of {storage.size} bytes"
         )
+
+
+def _check_channels(geometry: Geometry, how: Quantization) -> None:
+    """Raises BadData where there are not as many scales and zero points as channels."""
+    if how.axis is None:
+        return
+    channels = geometry.sizes[how.axis] if how.axis < len(geometry.sizes) else -1
+    if not channels == len(how.scale) == len(how.zero_point):
+        raise _torn(f"{len(how.scale)} scales along dimension {how.axis} do not fit sizes {list(geometry.sizes)}")
 
 
 def _torn(what: str) -> BadData:

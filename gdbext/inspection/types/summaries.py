@@ -175,7 +175,8 @@ class TypeSummaries:
 
         try:
             contents = self._reporter.contents(self._reporter.facts(address))
-            return nested_text(contents.values()) if contents.geometry.numel <= _VALUES_LIMIT else None
+            values = contents.values_if_few(_VALUES_LIMIT)
+            return None if values is None else nested_text(values)
         except GdbextError:
             return None
 

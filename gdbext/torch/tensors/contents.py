@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -199,8 +200,12 @@ class Contents:
         return tuple(reversed(found))
 
     def histogram(self, low: float, high: float) -> Histogram | None:
-        """Of the finite numbers; None where they are all the same one, or complex."""
+        """Of the finite numbers; None where they are all the same one, nearer to each other than doubles can divide, or
+        complex."""
         if not (math.isfinite(low) and math.isfinite(high)) or low >= high or not math.isfinite(high - low):
+            return None
+        step = (high - low) / BINS
+        if step < sys.float_info.min or low + step == low or high - step == high:
             return None
         dimensions, repeated = in_memory_order(self.geometry.dimensions)
         limit = _HISTOGRAM_LIMIT if self._numbers is None else _NUMPY_HISTOGRAM_LIMIT
@@ -231,6 +236,12 @@ class Contents:
         numbers = [number for piece in self._pieces(self.geometry.dimensions) for number in self._decoded(piece)]
         sizes = self.geometry.sizes
         return _nested(numbers, sizes if self._element.numbers == 1 else (*sizes, self._element.numbers))
+
+    def values_if_few(self, limit: int) -> Any:
+        """The same; None where there are more than ``limit``, or more empty lists: sizes may be [1 << 40, 0]."""
+        sizes = self.geometry.sizes
+        lists = math.prod(sizes[: sizes.index(0)]) if 0 in sizes else 0
+        return self.values() if max(self.geometry.numel, lists) <= limit else None
 
     def stored(self) -> Iterator[bytes]:
         """The bytes of all elements in row-major order, piece by piece, as a file wants them.

@@ -10,10 +10,10 @@ import pytest
 from recordings import Replay
 
 from gdbext.errors import BadData, TargetError
-from gdbext.inspection.tensors.tensor_report import TensorReporter, _check_storage
+from gdbext.inspection.tensors.tensor_report import TensorReporter, _check_channels, _check_storage
 from gdbext.live.values.value_files import ValueFiles
 from gdbext.model.dispatch.launch import BEFORE, Launch
-from gdbext.model.tensor_parts import StorageReport
+from gdbext.model.tensor_parts import Quantization, StorageReport
 from gdbext.torch.tensors.contents import Geometry, NothingToRead
 from gdbext.torch.tensors.element_type import element_type
 
@@ -70,6 +70,14 @@ def test_sizes_and_strides_that_cannot_be() -> None:
                                  (geometry(2), 2, -1), (geometry(1 << 62, 4), 4, 0)):  # fmt: skip
         with pytest.raises(BadData):
             TensorReporter._check(shape, numel, offset)
+
+
+def test_scales_that_are_not_those_of_the_channels() -> None:
+    good = Quantization("per_channel_affine", (0.1, 0.2), (0, 5), 0)
+    _check_channels(geometry(2, 3), good)
+    for torn in (good._replace(axis=1), good._replace(axis=7), good._replace(zero_point=(0,))):
+        with pytest.raises(BadData, match="do not fit sizes"):
+            _check_channels(geometry(2, 3), torn)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

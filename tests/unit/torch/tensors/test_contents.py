@@ -41,6 +41,13 @@ def test_a_transposed_tensor_is_shown_by_its_own_order() -> None:
     assert b"".join(found.stored()) == struct.pack("<6f", 0, 3, 1, math.nan, 2, 5)
 
 
+def test_values_that_are_few() -> None:
+    assert contents("float32", bytes(16), (2, 2), (2, 1), 4).values_if_few(4) == [[0, 0], [0, 0]]
+    assert contents("float32", bytes(16), (2, 2), (2, 1), 4).values_if_few(3) is None
+    assert contents("float32", b"", (3, 0, 1 << 40), (1, 1, 1), 4).values_if_few(4) == [[], [], []]
+    assert contents("float32", b"", (1 << 40, 0), (1, 1), 4).values_if_few(4) is None
+
+
 def test_conjugate_and_negative_bits() -> None:
     raw = struct.pack("<4f", 1, 2, 3, -4)
     for conjugate, negative, wanted in [
@@ -83,6 +90,11 @@ def test_a_histogram_has_every_finite_number_in_it() -> None:
     assert found is not None
     assert (found.total, found.counts[0], found.counts[-1]) == (4, 1, 1)
     assert contents("float32", raw, (6,), (1,), 4).histogram(0.0, math.inf) is None
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5e-324), (1e300, math.nextafter(1e300, 2e300)), (0.0, 1e-310)])
+def test_a_range_that_cannot_be_divided_has_no_histogram(low: float, high: float) -> None:
+    assert contents("float64", struct.pack("<2d", low, high), (2,), (1,), 8).histogram(low, high) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "int64", "bool", "complex64"])
