@@ -37,7 +37,7 @@ class DispatchMeter:
         self._summary = Summary(session, self._lines)
         finder = TracePlaces(session)
         places = finder.of(operators) if operators else finder.everything()
-        self._places = len(places)
+        self._places, self._unseen = len(places), finder.unseen
         wanted = [operator.address for operator in operators]
         path = self._lines.path if self._lines is not None else None
         states = self._lines.thread_states() if self._lines is not None else None
@@ -64,6 +64,7 @@ class DispatchMeter:
         section = TopSection(
             seconds=round(seconds, 3), engine="probes", total=sum(count.times for count in news),
             lost=lost - self._lost, places=self._places, rows=tuple(rows), more=more,
+            unseen=self._unseen + self._late.unseen,
         )  # fmt: skip
         self._before, self._lost, self._since = current, lost, now
         return section

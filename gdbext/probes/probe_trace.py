@@ -89,7 +89,8 @@ class ProbeTrace:
             self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
         names = tuple(sorted(nesting.names))
         return Traced(
-            target, nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost
+            target, nesting.count, ending, names, len(chosen), left, tuple(self._notes), lost,
+            places.unseen + self._late.unseen,
         )
 
     def _note(self, text: str) -> None:

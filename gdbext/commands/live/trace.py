@@ -152,7 +152,7 @@ def _probe(session: Session, process: RunningProcess, args: argparse.Namespace, 
         output.finish(traced.ending)
     section = TraceSection(
         traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
-        output.events, PROBES, traced.lost,
+        output.events, PROBES, traced.lost, traced.unseen,
     )  # fmt: skip
     return _report(session, args, traced, section)
 

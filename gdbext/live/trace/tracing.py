@@ -48,6 +48,7 @@ class Traced:
     open: tuple[OpenThread, ...]
     notes: tuple[str, ...]
     lost: int = 0
+    unseen: int = 0
 
 
 class Tracing:

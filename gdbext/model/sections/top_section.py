@@ -47,3 +47,5 @@ class TopSection(Section):
     """Rows that are left out."""
     page: str | None = None
     """The file of --html."""
+    unseen: int = 0
+    """Functions that look operators up in a way that is not recognised: what they dispatch is not counted."""

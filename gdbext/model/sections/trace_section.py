@@ -47,7 +47,8 @@ class OpenThread:
 class TraceSection(Section):
     """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
 
-    ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room.
+    ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room; ``unseen``: functions that
+    look operators up in a way that probes do not recognise.
     """
 
     name: ClassVar[str] = "trace"
@@ -61,3 +62,4 @@ class TraceSection(Section):
     events: tuple[Mapping[str, object], ...] | None = None
     engine: str = "breakpoints"
     lost: int = 0
+    unseen: int = 0

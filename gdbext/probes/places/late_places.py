@@ -20,6 +20,8 @@ class LatePlaces:
         """``filtered``: other operators pass the places, too. Raises TargetGone."""
         self.session = session
         self._filtered = filtered
+        self.unseen = 0
+        """Functions in them whose dispatches no place sees."""
         self._known = self._libraries()
 
     def found(self) -> Sequence[TracePlace]:
@@ -29,7 +31,10 @@ class LatePlaces:
         if not new:
             return ()
         self.session = self.session.reopened(self.session.target)
-        return TracePlaces(self.session).of_libraries(new, self._filtered)
+        finder = TracePlaces(self.session)
+        found = finder.of_libraries(new, self._filtered)
+        self.unseen += finder.unseen
+        return found
 
     def _libraries(self) -> frozenset[str]:
         maps = self.session.target.maps()

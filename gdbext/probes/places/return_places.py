@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.probes.bpf.kernel import Place
 from gdbext.probes.nesting import addresses
+from gdbext.probes.places.site_scan import COLD
 from gdbext.process.symbols import Function
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
     from gdbext.probes.bpf.place_program import TracePlace
-
-_COLD = ".cold"
-"""What GCC appends to the name of the part of a function that it puts elsewhere."""
 
 
 def return_places(session: Session, places: Sequence[TracePlace]) -> dict[str, list[Place]]:
@@ -42,6 +40,6 @@ def _cold_parts(session: Session, functions: OperatorFunctions, function: Functi
     parts = []
     for target in sorted(functions.calls_of(function)):
         part = session.symbolizer.function(target)
-        if part is not None and any(name.endswith(_COLD) for name in part.names):
+        if part is not None and any(name.endswith(COLD) for name in part.names):
             parts.append(part)
     return parts

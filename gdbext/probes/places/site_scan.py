@@ -8,7 +8,7 @@ frame that it stands in is the dispatch's own. Source of the forms: live/hooks/l
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gdbext.arch.instruction import Instruction
@@ -16,11 +16,12 @@ from gdbext.errors import BadData, MemoryFault
 from gdbext.live.hooks.lookup_sites import FUNCTION_LIMIT, LookupSites, frame_at
 from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
+from gdbext.model.record import Record
 from gdbext.probes.places.dispatch_site import NOWHERE, DispatchSite
 from gdbext.probes.places.places import ProbePlaces
 from gdbext.process.import_stubs import import_stubs
 from gdbext.torch.stack.roles import Role, classify
-from gdbext.torch.symbols import LOOKUP, OPERATOR_STRUCT, STEP_CALLBACKS
+from gdbext.torch.symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 
 if TYPE_CHECKING:
     from gdbext.inspection.session import Session
@@ -30,8 +31,18 @@ if TYPE_CHECKING:
 _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction (KernelFunction.h): what a boxed call goes through."""
 _WORD = 8
+COLD = ".cold"
+"""What GCC appends to the name of the part of a function that it puts elsewhere."""
 _SHIFT_DISTANCE = 256
 """Bytes before the access to the table in which the shift by num_backends stands."""
+
+
+class LibrarySites(Record):
+    """The places of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognised,
+    so that what they dispatch is not seen."""
+
+    sites: tuple[DispatchSite, ...] = ()
+    unseen: int = 0
 
 
 class SiteScanner:
@@ -48,19 +59,61 @@ class SiteScanner:
         """What else than the library the places depend on: how a table is recognised in code."""
         return f"{self._table:x}-{self._functions.finder.shift}"
 
-    def scan(self, module: Module) -> list[DispatchSite]:
-        """The places of one library, ascending. Raises SymbolFileError."""
+    def scan(self, module: Module) -> LibrarySites:
+        """Those of one library. Raises SymbolFileError."""
         image = module.image
         text = image.sections.get(".text") if image is not None else None
         code = image.read(text.address, text.size) if image is not None and text is not None else None
         if text is None or code is None:
-            return []
+            return LibrarySites()
         start = module.base + text.address
         found = {site.offset: site for site in self._calls(module, code, start)}
         found.update((site.offset, site) for site in self._inlined(module, code, start))
         if module.name == OPERATOR_STRUCT.library:
             found.update((site.offset, site) for site in self._entries(sorted(found)))
-        return [found[offset] for offset in sorted(found)]
+        sites = [found[offset] for offset in sorted(found)]
+        return LibrarySites(tuple(sites), self._unseen(module, code, start, [*map(self._address_in(module), sites)]))
+
+    # --- what is not seen ------------------------------------------------------------------------
+
+    def _unseen(self, module: Module, code: bytes, start: int, seen: Sequence[int]) -> int:
+        """How many functions look operators up and have none of these addresses inside. Each copy of the lookup calls
+        reportError, perhaps from the cold part of its function."""
+        targets = import_stubs(module, self._architecture, REPORT_ERROR.examples)
+        for name in REPORT_ERROR.examples:
+            own = self._session.symbolizer.address_of(name, module.name)
+            targets += [] if own is None else [own]
+        functions: dict[int, Function] = {}
+        for target in targets:
+            for offset in self._architecture.direct_calls(code, target - start):
+                function = self._warm_part(module, start + offset)
+                if function is not None and classify(function).role is not Role.LOOKUP:
+                    functions[function.start] = function
+        return sum(
+            bisect_left(seen, function.start) == bisect_left(seen, function.start + function.size)
+            for function in functions.values()
+        )
+
+    def _warm_part(self, module: Module, address: int) -> Function | None:
+        symbolizer = self._session.symbolizer
+        function = symbolizer.function(address)
+        for name in function.names if function is not None else ():
+            start = symbolizer.address_of(name[: -len(COLD)], module.name) if name.endswith(COLD) else None
+            if start is not None:
+                return symbolizer.function(start)
+        return function
+
+    @staticmethod
+    def _address_in(module: Module) -> Callable[[DispatchSite], int]:
+        loads = module.image.loads if module.image is not None else ()
+
+        def address(site: DispatchSite) -> int:
+            return next(
+                module.base + load.vaddr + site.offset - load.offset
+                for load in loads if load.offset <= site.offset < load.offset + load.filesz
+            )  # fmt: skip
+
+        return address
 
     # --- calls of lookup -------------------------------------------------------------------------
 

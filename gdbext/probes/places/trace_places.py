@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from gdbext.live.hooks.operator_functions import OperatorFunctions
 from gdbext.probes.bpf.place_program import TracePlace
 from gdbext.probes.places.dispatch_site import DispatchSite
 from gdbext.probes.places.places import ProbePlaces
-from gdbext.probes.places.site_scan import SiteScanner
+from gdbext.probes.places.site_scan import LibrarySites, SiteScanner
 from gdbext.probes.places.site_store import SiteStore
 from gdbext.torch.symbols import OPERATOR_STRUCT
 
@@ -29,6 +29,8 @@ class TracePlaces:
         self._functions = OperatorFunctions(session)
         self._store = SiteStore(session, SiteScanner(session, self._functions))
         self._entries = ProbePlaces(session)
+        self.unseen = 0
+        """Functions, in the libraries that were gone through so far, whose dispatches no place sees."""
 
     def everything(self) -> list[TracePlace]:
         """All places: every dispatch of every operator."""
@@ -45,23 +47,25 @@ class TracePlaces:
         return [TracePlace(path, site, filtered=filtered) for path, site in self._shared(paths)]
 
     @cached_property
-    def _sites(self) -> Sequence[DispatchSite]:
+    def _torch(self) -> LibrarySites:
         return self._store.sites(self._entries.module)
 
     def _shared(self, only: Collection[str] = ()) -> Iterator[tuple[str, DispatchSite]]:
         for module in AllCalls(self._session, self._functions).modules(only):
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
-            sites = self._sites if is_torch else self._store.sites(module)
-            yield from ((path, site) for site in sites if site.shared)
+            found = self._torch if is_torch else self._store.sites(module)
+            self.unseen += found.unseen
+            yield from ((path, site) for site in found.sites if site.shared)
 
     def _of_operators(self, operators: Collection[Operator]) -> Iterator[TracePlace]:
         """Those in the operator's own functions."""
-        path, offsets = self._entries.path, [site.offset for site in self._sites]
+        path, sites = self._entries.path, self._torch.sites
+        offsets = [site.offset for site in sites]
         for operator in operators:
             for _, address, size in self._functions.extents(operator):
                 start = self._entries.file_offset(address)
                 if start is None:
                     continue
-                inside = self._sites[bisect_left(offsets, start) : bisect_left(offsets, start + size)]
+                inside = sites[bisect_left(offsets, start) : bisect_left(offsets, start + size)]
                 yield from (TracePlace(path, site, operator.address) for site in inside)

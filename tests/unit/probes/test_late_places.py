@@ -31,6 +31,7 @@ def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Places:
         def __init__(self, session: Session) -> None:
             self.session = session
+            self.unseen = session.number
 
         def of_libraries(self, paths: frozenset[str], filtered: bool) -> list[tuple[int, list[str], bool]]:
             return [(self.session.number, sorted(paths), filtered)]
@@ -44,3 +45,4 @@ def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert late.found() == ()
     maps += [mapped("/ext/b.so")]
     assert late.found() == [(2, ["/ext/b.so"], True)]
+    assert late.unseen == 1 + 2

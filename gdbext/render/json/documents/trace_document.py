@@ -21,6 +21,7 @@ def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG00
         "output": section.output,
         "engine": section.engine,
         "lost": section.lost,
+        "unseen": section.unseen,
     }
     if section.events is not None:
         value["events"] = list(section.events)

@@ -39,7 +39,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
 def headline(top: TopSection) -> str:
     """How much, in how long."""
     rate = top.total / top.seconds if top.seconds else 0.0
-    return f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {top.places} probes"
+    probes = f"{top.places} probes" + (f", {top.unseen} functions not seen" if top.unseen else "")
+    return f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
 
 
 def lost(top: TopSection) -> str:

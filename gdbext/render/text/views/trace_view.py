@@ -15,6 +15,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
     what = f"{trace.count} dispatch{'es' if trace.count != 1 else ''} traced"
     where = f", in {escape(trace.output)}" if trace.output else ""
     yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'it was asked for')}", "bold")
+    if trace.unseen:
+        yield f"  not seen: what {trace.unseen} functions dispatch, in a way that probes do not recognise"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

@@ -152,7 +152,9 @@ MADE = {
     "trace-one": Report(
         "dispatch-trace", None, "trace", sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)
     ),
-    "top-operators": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5),)),
+    "top-operators": Report(
+        "dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5, unseen=8),)
+    ),
     "top-threads": Report("dispatch-top", None, "top", sections=(TopSection(2.0, "probes", 3, 0, 3, TOP_THREADS),)),
     "latency-two": Report(
         "dispatch-top", None, "latency", sections=(LatencySection(2.0, "probes", 1, 9, LATENCIES, 4),)
