@@ -197,6 +197,12 @@ class Architecture(ABC):
         """Number and arguments of the system call that a stopped thread sits in; None when it runs user code."""
 
     @abstractmethod
+    def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
+        """The number of the system call that goes on after a stop, where ``number`` says only that one does.
+
+        ``cfa`` is that of the caller of the function that makes the call."""
+
+    @abstractmethod
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
         """Behind the instruction of the system call that a stopped thread sits in; None when it runs user code."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdbext.process.memory import Memory
 from gdbext.process.symbols import Function
-from gdbext.process.syscalls import Syscall, blocked
+from gdbext.process.syscalls import RESTARTED, Syscall, blocked, continued
 from gdbext.targets.base import Signal
 from gdbext.unwind.native_frame import NativeFrame
 
@@ -166,7 +166,10 @@ class ThreadSnapshot:
     @cached_property
     def syscall(self) -> Syscall | None:
         """The system call the thread is blocked in, None when it runs."""
-        return blocked(self.registers, self.process.memory)
+        call = blocked(self.registers, self.process.memory)
+        if call is None or call.name != RESTARTED or len(self.frames) < 2:
+            return call
+        return continued(call, self.process.memory, self.frames[1].cfa)
 
     @property
     def thread_pointer(self) -> int:

@@ -101,10 +101,12 @@ def say_others():
     state = bytes(torch.get_rng_state().tolist())
     generator = {"device": "cpu", "seed": torch.initial_seed(), "drawn": drawn}
     return {
-        **existing({"default_device": lambda: torch.get_default_device().type}),
+        **existing({
+            "default_device": lambda: torch.get_default_device().type,
+            "dynamo": lambda: say_configuration("torch._dynamo.config"),
+            "inductor": lambda: say_configuration("torch._inductor.config"),
+        }),
         "generators": [{**generator, "state_sha256": hashlib.sha256(state).hexdigest()}],
-        "dynamo": say_configuration("torch._dynamo.config"),
-        "inductor": say_configuration("torch._inductor.config"),
         "allocator_settings": C._accelerator_getAllocatorSettings()
         if hasattr(C, "_accelerator_getAllocatorSettings") else "",
         "global_callbacks": len(observers),

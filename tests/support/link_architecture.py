@@ -53,6 +53,9 @@ class LinkArchitecture(Architecture):
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         raise NotImplementedError
 
+    def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
+        raise NotImplementedError
+
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
         raise NotImplementedError
 

@@ -61,6 +61,9 @@ class X8664(Architecture):
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
         return syscalls.blocked(registers, read)
 
+    def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
+        return syscalls.restarted(number, read, cfa)
+
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
         return syscalls.end_of_call(registers, read)
 

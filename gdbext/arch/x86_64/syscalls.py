@@ -23,6 +23,8 @@ NAMES = {
 }  # fmt: skip
 
 _RESTART = 219
+_RESTARTED = (7, 35, 202, 230)
+"""poll, nanosleep, futex and clock_nanosleep: what restart_syscall goes on with (set_restart_fn in Linux)."""
 _ENOSYS = 38
 _WORD = (1 << 64) - 1
 _INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
@@ -40,17 +42,30 @@ def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[in
     """Number and arguments of the system call, None where the thread runs user code.
 
     Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
-    code in rax must agree.
+    code in rax must agree. Where the code does not say what goes on, restart_syscall is the call (``restarted``).
     """
     at = end_of_call(registers, read)
     if at is None:
         return None
     number = registers.get("orig_rax")
     if number is None or number == _RESTART:
-        number = _loaded_number(read(at - _LOOK_BACK, _LOOK_BACK))
+        number = _loaded_number(read(at - _LOOK_BACK, _LOOK_BACK)) or number
     if number is None:
         return None
     return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
+
+
+def restarted(number: int, read: ReadCode, cfa: int) -> int:
+    """The number of the call that a thread goes on with after a stop (restart_syscall); any other is what it is.
+    ``cfa`` is that of the caller of the function with the instruction.
+
+    Since glibc 2.41 one function makes all calls that can be cancelled, and its caller has the number as its seventh
+    argument, on the stack (__internal_syscall_cancel, nptl/cancellation.c).
+    """
+    if number != _RESTART:
+        return number
+    found = int.from_bytes(read(cfa, 8) or b"", "little")
+    return found if found in _RESTARTED else number
 
 
 def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:

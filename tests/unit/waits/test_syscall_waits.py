@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from wait_processes import DATA, Outside, Process, wait_of
+from wait_processes import DATA, STACK, Outside, Process, wait_of
 
 from gdbext.model.certainty import Certainty
 from gdbext.model.threads.child_process import ChildProcess, ProcessState
@@ -23,6 +23,21 @@ from gdbext.model.threads.child_process import ChildProcess, ProcessState
 def test_what_the_system_ends(call, args, kind, name):
     raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
     wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
+    assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
+
+
+@pytest.mark.parametrize(("number", "kind", "name"), [
+    (230, "sleep", "sleeps (2.5 s) in app.so"),
+    (7, "io", "poll on fd 9"),
+    (0, "io", "restart_syscall"),
+])  # fmt: skip
+def test_a_call_that_goes_on_after_a_stop(number, kind, name):
+    """restart_syscall(2), made by the function that makes all calls of libc that can be cancelled."""
+    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
+    second_frame_ends = struct.pack("<128xQ", number)
+    frames = [("libc.so.6", None), ("libc.so.6", None), ("libc.so.6", "call"), ("app.so", "work")]
+    args = (0, 0, DATA + 16) if number == 230 else (DATA, 1, 0xFFFFFFFF)
+    wait = wait_of(Process({DATA: raw, STACK: second_frame_ends}).thread(1, frames, call=219, args=args))
     assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
 
 
