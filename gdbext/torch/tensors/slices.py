@@ -38,9 +38,17 @@ def read_slice(contents: Contents, index: Sequence[int] = ()) -> TensorSlice:
         strides=tuple(stride * step for stride, step in zip(strides, steps)),
     )
     values = contents.of(part, lambda how: _cut(how, chosen, len(geometry.sizes), steps)).values()
+    if element.numbers > 1:
+        values = [_numbers_of(row, steps[1]) for row in values]
     rows = tuple(tuple(_plain(value) for value in row) for row in values)
     is_magnitude = any(isinstance(value, complex) for row in values for value in row)
-    return TensorSlice(chosen, sizes[0], sizes[1], steps[0], steps[1], rows, is_magnitude)
+    step = steps[1] * element.numbers if steps[1] > 1 else 1
+    return TensorSlice(chosen, sizes[0], sizes[1] * element.numbers, steps[0], step, rows, is_magnitude)
+
+
+def _numbers_of(row: Sequence[Sequence[Any]], step: int) -> list[Any]:
+    """Of elements that are several numbers each: all of them, or, where the row is a sample, the first of each."""
+    return [number for element in row for number in (element if step == 1 else element[:1])]
 
 
 def _checked(index: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:

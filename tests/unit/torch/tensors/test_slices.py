@@ -43,6 +43,13 @@ def test_the_first_slice_and_others() -> None:
             read_slice(floats, index)
 
 
+def test_elements_that_are_two_numbers() -> None:
+    pairs = read_slice(contents("float4_e2m1fn_x2", bytes([0x21, 0x8F]), (2,), 1))
+    assert (pairs.columns, pairs.column_step, pairs.values) == (4, 1, ((0.5, 1.0, -6.0, -0.0),))
+    many = read_slice(contents("float4_e2m1fn_x2", bytes([0x21]) * 2048, (2048,), 1))
+    assert (many.columns, many.column_step, many.values) == (4096, 4, ((0.5,) * 1024,))
+
+
 def test_fewer_dimensions_are_one_row() -> None:
     assert read_slice(contents("int8", bytes([1, 255]), (2,), 1)).values == ((1, -1),)
     assert read_slice(contents("bool", b"\1", (), 1)).values == ((1.0,),)
