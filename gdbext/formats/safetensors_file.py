@@ -36,6 +36,7 @@ def write(path: str, tensors: Sequence[SavedTensor], metadata: Mapping[str, str]
     """Write the file: it is whole, or it is not there. Raises TargetError, and whatever ``data`` raises."""
     try:
         with WholeFile(path) as file:
+            file.need(sum(tensor.size for tensor in tensors))
             _write(file, tensors, metadata)
     except OSError as error:
         raise cannot_write(path, error) from error

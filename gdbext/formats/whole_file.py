@@ -25,6 +25,19 @@ class WholeFile:
         how = 0 if self._is_special else os.O_CREAT | os.O_EXCL
         self.descriptor = os.open(self._partial, os.O_WRONLY | os.O_CLOEXEC | how, 0o666)
 
+    def need(self, size: int) -> None:
+        """So many bytes will be written. Raises TargetError where the disk has no room for them, OSError."""
+        if self._is_special:
+            return
+        disk = os.fstatvfs(self.descriptor)
+        free = disk.f_bavail * disk.f_frsize
+        if size > free:
+            raise TargetError(
+                f"{self.path} would have {size} bytes, and its disk has room for {free}",
+                why="an expanded tensor has more elements than memory",
+                help="name a file on another disk; nothing was left behind",
+            )
+
     def write(self, data: bytes) -> None:
         """All of it. Raises OSError."""
         left = memoryview(data)

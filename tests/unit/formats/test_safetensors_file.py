@@ -64,6 +64,12 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_more_than_the_disk_has_room_for(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"x would have 2\d{17} bytes, and its disk has room for \d+"):
+        write(str(tmp_path / "x"), [SavedTensor("a", "float32", (1 << 56,), 1 << 58, _failing())], {})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="No such file"):
         write(str(tmp_path / "none" / "x"), [], {})
