@@ -32,10 +32,11 @@ class OddDispatches:
             into = redispatches if count.event.is_redispatch else calls
             into[count.entry] = into.get(count.entry, 0) + count.times
             self._on_accelerator += count.times * (1 if self._backends(count.keyset) & ACCELERATORS else -1)
+        # Without a call it was called before: one call at least.
         self._repeated = {
-            entry: times / calls[entry]
+            entry: times / calls.get(entry, 1)
             for entry, times in redispatches.items()
-            if calls.get(entry) and times > _MANY_REDISPATCHES * calls[entry]
+            if times > _MANY_REDISPATCHES * calls.get(entry, 1)
         }
 
     def _backends(self, keyset: int) -> frozenset[str]:
