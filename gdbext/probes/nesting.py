@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.errors import GdbextError, MemoryFault
+from gdbext.errors import GdbextError
 from gdbext.live.trace.describe import Describer
 from gdbext.model.dispatch.traced_dispatch import LookupResult, TracedDispatch
 from gdbext.model.sections.trace_section import OpenDispatch, OpenThread
@@ -46,6 +47,7 @@ class Nesting:
         self._proof = CallProof(session, addresses(session, places))
         self._denied: set[Relation] = set()
         self._known: dict[tuple[int, str, int], tuple[float, LookupResult | None]] = {}
+        self._foreseen: set[tuple[int, int, int]] = set()
         self._open: dict[int, list[tuple[int, TracedDispatch]]] = {}
         self.count = 0
         self.names: set[str] = set()
@@ -72,6 +74,12 @@ class Nesting:
                 self._denied.add(about)
                 tracer.deny(about)
 
+    def foresee(self, tracer: DispatchTracer, data: bytes) -> None:
+        """Read what these records are about, for when the process is gone."""
+        for place, operator, keyset in tracer.kinds(data) - self._foreseen:
+            self._foreseen.add((place, operator, keyset))
+            self._found(place, operator, keyset, time.monotonic_ns())
+
     def take(self, tracer: DispatchTracer, data: bytes) -> None:
         """Show what these records say. Raises OSError."""
         for seen in tracer.dispatches(data):
@@ -86,7 +94,7 @@ class Nesting:
             self._end(open_here.pop()[1], now)
         if seen.time < self._begin or not self._wanted(seen.operator):
             return
-        found = self._found(seen)
+        found = self._found(seen.place, seen.operator, seen.keyset, seen.time)
         if found is None:
             self.unread += 1
             return
@@ -118,29 +126,29 @@ class Nesting:
         if not self._request.depth or dispatch.depth <= self._request.depth:
             self._sink.ended(dispatch)
 
-    def _found(self, seen: SeenDispatch) -> LookupResult | None:
+    def _found(self, place: int, address: int, keyset: int, when: int) -> LookupResult | None:
         """What the operator's table gives for the keyset; None for what is no operator or no keyset."""
-        event = self._places[seen.place].event.value
-        key = (seen.operator, event, seen.keyset)
+        event = self._places[place].event.value
+        key = (address, event, keyset)
         known = self._known.get(key)
-        if known is not None and seen.time < known[0]:
+        if known is not None and when < known[0]:
             return known[1]
         found = known[1] if known is not None else None
         if found is None or not self._is_current(found):
             try:
-                operator = self._describer.operator(seen.operator)
-                found = self._describer.find(operator, event, seen.keyset) if operator is not None else None
+                operator = self._describer.operator(address)
+                found = self._describer.find(operator, event, keyset) if operator is not None else None
             except GdbextError:
                 found = None
         if found is not None:
             self.names.add(found.qualified)
-        self._known[key] = (seen.time + _FRESH * 1e9, found)
+        self._known[key] = (when + _FRESH * 1e9, found)
         return found
 
     def _is_current(self, found: LookupResult) -> bool:
         try:
             return self._session.target.read(found.table_entry, len(found.table_bytes)) == found.table_bytes
-        except MemoryFault:
+        except GdbextError:  # not any more: the process may be gone
             return True
 
     # --- the end ---------------------------------------------------------------------------------

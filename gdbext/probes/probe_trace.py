@@ -128,6 +128,7 @@ class ProbeTrace:
             self._kept.extend((self._last_dispatch, piece) for piece in tracer.pieces(data, _PIECE))
             self._kept_bytes += len(data)
         if self._keep.seconds:
+            nesting.foresee(tracer, data)
             self._drop()
         return bool(data)
 
