@@ -34,6 +34,10 @@ PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))
 """Seconds until a condition that must come true counts as failed; generous, for machines with noisy neighbours."""
 
 
+UNDEMANGLED = ("-iex", "set demangle-style none")
+"""For a gdb that reads torch's symbols and is asked for none by its C++ name: a quarter of the time, five seconds."""
+
+
 class HarnessError(AssertionError):
     """The test's surroundings are not as they must be; says what is missing."""
 

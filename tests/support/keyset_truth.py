@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import PATIENCE, ROOT, interpreter, start, wait_until
+from harness import PATIENCE, ROOT, UNDEMANGLED, interpreter, start, wait_until
 
 PROBE = ROOT / "tests" / "support" / "keyset_probe.py"
 _LISTING = "import json, torch; print(json.dumps([torch.__file__, torch._C._dispatch_get_all_op_names()]))"
@@ -32,7 +32,8 @@ def _compare(python: str, folder: Path) -> dict[str, Any]:
         names = sorted({each["name"] for each in inferior.truth["operators"]})
         assert len(names) >= 40
         with (folder / "log").open("w") as log:
-            command = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-p", str(inferior.pid), "-x", str(PROBE)]
+            settings = ["-iex", "set auto-load off", *UNDEMANGLED]
+            command = ["gdb", "-nx", "-batch", *settings, "-p", str(inferior.pid), "-x", str(PROBE)]
             gdb = subprocess.Popen(command, env=_environment(python, names, folder), stdin=subprocess.DEVNULL,
                                    stdout=log, stderr=log)  # fmt: skip
         ready = folder / "ready"

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness import UNDEMANGLED
+
 PROBE = Path(__file__).with_name("gdb_unwind_probe.py")
 
 
 def probe(output: Path, *arguments: str, **settings: str) -> list[list[dict[str, Any]]]:
     """One list of threads per stop. ``arguments`` are gdb's own: -p PID, or a program, or a program and a core."""
-    command = ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-x", str(PROBE), *arguments]
+    quiet = ["-iex", "set debuginfod enabled off", *UNDEMANGLED]
+    command = ["gdb", "-nx", "-batch", *quiet, "-x", str(PROBE), *arguments]
     environment = {**os.environ, "PROBE_OUTPUT": str(output), **settings}
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,

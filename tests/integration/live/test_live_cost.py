@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import DISPATCH, INFERIORS, PATIENCE
+from harness import DISPATCH, INFERIORS, PATIENCE, UNDEMANGLED
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -67,8 +67,8 @@ def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: 
         "gdb.execute('continue')\n"
     )
     words = ("mm", "200", "10")
-    gdb = ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-iex", "set debuginfod enabled off", "-x", script]
-    bare = [*gdb, "--args", *program(*words)]
+    settings = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off", *UNDEMANGLED]
+    bare = ["gdb", "-nx", "-batch", *settings, "-x", script, "--args", *program(*words)]
     once, twice = dispatches(traced("mm", "1", "1")), dispatches(traced("mm", "2", "1"))
     stops = twice - once  # of one call: AutogradCPU, then CPU
     assert stops == 2

@@ -39,7 +39,7 @@ def test_the_demo_explains_its_hang_and_ends_it(debugger: str) -> None:
 @pytest.mark.torch
 @pytest.mark.gdb
 def test_the_bench_measures_everybody() -> None:
-    outcome = run([ROOT / "scripts/bench", "--runs", "1", "--json", "live"])
+    outcome = run([ROOT / "scripts/bench", "--runs", "0", "--json", "live"])
     assert outcome.status == 0, outcome
     (scene,) = json.loads(outcome.stdout)["scenes"]
     medians = {tool["name"]: tool["median"] for tool in scene["tools"]}

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from harness import PATIENCE, ROOT, started, wait_until
+from harness import PATIENCE, ROOT, UNDEMANGLED, started, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -52,7 +52,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     script.write_text(f"PLACES = {PLACES!r}\n{SCRIPT}".replace("READY", str(ready)).replace("SAID", str(said)))
     with started("ops40") as inferior:
         gdb = subprocess.Popen(
-            ["gdb", "-nx", "-batch", "-iex", "set auto-load off", "-p", str(inferior.pid),
+            ["gdb", "-nx", "-batch", "-iex", "set auto-load off", *UNDEMANGLED, "-p", str(inferior.pid),
              "-ex", f"source {ROOT}/gdbext/init.py", "-x", script],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
