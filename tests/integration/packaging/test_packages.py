@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_sizes_are_told_and_small(packages: Path) -> None:
 
 
 def test_the_archive_is_the_same_each_time(packages: Path, tmp_path: Path) -> None:
-    assert run([ROOT / "scripts/package", tmp_path]).status == 0
+    assert run([sys.executable, ROOT / "scripts/lib/make_archive.py", tmp_path / "gdbext.pyz"]).status == 0
     assert (tmp_path / "gdbext.pyz").read_bytes() == (packages / "gdbext.pyz").read_bytes()
 
 
@@ -81,10 +82,12 @@ def test_gdb_sources_the_installed_file(installed, bare) -> None:
     assert "path through" in outcome.stdout, outcome
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("debugger", ["gdb", "none"])
-@pytest.mark.parametrize("cache", ["kept", "none"])
+@pytest.mark.parametrize(
+    ("cache", "debugger", "python"),
+    [("kept", "gdb", "3.9"), ("none", "none", "3.9"), ("none", "gdb", "3.13"), ("kept", "none", "3.13")],
+)
 def test_the_archive_explains_a_hang(cache, debugger, python, packages, inferior, bare, tmp_path) -> None:
+    """Every two of these meet."""
     pid = str(inferior("meta-mm").pid)
     bare["TMPDIR"] = str(tmp_path / "temporary")
     (tmp_path / "temporary").mkdir()
