@@ -10,6 +10,7 @@ contradict each other make the argument unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gdbext.arch.argument_passing import Passing, Slot
@@ -25,6 +26,7 @@ from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kept_arguments import KeptArguments
+from gdbext.torch.stack.kernel_signature import kernel_signature
 from gdbext.torch.stack.recovery import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
@@ -38,6 +40,9 @@ _REGISTERS = 6
 _STACK_LIMIT = 1 << 12
 """IValues on a boxed stack."""
 _BOXED_ARGUMENTS = 5
+_MOVED = ("c10::SymInt", "at::Tensor", "at::Generator")
+_LEFT_BEHIND = ("0", "undefined")
+"""What one of these is afterwards, or may have been from the start."""
 
 
 class Sighting(Record):
@@ -88,7 +93,7 @@ class ArgumentRecovery:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        for source in (self._boxed, self._unboxed):
+        for source in (self._boxed, self._unboxed, self._in_extension):
             for number, sighting in source(stack, call, recovered, operator, len(wanted)):
                 sightings[number].append(sighting)
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
@@ -160,18 +165,40 @@ class ArgumentRecovery:
             yield from self._kept(stack, opener, outer)
         yield from self._in_kernel(stack, call, recovered, self._signature(kinds, hidden, ["functor", "keyset"]))
 
+    def _in_extension(
+        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """A kernel that was called by code into which the dispatcher was inlined: its own name has the types."""
+        kernel = recovered.kernel
+        function = stack.function(call.kernel) if call.kernel is not None else None
+        if kernel is None or function is None or self._operator_parameters(call, operator, count) is not None:
+            return
+        found = kernel_signature(function.names) if function.start in (kernel.unboxed, kernel.sym_unboxed) else None
+        if found is not None and len(found.parameters) == count:
+            signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"])
+            yield from self._at_kernel(stack, call, recovered, signature)
+
     def _in_kernel(
         self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
     ) -> Iterator[tuple[int, Sighting]]:
         kernel = recovered.kernel
-        if kernel is None or call.kernel is None or signature is None or not kernel.unboxed:
+        function = stack.function(call.kernel) if call.kernel is not None else None
+        if kernel is None or function is None or not kernel.unboxed or function.start != kernel.unboxed:
             return
-        function = stack.function(call.kernel)
-        if function is None or function.start != kernel.unboxed:
+        yield from self._at_kernel(stack, call, recovered, signature)
+
+    def _at_kernel(
+        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
+    ) -> Iterator[tuple[int, Sighting]]:
+        """Where the kernel was called, and where it keeps what it was given."""
+        if call.kernel is None or signature is None:
             return
+        seen = self._kept(stack, call.kernel, signature)
         if not call.elided and self._sites.site(stack, call.kernel + 1).through_pointer:
-            yield from self._passed(stack, call.kernel + 1, signature, recovered, True)
-        yield from self._kept(stack, call.kernel, signature)
+            seen = chain(self._passed(stack, call.kernel + 1, signature, recovered, True), seen)
+        for number, sighting in seen:
+            if sighting.value.text not in _LEFT_BEHIND or not _may_be_moved(signature.kinds[number]):
+                yield number, sighting
 
     def _operator_parameters(self, call: DispatchCall, operator: Operator, count: int) -> tuple[str, ...] | None:
         """The C++ types of the operator's arguments, by the names of its own functions."""
@@ -269,6 +296,12 @@ class ArgumentRecovery:
             else:
                 certainty = Certainty.VERIFIED if value.proven else Certainty.INFERRED
             yield number, Sighting(value, certainty, place)
+
+
+def _may_be_moved(kind: str) -> bool:
+    """A class with a destructor that is passed by value: in the caller's memory, from where it may have been moved on
+    to the next function since (``std::forward`` in KernelFunction_impl.h)."""
+    return kind.removeprefix("std::optional<").rstrip(">") in _MOVED
 
 
 def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered: RecoveredCall) -> bool:

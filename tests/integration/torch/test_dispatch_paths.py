@@ -107,7 +107,7 @@ COMPOSITE = {"composite": ["leaf", "leaf", "composite"], "composite_boxed": ["le
 def test_extensions(library: str) -> None:
     """Dispatchers that a compiler inlined into a user's functions, called from Python and from plain C++ threads."""
     with started("extension-paths", library) as hang:
-        document = hang.dispatch("dispatch-bt", "--all", debugger="none").document
+        document = hang.dispatch("dispatch-bt", "--all", "--args", debugger="none").document
         assert len(hang.truth["paths"]) >= 18
         for path in hang.truth["paths"]:
             steps = steps_of(document, path["tid"])
@@ -122,3 +122,22 @@ def test_extensions(library: str) -> None:
             assert names == wanted or (path["name"] not in LAYERED and names == fallback), (path, steps)
             assert all(proven(step) for step in steps), (path, steps)
             assert int(steps[0]["keyset"]["bits"], 16) == int(path["keyset"], 16), (path, steps[0])
+            assert_arguments(path["name"], steps)
+
+
+GIVEN = {
+    "a": "f32[3] cpu", "b": "None", "c": "1", "d": "2.0", "e": "3", "g": "[f32[3] cpu]", "i": "[1]", "j": "True",
+    "k": "7", "l": "8", "n": "3",
+}  # fmt: skip
+
+
+def assert_arguments(path: str, steps: list[dict[str, Any]]) -> None:
+    """None is wrong; kernels that were called unboxed have theirs, but for a SymInt that was moved on."""
+    found = [{each["name"]: each["value"] or "" for each in step["arguments"]} for step in steps]
+    given = {**GIVEN, "a": "[f32[3] cpu, f32[3] cpu]"} if path == "list" else GIVEN
+    shown = [(name, text) for each in found for name, text in each.items() if text]
+    assert [(name, text) for name, text in shown if text != given.get(name, text)] == [], path
+    if path in ("leaf", "tail", "lambda", "composite", "thread_typed", "thread_factory"):
+        assert all(found[0].values()), (path, found)
+    if path in ("many", "thread_boxed"):
+        assert {name for name, text in found[0].items() if not text} <= {"e"}, found
