@@ -69,6 +69,17 @@ def test_table_indices_follow_from_offsets_and_masks() -> None:
         assert found == list(range(offset, offset + backends))
 
 
+OF_SETTINGS = ("at::Context", "at::CPUGeneratorImpl", "at::RecordFunctionCallback", "c10::ThreadLocalDebugInfo",
+               "torch::profiler::impl::ProfilerConfig")  # fmt: skip
+
+
+def test_settings_of_each_release() -> None:
+    """Debian's 1.13 has none: its headers are the distribution's."""
+    lacking = {path.stem: {name for name in OF_SETTINGS if not store.load(path).has_struct(name)}
+               for path in store.DATA.glob("torch-2*.json")}  # fmt: skip
+    assert {name: absent for name, absent in lacking.items() if absent} == {}
+
+
 def test_each_alias_has_keys() -> None:
     """getRuntimeDispatchKeySet of torch 2.0 to 2.6 has none for FuncTorchBatchedDecomposition; it is asked per key."""
     for path in store.DATA.glob("torch-*.json"):
