@@ -62,7 +62,8 @@ def _compare(version: str, python: str) -> tuple[list[str], list[str]]:
         again += program in _AGAIN and not repeated
         problems += [f"{program}: {name}: {ours} instead of {theirs}"
                      for name, (ours, theirs) in [*live.items(), *core.items(), *repeated.items()]]  # fmt: skip
-    cuda, wrong = _cuda(python)
+    cuda, wrong, not_known = _cuda(python)
+    unknown |= not_known
     number = len(settings_truth.PROGRAMS)
     row = [version, layout, f"{equal} of {number}", f"{cores} of {number}", f"{again} of {len(_AGAIN)}", cuda,
            ", ".join(sorted(unknown)) or "nothing"]  # fmt: skip
@@ -82,16 +83,18 @@ def _set_again(process: harness.Inferior, python: str) -> dict[str, tuple[object
     return {name: (said.get(name), value) for name, value in meant.items() if said.get(name) != value}
 
 
-def _cuda(python: str) -> tuple[str, list[str]]:
-    """How many facts of CUDA are equal, in words, and which are not."""
+def _cuda(python: str) -> tuple[str, list[str], set[str]]:
+    """How many facts of CUDA are equal, in words, which are not, and what is unknown."""
     if not settings_truth.is_for_cuda(python):
-        return "no build for CUDA", []
-    wrong, number = [], 0
+        return "no build for CUDA", [], set()
+    wrong, number, unknown = [], 0, 0
     for core in (False, True):
         found, count = settings_truth.compare_cuda(python, core)
-        number += count
-        wrong += [f"CUDA: {name}: {ours} instead of {theirs}" for name, (ours, theirs) in found.items()]
-    return f"{number - len(wrong)} of {number}", wrong
+        not_known = settings_truth.unknown(found)
+        number, unknown = number + count, unknown + len(not_known)
+        wrong += [f"CUDA: {name}: {found[name][0]} instead of {found[name][1]}" for name in found.keys() - not_known]
+    known = number - unknown
+    return f"{known - len(wrong)} of {known}", wrong, {"statistics of CUDA"} if unknown else set()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,9 @@ Described = dict[str, SettingValue]
 _ENTRY, _CALLBACK = "at::RecordFunctionCallbacksEntry", "at::RecordFunctionCallback"
 _PROFILER, _CONFIG = "torch::profiler::impl::ProfilerStateBase", "torch::profiler::impl::ProfilerConfig"
 _FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_STACK_OF_POINTERS = "std::stack<std::pair<_object*"
+"""Of PyObject*, up to 2.4; then of c10::SafePyObject, which has an interpreter besides."""
+_POINTER_SIZE = 8
 _LIMIT = 256
 _CHAIN = 32
 _BLOCK = 512
@@ -123,10 +126,13 @@ class RecordedFunctions:
         if own is None:
             return ()
         shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
-        held = self._layout.struct("c10::SafePyObject")
-        data = held.offset("data_")
-        pairs = self._deque(own + shape.offset("stack"), 2 * held.size)
-        return tuple((self._memory.u64(at + data), self._memory.u64(at + held.size + data)) for at in pairs)
+        stack = shape.field("stack")
+        size, data = _POINTER_SIZE, 0
+        if not stack.type.startswith(_STACK_OF_POINTERS):
+            held = self._layout.struct("c10::SafePyObject")
+            size, data = held.size, held.offset("data_")
+        pairs = self._deque(own + stack.offset, 2 * size)
+        return tuple((self._memory.u64(at + data), self._memory.u64(at + size + data)) for at in pairs)
 
     def saved_tensor_hooks_disabled(self, thread: VariablesOfThread) -> bool:
         """torch.autograd.graph.disable_saved_tensors_hooks: there is a message about it."""

@@ -19,7 +19,7 @@ from gdbext.torch.torch_symbol import TorchSymbol
 
 PAGE, MANAGER, ENTRIES, CODE, THREAD = 0x1000, 0x10000, 0x11000, 0x12000, 0x13000
 NODE, PARENT, PROFILER, OTHER, BLOCKS = 0x14000, 0x15000, 0x16000, 0x17000, 0x18000
-STRUCTS = {
+STRUCTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "at::RecordFunctionCallbacksEntry": {"callback_": (0, 40), "handle_": (40, 8), "enabled_": (48, 1)},
     "at::RecordFunctionCallback": {"start_": (0, 8), "end_": (8, 8), "sampling_prob_": (16, 8), "scopes_": (24, 3)},
     "at::RecordFunctionTLS": {"sorted_tls_callbacks_": (0, 24)},
@@ -124,6 +124,17 @@ def test_saved_tensor_hooks_of_several_blocks() -> None:
     expected = tuple((0x100 + number, 0x200 + number) for number in range(18))
     assert process.reader.saved_tensor_hooks(process) == expected  # type: ignore[arg-type]
     assert process.reader.saved_tensor_hooks_disabled(process) is True  # type: ignore[arg-type]
+
+
+def test_saved_tensor_hooks_without_their_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.5 a pair is two pointers."""
+    stack = (0, 80, "std::stack<std::pair<_object*, _object*>, std::deque<std::pair<_object*, _object*>>>")
+    monkeypatch.setitem(STRUCTS["at::impl::SavedTensorDefaultHooksTLS"], "stack", stack)
+    deque = struct.pack("<10Q", BLOCKS, 8, ENTRIES, ENTRIES, ENTRIES + 512, BLOCKS, ENTRIES + 32, ENTRIES,
+                        ENTRIES + 512, BLOCKS)  # fmt: skip
+    process = Process({THREAD: deque, BLOCKS: struct.pack("<Q", ENTRIES), ENTRIES: struct.pack("<4Q", 1, 2, 3, 4)})
+    process.variables = {sources.SAVED_TENSOR_HOOKS.names[0]: THREAD}
+    assert process.reader.saved_tensor_hooks(process) == ((1, 2), (3, 4))  # type: ignore[arg-type]
 
 
 # --- threads of libraries ------------------------------------------------------------------------
