@@ -33,6 +33,8 @@ _HISTOGRAM_LIMIT = 1 << 20
 _NUMPY_HISTOGRAM_LIMIT = 1 << 24
 """Elements that a histogram is counted over, at most; of more every n-th piece is taken."""
 
+_HISTOGRAM_PIECES = 500
+"""Pieces of a histogram that is a sample: many more than its parts, for numbers that are in order."""
 _SAMPLES = 64
 """Pieces that a sample is made of."""
 
@@ -159,9 +161,9 @@ class Contents:
             found.append(_float32((number - how.zero_point[channel]) * how.scale[channel]))
         return found
 
-    def _pieces(self, dimensions: Sequence[Dimension]) -> Iterator[Piece]:
+    def _pieces(self, dimensions: Sequence[Dimension], chunk: int = 0) -> Iterator[Piece]:
         if self.geometry.numel:
-            yield from pieces(dimensions, self._element.size, self._chunk)
+            yield from pieces(dimensions, self._element.size, chunk or self._chunk)
 
     # --- what is made of them --------------------------------------------------------------------
 
@@ -211,7 +213,8 @@ class Contents:
         limit = _HISTOGRAM_LIMIT if self._numbers is None else _NUMPY_HISTOGRAM_LIMIT
         every = -(-math.prod(each.size for each in dimensions) // limit)
         counts = [0] * BINS
-        for number, piece in enumerate(self._pieces(dimensions)):
+        spread = max(self._element.size, limit * self._element.size // _HISTOGRAM_PIECES)
+        for number, piece in enumerate(self._pieces(dimensions, min(self._chunk, spread) if every > 1 else 0)):
             if number % every:
                 continue
             for index, count in enumerate(self._counts(piece, low, high)):

@@ -115,3 +115,12 @@ def test_numpy_gives_the_same(dtype: str, strides: tuple[int, int], monkeypatch:
         assert getattr(plain, field) == getattr(fast, field), field
     assert fast.mean == pytest.approx(plain.mean, rel=1e-12, nan_ok=True)
     assert fast.std == pytest.approx(plain.std, rel=1e-12, nan_ok=True)
+
+
+def test_a_sampled_histogram_of_numbers_in_order_is_even(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents_module, "_HISTOGRAM_LIMIT", 1 << 12)
+    count = 1 << 15
+    found = contents("int32", struct.pack(f"<{count}i", *range(count)), (count,), (1,), 4).histogram(0, count - 1)
+    assert found is not None
+    assert found.sampled
+    assert max(found.counts) - min(found.counts) <= 4
