@@ -4,8 +4,10 @@
 #include <cstring>
 
 #include <torch/library.h>
-#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/arange.h>
 #include <c10/core/DispatchKeySet.h>
 
 extern "C" volatile int types_are_there;

@@ -1,8 +1,10 @@
 // Operators whose kernels write down their keyset and wait, in every form that a kernel can have. NAMESPACE is the
 // library's own; each .cpp that includes this is compiled with other options.
 #pragma once
-#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/DispatchKeySet.h>
 #include <sys/syscall.h>
 #include <unistd.h>
