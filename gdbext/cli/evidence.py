@@ -24,12 +24,14 @@ ENDINGS = ("txt", "json", "rec")
 
 
 class Evidence(Record):
-    """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``."""
+    """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``;
+    ``waits``: what the threads wait for that the verdict is about, by WaitKind's words."""
 
     folder: str
     stem: str
     verdict: dict[str, str]
     text: str
+    waits: frozenset[str] = frozenset()
 
     @property
     def start(self) -> str:
@@ -64,12 +66,12 @@ class EvidenceFolder:
         start = f"{self._folder}/{stem}"
         looked = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{start}.rec"]
         status = run_aside(self._dispatch, [*looked, "--json", "dispatch-diagnose"], f"{start}.json")
-        verdict, wrong = _verdict(f"{start}.json")
+        verdict, waits, wrong = _verdict(f"{start}.json")
         if status != 0:
             raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
         run_aside(self._dispatch, ["-r", f"{start}.rec", "dispatch-diagnose"], f"{start}.txt")
         with open(f"{start}.txt", errors="replace") as file:
-            return Evidence(self._folder, stem, verdict, file.read())
+            return Evidence(self._folder, stem, verdict, file.read(), waits)
 
 
     def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:
@@ -124,12 +126,14 @@ def errors_in(errors: list[dict[str, str]]) -> str:
     return "; ".join(str(error["what"]) for error in errors)
 
 
-def _verdict(path: str) -> tuple[dict[str, str], str]:
-    """Kind and summary of a report's verdict, and what went wrong, "" if nothing did."""
+def _verdict(path: str) -> tuple[dict[str, str], frozenset[str], str]:
+    """Kind and summary of a report's verdict, what its threads wait for, and what went wrong, "" if nothing did."""
     try:
         with open(path) as file:
             document = json.load(file)
         verdict, wrong = document["verdict"] or {}, errors_in(document["errors"])
+        about = [thread for thread in document["threads"] if thread["tid"] in verdict.get("threads", ())]
+        waits = frozenset(str((thread["wait"] or {}).get("kind", "")) for thread in about)
     except (OSError, ValueError, LookupError, TypeError):
-        return {"kind": "", "summary": ""}, "it left no report"
-    return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, wrong
+        return {"kind": "", "summary": ""}, frozenset(), "it left no report"
+    return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, waits, wrong

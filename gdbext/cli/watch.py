@@ -14,6 +14,7 @@ from gdbext.cli.evidence import ENDINGS, EvidenceFolder, take_core
 from gdbext.cli.kept_trace import KeptTrace
 from gdbext.commands.options import CommandParser, HelpRequested
 from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
+from gdbext.model.threads.wait_kind import WaitKind
 from gdbext.probes.progress_watch import ProgressWatch
 from gdbext.render.text.style import escape
 from gdbext.targets.live.activity import uses_torch
@@ -32,11 +33,14 @@ _LOOKS = 12
 _LONGEST = 15.0
 _HEALTHY = ("busy", "idle")
 """Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
+_BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
+"""What such a process waits for where its children compute, as compilers do."""
 _EPILOG = """\
 Progress is a dispatch, 64 KB read or written, a child process more or less, or 5 % of a processor used, by the process
 and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
-diagnosis finds something else than a busy or an idle thread. Every few seconds it is looked at in /proc (and for a
-dispatch, by one probe), which stops nobody; the diagnosis alone stops the process for some milliseconds.
+diagnosis finds something else than a busy or an idle thread, or one that waits for a child process. Every few seconds
+it is looked at in /proc (and for a dispatch, by one probe), which stops nobody; the diagnosis alone stops the process
+for some milliseconds.
 
 Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r)
 are written; --trace adds .trace.html: the last dispatches before the hang, by kernel probes, which cost each dispatch
@@ -161,9 +165,9 @@ class Watch:
                 hangs = False
                 self._tell("moves", "it goes on")
             if not hangs and now - moved > after:
-                hangs = self._hung(now - moved, ())
+                hangs = self._hung(now - moved)
             elif not hangs and found.computes_only and now - dispatched > after:
-                hangs = self._hung(now - dispatched, _HEALTHY)
+                hangs = self._hung(now - dispatched, computes=True)
                 dispatched = dispatched if hangs else now
 
     def _keep_trace(self) -> None:
@@ -186,14 +190,14 @@ class Watch:
             return
         raise TargetGone(f"process {self.pid} has ended")
 
-    def _hung(self, seconds: float, healthy: Sequence[str]) -> bool:
-        """Whether it is a hang: keeps the evidence then."""
+    def _hung(self, seconds: float, computes: bool = False) -> bool:
+        """Whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children do."""
         try:
             evidence = self._folder.take(self.pid)
         except TargetError as error:
             self._tell("failed", f"no progress for {seconds:.0f} s, and {error.what}")
             return True
-        if evidence.verdict["kind"] in healthy:
+        if computes and (evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN):
             evidence.remove()
             return False
         self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence)
