@@ -139,7 +139,7 @@ def say_thread():
         "grad_mode": torch.is_grad_enabled(),
         "inference_mode": torch.is_inference_mode_enabled(),
         "forward_ad": C._is_fwd_grad_enabled(),
-        "multithreading": C._is_multithreading_enabled(),
+        **existing({"multithreading": lambda: C._is_multithreading_enabled()}),
         "autocast": say_autocast(),
         "autocast_cache": torch.is_autocast_cache_enabled(),
         "torch_function_modes": [type(each).__name__ for each in torch.overrides._get_current_function_mode_stack()],
@@ -238,7 +238,8 @@ def autocast():
             torch.set_autocast_enabled(kind, True)
     torch.set_autocast_cache_enabled(False)
     torch.set_grad_enabled(False)
-    open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
+    if hasattr(torch.autograd, "set_multithreading_enabled"):
+        open_contexts.enter_context(torch.autograd.set_multithreading_enabled(False))
 
 
 class ADispatchMode(torch.utils._python_dispatch.TorchDispatchMode):
