@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure dispatch-top, dispatch-trace, dispatch-break and watch on a process that dispatches: docs/probes-measured.md.
 
-As root (kernel probes), on a machine that does nothing else: 12 minutes for all scenes. From the development
+As root (kernel probes), on a machine that does nothing else: 9 minutes for all scenes. From the development
 environment (scripts/test makes it): .venv/bin/python scripts/measure_probes.py [SCENE …]
 """
 

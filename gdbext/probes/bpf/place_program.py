@@ -7,6 +7,7 @@ return address is from the stack or frame pointer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gdbext.arch.base import Architecture
 from gdbext.model.dispatch.dispatch_event import DispatchEvent
@@ -134,6 +135,7 @@ def _chosen(architecture: Architecture, what: str, bits: int) -> list[bpf.Part]:
     return [*parts, bpf.Label(what)]
 
 
+@lru_cache
 def _names(architecture: Architecture) -> Sequence[str]:
     """The registers in the order of their numbers: those of arguments, which nearly all places use, come first."""
     arguments = architecture.argument_registers[:2]
