@@ -77,7 +77,9 @@ def _set_again(process: harness.Inferior, python: str) -> dict[str, tuple[object
         process.dispatch("dispatch-info", "--settings", "--reproduce", program, debugger="none")
         interpreter = python if "/" in python else sys.executable
         command = [interpreter, str(harness.INFERIORS / "settings.py"), "script", program]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        return {"the program": ((done.stderr.splitlines() or ["no message"])[-1], "an end without an error")}
     said, meant = json.loads(done.stdout), process.truth["settings"]
     said["generators"][0]["drawn"] = meant["generators"][0]["drawn"]  # the new process drew none itself
     return {name: (said.get(name), value) for name, value in meant.items() if said.get(name) != value}

@@ -158,10 +158,19 @@ def _threads(setting: Setting | None, main_tid: int | None) -> Iterator[str]:
 
 
 def _autocast(devices: Mapping[str, SettingValue]) -> Iterator[str]:
+    """Before 2.4 there were functions for CPU and CUDA only."""
+    yield 'if hasattr(torch, "set_autocast_dtype"):'
     for device, dtype in devices.items():
         if dtype is not None:
-            yield f"torch.set_autocast_dtype({device!r}, torch.{dtype})"
-        yield f"torch.set_autocast_enabled({device!r}, True)"
+            yield f"    torch.set_autocast_dtype({device!r}, torch.{dtype})"
+        yield f"    torch.set_autocast_enabled({device!r}, True)"
+    old = {"cpu": "cpu_", "cuda": ""}
+    statements = [f"    torch.set_autocast_{old[device]}enabled(True)" for device in devices if device in old]
+    statements += [f"    torch.set_autocast_{old[device] or 'gpu_'}dtype(torch.{dtype})"
+                   for device, dtype in devices.items() if device in old and dtype is not None]  # fmt: skip
+    if statements:
+        yield "else:"
+        yield from statements
 
 
 def _default_device(setting: Setting | None) -> Iterator[str]:

@@ -140,7 +140,8 @@ SETTINGS = (
     _member("mkldnn_deterministic", "deterministic_mkldnn", False,
             "torch._C._set_mkldnn_deterministic({mkldnn_deterministic})"),
     _member("mkldnn_allow_tf32", "allow_tf32_onednn", False, "torch._C._set_onednn_allow_tf32({mkldnn_allow_tf32})"),
-    _member("nnpack_enabled", "enabled_nnpack", True, "torch.backends.nnpack.set_flags({nnpack_enabled})"),
+    _member("nnpack_enabled", "enabled_nnpack", True,
+            'if hasattr(torch.backends, "nnpack"):\n    torch.backends.nnpack.set_flags({nnpack_enabled})'),
     _member("linalg_library", "linalg_preferred_backend", "default",
             "torch.backends.cuda.preferred_linalg_library({linalg_library!r})", Kind.NAME, "at::LinalgBackend"),
 )  # fmt: skip
