@@ -86,6 +86,7 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     from gdbext.probes.dispatch_meter import DispatchMeter
     from gdbext.probes.late_interrupt import LateInterrupt
     from gdbext.probes.summary import chosen
+    from gdbext.probes.watched_process import WatchedProcess
     from gdbext.targets.live.running_process import RunningProcess
 
     process = session.target
@@ -101,10 +102,11 @@ def run(session: Session, args: argparse.Namespace, host: Host) -> Report:
     operators = chosen(session.dispatcher, args.op)
     tid = running_thread(process, args.thread) if args.thread is not None else None
     only = filter_of(session, tid, args.key)
+    watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is one that is reported
     if args.latency:
-        return _latency(session, args, host, operators, only)
+        return _latency(session, args, host, operators, only, watched)
     with DispatchMeter(session, process, operators, args.by, only) as meter, LateInterrupt() as interrupt:
-        report = _Top(session, args, host, meter).run(interrupt)
+        report = _Top(session, args, host, meter, watched).run(interrupt)
     return _with_page(report, args.html) if args.html else report
 
 
@@ -122,8 +124,9 @@ def _with_page(report: Report, path: str) -> Report:
 
 
 def _latency(
-    session: Session, args: argparse.Namespace, host: Host, operators: Sequence[Operator], only: Filter
-) -> Report:
+    session: Session, args: argparse.Namespace, host: Host, operators: Sequence[Operator], only: Filter,
+    watched: WatchedProcess,
+) -> Report:  # fmt: skip
     """How long calls take. Raises UsageError, ProbesRefused."""
     from gdbext.probes.late_interrupt import LateInterrupt
     from gdbext.probes.latency_meter import LatencyMeter
@@ -138,17 +141,14 @@ def _latency(
         def report() -> Report:
             return make_report(session, args, NAME, "latency", sections=(meter.section(args.limit),))
 
-        return _repeated(session, report, meter.learn, args, host, interrupt)
+        return _repeated(session, report, meter.learn, args, host, interrupt, watched)
 
 
 def _repeated(
     session: Session, report: Callable[[], Report], learn: Callable[[], None], args: argparse.Namespace, host: Host,
-    interrupt: LateInterrupt,
+    interrupt: LateInterrupt, process: WatchedProcess,
 ) -> Report:  # fmt: skip
     """The last of --count reports; those before it are shown at once. It ends with the process, too."""
-    from gdbext.probes.watched_process import WatchedProcess
-
-    process = WatchedProcess(session.target.pid)
     for _ in range((args.count or 1) - 1):
         if not _counted(args.interval, interrupt, process, learn):
             break
@@ -185,8 +185,11 @@ def _show(report: Report, args: argparse.Namespace, host: Host) -> None:
 class _Top:
     """One run: reports, or a screen."""
 
-    def __init__(self, session: Session, args: argparse.Namespace, host: Host, meter: DispatchMeter) -> None:
+    def __init__(
+        self, session: Session, args: argparse.Namespace, host: Host, meter: DispatchMeter, process: WatchedProcess
+    ) -> None:
         self._session = session
+        self._process = process
         self._args = args
         self._host = host
         self._meter = meter
@@ -194,16 +197,14 @@ class _Top:
 
     def run(self, interrupt: LateInterrupt) -> Report:
         """The last report; those before it are shown at once."""
-        from gdbext.probes.watched_process import WatchedProcess
         from gdbext.render.text import top_screen
 
         args = self._args
         if args.count is None and not args.json and top_screen.is_possible():
             screen = top_screen.TopScreen(self._report, self._select, args.interval)
-            process = WatchedProcess(self._session.target.pid)
-            return screen.run(lambda: interrupt.came or process.ending() is not None)
+            return screen.run(lambda: interrupt.came or self._process.ending() is not None)
         report, learn = (lambda: self._report(self._select)), self._meter.learn
-        return _repeated(self._session, report, learn, args, self._host, interrupt)
+        return _repeated(self._session, report, learn, args, self._host, interrupt, self._process)
 
     def _report(self, select: Selection) -> Report:
         section: TopSection = self._meter.section(select)
