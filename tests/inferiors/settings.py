@@ -280,14 +280,15 @@ def saved_tensors():
 
 def profiler():
     """One of this thread, and an observer of all threads."""
-    from torch.profiler import ExecutionTraceObserver, profile
+    from torch.profiler import profile
 
     profiled.update(state="KINETO", report_input_shapes=True, profile_memory=True, with_stack=False, with_flops=False,
                     with_modules=False)  # fmt: skip
     open_contexts.enter_context(profile(record_shapes=True, profile_memory=True))
-    observer = ExecutionTraceObserver().register_callback("trace.json")
-    observer.start()
-    observers.append(observer)
+    if hasattr(torch.profiler, "ExecutionTraceObserver"):  # since 2.1
+        observer = torch.profiler.ExecutionTraceObserver().register_callback("trace.json")
+        observer.start()
+        observers.append(observer)
 
 
 def compiler():

@@ -67,7 +67,9 @@ class CpuGenerator:
         """The second number of a pair that a normal distribution made."""
         size = 8 if kind == "double" else 4
         field = self._whole.struct.field(f"next_{kind}_normal_sample_")
-        raw = self._whole.memory.read(self._whole.base + field.offset, 2 * size)  # an optional: value, flag
+        raw = self._whole.memory.read(self._whole.base + field.offset, 2 * size)
+        if field.type.startswith("c10::optional"):  # of its own, before it was the standard one's name: flag, value
+            return raw[size:] if raw[0] else None
         return raw[:size] if raw[size] else None
 
     def drawn(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pytest
 from fake_target import FakeTarget
@@ -79,6 +80,28 @@ def test_the_state_as_pytorch_writes_it() -> None:
     assert struct.unpack_from("<624Q", state, 24) == words(5489, 1)
     assert struct.unpack_from("<3di", state, 24 + 8 * 624) == (0.0, 0.25, 0.0, 1)
     assert struct.unpack_from("<f?", state, 5048) == (0.0, False)
+
+
+def test_an_optional_of_c10(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 2.0 and some releases after it the flag comes first."""
+    state = generator(7, 5).state()
+    name = "next_double_normal_sample_"
+    fields = LAYOUT["at::CPUGeneratorImpl"].fields
+    monkeypatch.setitem(fields, name, Field(name, 2600, 16, "c10::optional<double>"))  # its value is 8 further on
+    assert generator(7, 5).state() != state, "no flag is set there"
+    monkeypatch.setattr(struct, "pack_into", _with_flag_first(struct.pack_into))
+    assert generator(7, 5).state() == state
+
+
+def _with_flag_first(pack_into: Any) -> Any:
+    """struct.pack_into, which puts the optional of ``generator`` down with its flag before its value."""
+
+    def changed(layout: str, buffer: bytearray, at: int, *values: Any) -> None:
+        if layout == "<dB":
+            layout, at, values = "<B7xd", at - 8, values[::-1]
+        pack_into(layout, buffer, at, *values)
+
+    return changed
 
 
 def test_what_is_not_believed() -> None:
