@@ -89,7 +89,7 @@ def late_lock(rank):
 def late_gil(rank):
     three_steps()
     if rank == 1:
-        write_down("late_gil", 1)
+        write_down_later("late_gil", 1)  # while other threads still have the GIL
         keeps_gil = ctypes.PyDLL(None).sleep
         threading.Thread(target=keeps_gil, args=(1 << 30,), name="gil-keeper", daemon=True).start()
         while True:

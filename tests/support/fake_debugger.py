@@ -33,7 +33,6 @@ class FakeBreakpoint:
 
     def __init__(self, number: int, place: object, reached: Callable[..., Any] | None = None) -> None:
         self.number = number
-        self.hits = 0
         self.place = place
         self.hit = reached
         self._alive = True
@@ -62,6 +61,15 @@ class FakeSetter:
 
     def set_pending(self, symbol: str, reached: Callable[[], bool]) -> FakeBreakpoint:
         return self._make(symbol, reached)
+
+    def set_call(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
+        return self._make(address, reached)
+
+    def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
+        return self._make(address, reached)
+
+    def text_of(self, condition: object) -> str:
+        return str(condition)
 
     def on_exit(self, action: Callable[[], None]) -> None:
         self.ended = action

@@ -47,11 +47,6 @@ class SelectedThread:
 class GdbBreakpoint(gdb.Breakpoint):  # type: ignore[misc]
     """A breakpoint that the user sees."""
 
-    @property
-    def hits(self) -> int:
-        """How many times it was hit."""
-        return int(self.hit_count)
-
     def is_alive(self) -> bool:
         """The user has not deleted it."""
         return bool(self.is_valid())

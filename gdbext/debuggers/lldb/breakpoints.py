@@ -96,15 +96,12 @@ class LldbBreakpoint:
         self._deletions = deletions
         self._is_deleted = False
         self.number = int(found.GetID())
-        self.hits = 0
-        """How many times it was hit, and its condition held."""
         self._callback = callback
         callbacks.attach(found, self._hit)
 
     def _hit(self, frame: lldb.SBFrame) -> bool:
         if self._is_deleted:
             return False
-        self.hits += 1
         with self._deletions.called():
             return self._callback(frame)
 
@@ -154,13 +151,11 @@ class LldbBreakpointSetter:
         def hit(frame: lldb.SBFrame) -> bool:
             thread = StoppedAt(frame)
             if not _holds(condition, thread):
-                found.hits -= 1
                 return False
             reached(thread)
             return True
 
-        found = self._at(address, hit)
-        return found
+        return self._at(address, hit)
 
     def set_call(self, address: int, reached: Reached) -> LldbBreakpoint:
         """One that calls ``reached`` and goes on."""

@@ -8,6 +8,7 @@ the registration watch notices them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,6 +65,7 @@ class BreakSet:
         self._waiting: Placed | None = None
         self._matchers = [matcher(pattern) for pattern in request.patterns]
         self._known: set[tuple[int, Condition]] = set()
+        self._hits: Counter[tuple[int, Condition]] = Counter()
 
     def wants(self, name: str) -> bool:
         """The request means the operator of that qualified name."""
@@ -91,9 +93,9 @@ class BreakSet:
         one, site = placed.breakpoint, placed.site
         if site is None:
             place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
-            return PlacedBreakpoint(one.number, place, one.hits, waits_for=placed.awaits or None)
+            return PlacedBreakpoint(one.number, place, 0, waits_for=placed.awaits or None)
         return PlacedBreakpoint(
-            one.number, site.what, one.hits, site.address, site.name, site.event,
+            one.number, site.what, self._hits[site.address, site.condition], site.address, site.name, site.event,
             self._setter.text_of(site.condition) or None,
         )  # fmt: skip
 
@@ -171,6 +173,7 @@ class BreakSet:
         def report(thread: StoppedThread) -> None:
             try:
                 if holds(site.condition, thread):
+                    self._hits[site.address, site.condition] += 1
                     self._show("\n".join(self._reports.lines(site, thread)) + "\n")
             except (GdbextError, OSError) as error:
                 self.show_line(str(error))
@@ -194,6 +197,7 @@ class BreakSet:
         """Set the pending one. Raises TargetError."""
         self._placed = []
         self._known.clear()
+        self._hits.clear()
         if self._pending is None or not self._pending.breakpoint.is_alive():
             self._pending = Placed(self._setter.set_pending(STEP_CALLBACKS_FUNCTION, self._torch_is_used))
 

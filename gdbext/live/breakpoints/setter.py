@@ -19,10 +19,6 @@ class Breakpoint(Protocol):
     def number(self) -> int:
         """The debugger's number of it."""
 
-    @property
-    def hits(self) -> int:
-        """How many times it was hit."""
-
     def is_alive(self) -> bool:
         """The user has not deleted it."""
 

@@ -40,5 +40,5 @@ def _line(one: PlacedBreakpoint) -> str:
     condition = f", if {one.condition}" if one.condition else ""
     return (
         f"  breakpoint {one.number} at {one.address:#x}: {escape(one.op or '')} {one.event}: "
-        f"{escape(one.place)}{condition}, {one.hits} hits"
+        f"{escape(one.place)}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
     )
