@@ -75,8 +75,8 @@ def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:
     restart_syscall (arch_do_signal_or_restart in arch/x86/kernel/signal.c); a thread that is stopped again before it
     has had a turn shows that.
     """
-    number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers["rip"]
-    if number is not None and _signed(number) < 0:
+    number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers.get("rip")
+    if at is None or (number is not None and _signed(number) < 0):
         return None
     waits = result in _INTERRUPTED or _is_cut_short(number, result, registers)
     if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:

@@ -28,6 +28,10 @@ def test_a_thread_in_user_code_is_in_no_call(registers):
     assert call_of(**registers) is None
 
 
+def test_a_thread_of_which_no_register_is_known_is_in_no_call():
+    assert syscalls.blocked({}, Memory(FakeTarget({}))) is None
+
+
 def test_a_restarted_call_is_named_by_the_code_before_it():
     code = bytes(0xF0) + b"\xb8\xe6\x00\x00\x00" + bytes(9) + b"\x0f\x05" + bytes(16)
     memory = Memory(FakeTarget({CODE: pages(code)}))
