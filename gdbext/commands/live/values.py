@@ -53,7 +53,7 @@ Operators that are not registered yet are waited for. One without functions of i
 seen at the places that all boxed calls share, as torch.ops makes them: those of other operators stop there, too, for
 0.3 ms. Calls by a typed handle in an extension's own C++ are not seen.
 
-Cost: 1 to 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
+Cost: about 2 ms of processor time for each call of a named operator: two or three stops, and reading its tensors; of
 more than 262,144 elements a sample is looked at, and said to be one (save writes all of it).
 All other operators run at full speed.
 """
