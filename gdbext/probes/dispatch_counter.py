@@ -70,7 +70,7 @@ class DispatchCounter:
             self._states = self._probes.own(kernel.memory(HASH, 8, 8, _MAX_THREADS))
             self._probes.want(wanted)
             self.know_threads(states or {})
-            self._probes.place(pid, places, lambda: self._program(architecture))
+            self._probes.place(pid, self._places, lambda: self._program(architecture))
         except BaseException:
             self.close()
             raise

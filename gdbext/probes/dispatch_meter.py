@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from gdbext.errors import GdbextError
+from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.model.sections.top_section import TopSection
 from gdbext.probes.bpf.place_program import EVERYTHING, Filter
 from gdbext.probes.dispatch_counter import DispatchCount, DispatchCounter
@@ -33,6 +32,7 @@ class DispatchMeter:
         """``operators``: only these; all without one; ``by``: how rows will be grouped (one of GROUPINGS); ``only``:
         what else the kernel leaves out."""
         self._process = process
+        self._errors = session.errors
         self._lines = PythonLines(session) if by == "line" else None
         self._summary = Summary(session, self._lines)
         finder = TracePlaces(session)
@@ -73,11 +73,15 @@ class DispatchMeter:
         """What the operators and keysets are called that were counted so far, while it can be read; and libraries that
         were loaded meanwhile are counted in, too. Raises OSError."""
         self._summary.learn(self._counter.counts())
-        with contextlib.suppress(GdbextError):  # the process may be about to end
+        try:
             late = self._late.found()
             if late:
                 self._counter.add(late)
                 self._places += len(late)
+        except ProbesRefused as error:
+            self._errors.note(error, "libraries that are loaded later")
+        except GdbextError:  # the process may be about to end
+            pass
 
     def _know_threads(self) -> None:
         if self._lines is not None:

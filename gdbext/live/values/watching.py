@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gdbext.inspection.target_reporting import report_target
 from gdbext.live.run_control import RunControl
 from gdbext.live.trace.describe import Describer
-from gdbext.live.values.kernel_watch import KernelWatch, is_compiled
+from gdbext.live.values.compiled_code_watch import CompiledCodeWatch, is_compiled
 from gdbext.live.values.value_watch import ValueRequest, ValueSink, ValueWatch
 from gdbext.live.values.watched_operators import WatchedOperators
 from gdbext.live.waiting import torch_session
@@ -55,7 +55,7 @@ class Watching:
             describer = Describer(self._control.session, session, registrations=False)
             sink = make_sink(session)
             watch = ValueWatch(session, self._control, describer, request, sink)
-            kernels = KernelWatch(session, self._control, request, sink)
+            kernels = CompiledCodeWatch(session, self._control, request, sink)
             compiled = [pattern for pattern in request.patterns if is_compiled(pattern)]
             if compiled:
                 kernels.place(compiled)

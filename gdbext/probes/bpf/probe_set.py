@@ -51,8 +51,8 @@ class ProbeSet:
         """More places for the program of place(), numbered from ``first`` on. Raises ProbesRefused."""
         by_file: dict[str, list[Place]] = {}
         for number, place in enumerate(places[: MAX_PLACES - first], start=first):
-            told = cookie(self._architecture, number, place)
-            by_file.setdefault(place.path, []).append(Place(place.site.offset, told))
+            value = cookie(self._architecture, number, place)
+            by_file.setdefault(place.path, []).append(Place(place.site.offset, value))
         self._attach(pid, by_file, self._program)
 
     def attach(self, pid: int, places: Mapping[str, Sequence[Place]], code: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gdbext.errors import BadData
 from gdbext.probes.places import late_places
 from gdbext.probes.places.late_places import LatePlaces
 from gdbext.targets.base import MemoryMapping
@@ -46,3 +47,31 @@ def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
     maps += [mapped("/ext/b.so")]
     assert late.found() == [(2, ["/ext/b.so"], True)]
     assert late.unseen == 1 + 2
+
+
+def test_a_library_that_cannot_be_read_is_tried_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    class Places:
+        unseen = 0
+
+        def __init__(self, _session: Session) -> None:
+            pass
+
+        def of_libraries(self, paths: frozenset[str], _filtered: bool) -> list[str]:
+            tried.append(sorted(paths))
+            if paths == {"/ext/torn.so"}:
+                raise BadData("it is torn")
+            return sorted(paths)
+
+    monkeypatch.setattr(late_places, "TracePlaces", Places)
+    maps = [mapped("/lib/torch.so")]
+    late = LatePlaces(Session(maps), True)  # type: ignore[arg-type]
+    maps += [mapped("/ext/torn.so")]
+    for _ in range(3):
+        with pytest.raises(BadData):
+            late.found()
+    assert late.found() == ()
+    assert tried == [["/ext/torn.so"]] * 3
+    maps += [mapped("/ext/b.so")]
+    assert late.found() == ["/ext/b.so"]

@@ -58,7 +58,7 @@ class _Call(Record):
     results: tuple[tuple[str, int], ...]
 
 
-class KernelWatch:
+class CompiledCodeWatch:
     """The compiled code of one run of dispatch-values."""
 
     def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
