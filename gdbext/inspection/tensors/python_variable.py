@@ -76,12 +76,21 @@ class PythonVariables:
         self._frames = [frame for state in states for frame in runtime.frames.stack(state).frames]
 
     def find(self, path: str) -> int:
-        """Address of the object. Raises UsageError with the nearest names, MemoryFault, BadData."""
+        """Address of the object, in the innermost frame that has the whole path: many of them have a ``self``.
+
+        Raises UsageError with the nearest names, MemoryFault, BadData.
+        """
         name, steps = parse(path)
-        found = self._variable(name)
-        if found is None:
-            raise self._unknown(name)
-        done = name
+        refusal: UsageError | None = None
+        for variable in dict.fromkeys(self._variables(name)):
+            try:
+                return self._walk(variable, name, steps)
+            except UsageError as error:
+                refusal = refusal or error
+        raise refusal or self._unknown(name)
+
+    def _walk(self, found: int, done: str, steps: Sequence[Step]) -> int:
+        """What the steps lead to from an object. Raises UsageError."""
         for step in steps:
             following = self._follow(found, step)
             if following is None:
@@ -100,14 +109,13 @@ class PythonVariables:
         keys = self._keys(address)
         return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else "it has no attributes"
 
-    def _variable(self, name: str) -> int | None:
-        """In the innermost frame that has it: all frames' own variables first, then their modules'."""
+    def _variables(self, name: str) -> Iterator[int]:
+        """What has that name, from the innermost frame on: all frames' own variables first, then their modules'."""
         for variables in (self._locals, self._globals):
             for frame in self._frames:
                 found = variables(frame).get(name)
                 if found:
-                    return found
-        return None
+                    yield found
 
     def _locals(self, frame: PythonFrame) -> dict[str, int]:
         try:

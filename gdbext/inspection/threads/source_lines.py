@@ -19,6 +19,8 @@ MAX_FILE = 8 << 20
 MAX_FILES = 200
 MAX_LINE = 300
 """Characters of a line that are kept."""
+_CLOCK_ERROR = 0.05
+"""Seconds: a process's start is known in hundredths, a file's time in ticks of the kernel."""
 _NEVER_WAIT = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 """PEP 263's declaration of a source file's encoding, on one of the first two lines."""
@@ -78,7 +80,7 @@ class SourceReader:
 
     def _changed(self, modified: float) -> str:
         known = self._target.files_known_at()
-        if known is None or modified <= known:
+        if known is None or modified <= known + _CLOCK_ERROR:
             return ""
         event = "the core was written" if self._target.is_core else "the process started"
         return f"the file changed after {event}"

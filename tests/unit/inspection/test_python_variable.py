@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gdbext.errors import UsageError
-from gdbext.inspection.tensors.python_variable import Step, parse
+from gdbext.inspection.tensors.python_variable import PythonVariables, Step, parse
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,31 @@ def test_what_would_need_the_program_to_run(path: str) -> None:
 
 def test_steps_are_shown_as_they_are_written() -> None:
     assert "".join(map(str, parse("""a.b[0]["c"]""")[1])) == ".b[0]['c']"
+
+
+class Frames(PythonVariables):
+    """Of frames that are dicts of their variables; an object is its attributes' dict, by address."""
+
+    def __init__(self, frames: list[dict[str, int]], objects: dict[int, dict[str, int]]) -> None:
+        self._frames: list[Any] = list(frames)
+        self._objects = objects
+
+    def _locals(self, frame: Any) -> dict[str, int]:
+        return dict(frame)
+
+    def _globals(self, frame: Any) -> dict[str, int]:
+        return {"torch": 9} if frame else {}
+
+    def _follow(self, address: int, step: Step) -> int | None:
+        return self._objects[address].get(step.text)
+
+    def _no_step(self, address: int, done: str, step: Step) -> UsageError:
+        return UsageError(f"{done} at {address} has no {step.text}")
+
+
+def test_the_innermost_frame_that_has_the_whole_path() -> None:
+    objects = {1: {"op": 4}, 2: {"w": 6}, 3: {"w": 7}}
+    frames = Frames([{"self": 1}, {"self": 1, "x": 5}, {"self": 2}, {"self": 3}], objects)
+    assert [frames.find(path) for path in ("self", "self.op", "self.w", "x", "torch")] == [1, 4, 6, 5, 9]
+    with pytest.raises(UsageError, match=r"^self at 1 has no b$"):
+        frames.find("self.b")
