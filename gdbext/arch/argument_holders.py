@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gdbext.arch.base import Architecture
 from gdbext.arch.instruction import Instruction
@@ -21,6 +21,13 @@ class Holder(Record):
     register: str
     displacement: int | None = None
     size: int = _WORD
+
+    def word(
+        self, register: Callable[[str], int | None], read: Callable[[int], int | None], cfa: int | None
+    ) -> int | None:
+        """What is there, by the value of a register and the word at an address; None where it is not known."""
+        base = cfa if self.register == CFA else register(self.register)
+        return base if base is None or self.displacement is None else read(base + self.displacement)
 
 
 def holders(architecture: Architecture, code: Sequence[Instruction], site: int) -> dict[str, Holder]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.arch.argument_holders import CFA, Holder
+from gdbext.arch.argument_holders import Holder
 from gdbext.arch.base import Architecture
 from gdbext.errors import GdbextError
 from gdbext.model.record import Record
@@ -89,18 +89,6 @@ def register_values(
     found: list[KeptWord | None] = []
     for name in architecture.argument_registers:
         holder = where.get(name)
-        value = held(holder, register, word, cfa)
+        value = holder.word(register, word, cfa) if holder is not None else None
         found.append(None if holder is None or value is None else KeptWord(value, holder.size))
     return found
-
-
-def held(
-    holder: Holder | None, register: Callable[[str], int], word: Callable[[int], int | None], cfa: int | None
-) -> int | None:
-    """What is in one place; None where it is not known."""
-    if holder is None:
-        return None
-    if holder.displacement is None:
-        return register(holder.register)
-    base = cfa if holder.register == CFA else register(holder.register)
-    return None if base is None else word(base + holder.displacement)

@@ -9,7 +9,6 @@ from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.argument_passing import Passing, Slot
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.formats.symbols.demangle import demangle
-from gdbext.live.hooks.arguments import held
 from gdbext.model.record import Record
 from gdbext.torch.registry.schema_types import hidden_result, schema_types
 from gdbext.torch.stack.cpp_signature import parameters
@@ -156,5 +155,5 @@ def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, 
 
     names = (*architecture.argument_registers, *floats)
     kept = (None if name in site.lost else site.places.get(name) for name in names)
-    values = tuple(held(place, register, word, cfa) for place in kept)
+    values = tuple(place.word(register, word, cfa) if place is not None else None for place in kept)
     return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdbext.arch.argument_holders import CFA, Holder, holders
+from gdbext.arch.argument_holders import Holder, holders
 from gdbext.arch.argument_passing import Slot
 from gdbext.process.function_code import FunctionCode
 from gdbext.process.memory import Memory
@@ -39,9 +39,9 @@ class KeptArguments:
         holder = self._places.get(name)
         if holder is None or holder.size < size:
             return None
-        if holder.displacement is None and holder.register == name and slot.float_register is not None:
+        return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
+
+    def _register(self, name: str) -> int | None:
+        if name in self._float_names:
             return self._stack.floats().get(name) if self._level == 0 else None
-        base = self._frame.cfa if holder.register == CFA else self._frame.registers.get(holder.register)
-        if base is None or holder.displacement is None:
-            return base
-        return self._memory.try_u64(base + holder.displacement)
+        return self._frame.registers.get(name)
