@@ -82,7 +82,7 @@ class PythonVariables:
         """
         name, steps = parse(path)
         refusal: UsageError | None = None
-        for variable in dict.fromkeys(self._variables(name)):
+        for variable in self._variables(name):
             try:
                 return self._walk(variable, name, steps)
             except UsageError as error:
@@ -110,11 +110,14 @@ class PythonVariables:
         return f"its keys are: {', '.join(keys[:_NAMES_SHOWN])}" if keys else "it has no attributes"
 
     def _variables(self, name: str) -> Iterator[int]:
-        """What has that name, from the innermost frame on: all frames' own variables first, then their modules'."""
+        """What has that name, each object once, from the innermost frame on: all frames' own variables first, then
+        their modules'."""
+        seen: set[int] = set()
         for variables in (self._locals, self._globals):
             for frame in self._frames:
                 found = variables(frame).get(name)
-                if found:
+                if found and found not in seen:
+                    seen.add(found)
                     yield found
 
     def _locals(self, frame: PythonFrame) -> dict[str, int]:
