@@ -72,12 +72,15 @@ privilege() {
   if [ -t 0 ]; then say sudo; else sudo -n true 2>/dev/null && say "sudo -n"; fi
 }
 
+# What to try where the system has no gdb that will do: the wheel brings gdb 18 with Python inside.
+FROM_PYPI="or take gdb 18 from PyPI: python3 -m venv ~/gdb18 && ~/gdb18/bin/pip install gdb-for-pwndbg, and put ~/gdb18/bin first in PATH"
+
 ensure_gdb() {
   have gdb && return
   command=$(gdb_install_command)
   [ -n "$command" ] || fail "gdb is missing, and no package manager that this script knows is here" \
-    "install gdb 10 or later (with Python) your system's way, then run this again"
-  prefix=$(privilege "$command") || fail "gdb is missing, and this user may not install it" "as root: $command"
+    "install gdb 10 or later (with Python) your system's way, then run this again" "$FROM_PYPI"
+  prefix=$(privilege "$command") || fail "gdb is missing, and this user may not install it" "as root: $command" "$FROM_PYPI"
   say "installing gdb: $prefix $command"
   # shellcheck disable=SC2086  # words of a command line
   if ! run $prefix $command && have apt-get; then
@@ -95,7 +98,7 @@ in_gdb() {
 check_gdb() {
   version=$(in_gdb 'import sys; print("%d.%d" % sys.version_info[:2])') || version=
   case "$version" in
-    3.[0-8]) fail "the Python inside $(command -v gdb) is $version; 3.9 or later is needed" "install a newer gdb" ;;
+    3.[0-8]) fail "the Python inside $(command -v gdb) is $version; 3.9 or later is needed" "install a newer gdb" "$FROM_PYPI" ;;
     3.*) say "gdb: $(command -v gdb), Python $version inside" ;;
     *) fail "$(command -v gdb) has no Python inside" "install your distribution's full gdb (not gdb-minimal), or conda's" ;;
   esac

@@ -1,3 +1,93 @@
-"""gdbext explains a hung or crashed PyTorch process from GDB, from LLDB, or with no debugger at all."""
+"""gdbext explains a hung or crashed PyTorch process from GDB, from LLDB, or with no debugger at all.
 
+As a library: ``import gdbext; process = gdbext.open(pid=1234)`` (docs/library.md). Imports nothing before it is used.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.report.wait import Owner, Resource, Wait
+    from gdbext.diagnosis.report.wait_kind import WaitKind
+    from gdbext.diagnosis.reporting import make_report
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import Mode, Tool
+    from gdbext.diagnosis.waits.function_tag import Functions
+    from gdbext.diagnosis.waits.pool_table import Pool
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+    from gdbext.engine.vocabulary import Section
+    from gdbext.errors import GdbextError
+    from gdbext.hosts.library.process import Answer, Diagnosis, Process
+    from gdbext.hosts.library.threads import Thread, Threads
+    from gdbext.known.known_bug import Affected, KnownBug, ThreadPattern
+
+__all__ = [
+    "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "Pool", "Process",
+    "Report", "Resource", "Section", "Session", "Thread", "ThreadPattern", "ThreadSnapshot", "Threads", "Tool", "Wait",
+    "WaitKind", "make_report", "open",
+]  # fmt: skip
 __version__ = "0.1.0"
+_PLACES = {
+    "Affected": "known.known_bug",
+    "KnownBug": "known.known_bug",
+    "ThreadPattern": "known.known_bug",
+    "Pool": "diagnosis.waits.pool_table",
+    "Functions": "diagnosis.waits.function_tag",
+    "ThreadSnapshot": "diagnosis.waits.snapshot",
+    "Owner": "diagnosis.report.wait",
+    "Resource": "diagnosis.report.wait",
+    "Wait": "diagnosis.report.wait",
+    "WaitKind": "diagnosis.report.wait_kind",
+    "Mode": "diagnosis.tool",
+    "Tool": "diagnosis.tool",
+    "Report": "diagnosis.report.report",
+    "make_report": "diagnosis.reporting",
+    "Section": "engine.vocabulary",
+    "Session": "diagnosis.session",
+    "Answer": "hosts.library.process",
+    "Diagnosis": "hosts.library.process",
+    "GdbextError": "errors",
+    "Process": "hosts.library.process",
+    "Thread": "hosts.library.threads",
+    "Threads": "hosts.library.threads",
+}
+
+
+def open(  # as in gzip.open
+    *,
+    pid: int | None = None,
+    core: str | None = None,
+    recording: str | None = None,
+    sysroot: str = "",
+    stop: bool = True,
+    hold: bool = False,
+    timeout: float | None = None,
+    memory_limit: float | None = None,
+) -> Process:
+    """Look at a running process, a core dump or a recording: give one of ``pid``, ``core`` and ``recording``.
+
+    A running process is stopped for some milliseconds and goes on; with ``stop=False`` nobody is stopped, with
+    ``hold=True`` it stands still until ``close()``. Nothing is ever written to it. ``sysroot`` is where the files of a
+    core's machine are. ``timeout`` (seconds) and ``memory_limit`` (gigabytes) are for each call that reads, this one
+    among them; None for no limit. Raises GdbextError.
+    """
+    from gdbext.hosts.library.limits import CallLimits
+    from gdbext.hosts.library.process import open_process
+
+    return open_process(pid, core, recording, sysroot, stop, hold, CallLimits(timeout, memory_limit))
+
+
+if not TYPE_CHECKING:  # else every misspelt name were an object
+
+    def __getattr__(name):
+        """The public classes, imported when they are asked for."""
+        if name not in _PLACES:
+            raise AttributeError(f"module 'gdbext' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"gdbext.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

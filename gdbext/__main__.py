@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> int:
     """Run the launcher with this process's arguments; its exit status."""
-    from gdbext.cli import launcher
+    from gdbext.hosts.cli import launcher
 
     return launcher.main(sys.argv[1:])
 
 
+def run() -> NoReturn:
+    """Run the launcher, and end this process with its exit status."""
+    from gdbext.hosts.cli import launcher
+
+    launcher.leave(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    # `python -m` looks first in the folder that we happen to be in, whoever's it is: no more is imported from there
+    sys.path[:] = [place for place in sys.path if place not in ("", os.getcwd())]  # noqa: PTH109
+    run()

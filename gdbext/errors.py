@@ -30,7 +30,7 @@ class TargetError(GdbextError):
     """The process or the core cannot be analysed (exit status 1)."""
 
     why = "the debugger or the kernel could not give what was asked of it"
-    help = "look in the other way (--debugger none, or --debugger gdb), or at a core: gcore PID"
+    help = "look at it in another way (--debugger none or --debugger gdb), or at a core made with: gcore PID"
 
 
 class NoSuchProcess(TargetError):
@@ -101,7 +101,7 @@ class ProbesRefused(TargetError):
 class MemoryFault(GdbextError):
     """Memory at ``address`` cannot be read."""
 
-    why = "what points there is damaged or was being changed, or the core lacks that memory"
+    why = "the pointer to it is damaged or was just being changed, or the core lacks that memory"
     help = "dispatch-info names the files that could not be used; a full core is made by: gcore PID"
 
     def __init__(self, address: int, size: int = 0, reason: str = "not readable") -> None:
@@ -111,7 +111,7 @@ class MemoryFault(GdbextError):
 
 
 class BadData(GdbextError):
-    """What was read cannot be what it should be (a count out of range, a pointer to nowhere)."""
+    """A value that cannot be what it should be (a count out of range, a pointer to nowhere)."""
 
     why = "the process overwrote it, or was stopped in the middle of changing it"
     help = "let the process go on and look again; gcore PID keeps what is there now"
@@ -137,5 +137,9 @@ class LayoutError(GdbextError):
 class PythonUnsupported(GdbextError):
     """This CPython cannot be read (unknown version, unknown free-threaded build)."""
 
-    why = "CPython's internal structures change with every version; 3.8 to 3.13 with the GIL are known"
+    why = "CPython's internal structures change with every version; 3.8 to 3.15, and 3.13t and 3.14t, are known"
     help = "the native part of the report does not depend on it; py-spy or pystack may know this version"
+
+
+class AddOnError(GdbextError):
+    """An entry point of another package that cannot be used."""

@@ -2,7 +2,7 @@
 #
 # gdb runs this file in __main__, the namespace of the user's own `python` commands. So it has no docstring (that would
 # replace __main__'s) and takes back the one name that it needs. sys.path stays as it is: the package is loaded by
-# its place.
+# its place, which the code object knows: __file__ is that of the outermost script when another one sources this.
 if __name__ == "__main__":
 
     def _gdbext_load(path: str) -> None:
@@ -23,10 +23,10 @@ if __name__ == "__main__":
         package = importlib.util.module_from_spec(spec)
         sys.modules["gdbext"] = package
         spec.loader.exec_module(package)
-        commands = importlib.import_module("gdbext.debuggers.gdb.commands")
+        commands = importlib.import_module("gdbext.hosts.gdb.gdb_commands")
         vars(package)["commands_in_gdb"] = commands.GdbCommands()
 
     try:
-        _gdbext_load(__file__)
+        _gdbext_load(_gdbext_load.__code__.co_filename)
     finally:
         del _gdbext_load

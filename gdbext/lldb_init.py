@@ -1,5 +1,5 @@
-"""For LLDB: ``command script import gdbext/lldb_init.py`` defines the commands. It may be imported again, for instance
-after a change.
+"""The entry for LLDB: ``command script import gdbext/lldb_init.py`` defines the commands. It may be imported again, for
+instance after a change.
 
 LLDB puts this file's folder on sys.path, where our modules would hide others of the same names: it is taken off again.
 The package is loaded by its place.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def __lldb_init_module(debugger: Any, names: dict[str, object]) -> None:
-    """Called by LLDB."""
+    """Define the commands, when LLDB imports this file."""
     folder = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120
     for path in {folder, os.path.dirname(os.path.abspath(__file__))}:  # noqa: PTH100, PTH120
         while path in sys.path:
@@ -23,7 +23,7 @@ def __lldb_init_module(debugger: Any, names: dict[str, object]) -> None:
     if former is not None:
         former.unload()
     package = _loaded_anew(folder)
-    commands = importlib.import_module("gdbext.debuggers.lldb.commands")
+    commands = importlib.import_module("gdbext.hosts.lldb.lldb_commands")
     errors = importlib.import_module("gdbext.errors")
     try:
         vars(package)["commands_in_lldb"] = commands.LldbCommands(debugger, names)

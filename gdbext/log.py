@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Logger(Protocol):
-        """What is used of logging.Logger."""
+        """The part of logging.Logger that is used."""
 
         def debug(self, message: str, *arguments: object) -> None:
             """A detail: one file, one choice, one step."""
 
         def info(self, message: str, *arguments: object) -> None:
-            """What happens once in a run."""
+            """A message about what happens once in a run."""
 
         def warning(self, message: str, *arguments: object) -> None:
             """Something that should not happen, and that the report does not mention."""
@@ -35,7 +35,7 @@ class Silence:
     """A logger that drops everything."""
 
     def debug(self, message: str, *arguments: object) -> None:
-        """Nothing."""
+        """Drop the message and its arguments."""
 
     info = warning = debug
 
@@ -55,13 +55,20 @@ def _root() -> logging.Logger:
     import logging
     import sys
 
+    from gdbext.engine.terminal import shown
+
     root = logging.getLogger("gdbext")
     if root.handlers:
         return root
     level = logging.getLevelName(os.environ[VARIABLE].upper())
     root.setLevel(level if isinstance(level, int) else logging.DEBUG)
     root.propagate = False
+
+    class Door(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return shown(super().format(record))
+
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(relativeCreated)8.1f ms %(name)s: %(message)s"))
+    handler.setFormatter(Door("%(relativeCreated)8.1f ms %(name)s: %(message)s"))
     root.addHandler(handler)
     return root

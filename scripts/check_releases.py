@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check what is assumed of torch by name (gdbext/torch/symbols.py and, for settings,
+"""Check what is assumed of torch by name (gdbext/torch/assumed_symbols.py and, for settings,
 gdbext/torch/state/setting_sources.py) against the released wheels: docs/releases.md."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import symbol_names  # noqa: E402
 import torch_wheels  # noqa: E402
 from symbol_names import SymbolNames  # noqa: E402
 
-from gdbext.layouts import store  # noqa: E402
-from gdbext.torch.state.setting_symbols import setting_symbols  # noqa: E402
-from gdbext.torch.symbols import TORCH_SYMBOLS  # noqa: E402
+from gdbext.engine.layouts import store  # noqa: E402
+from gdbext.torch.assumed_symbols import TORCH_SYMBOLS  # noqa: E402
+from gdbext.torch.state.setting_sources import setting_symbols  # noqa: E402
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol  # noqa: E402
 
 PAGE = ROOT / "docs" / "releases.md"

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import harness  # noqa: E402
-import lldbs  # noqa: E402
 import pytest  # noqa: E402
-from harness import Inferior  # noqa: E402
-from scenarios import RECORDED, Scenario  # noqa: E402
+
+from support.installed import lldbs  # noqa: E402
+from support.programs import harness  # noqa: E402
+from support.programs.harness import Inferior  # noqa: E402
+from support.recorded.scenarios import RECORDED, Scenario  # noqa: E402
 
 COMMAND = ("dispatch-diagnose", "--why")
 MADE_BY = frozenset({"debugger", "number", "paused_ms", "moved"})

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Compare Python frames with those of py-spy and pystack, on every CPython of this machine: docs/frames-compared.md.
+"""Compare Python frames with those of py-spy and pystack, on every CPython of this machine.
+
+Writes docs/measurements/frames-compared.md.
 
 Each program says itself where its threads are; a tool is right about a thread if functions, files and lines are all
 those. Run it from the development environment (scripts/test makes it):
@@ -20,13 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
-import harness  # noqa: E402 - the tests' folder is on the path from here on
-import pythons  # noqa: E402
-from python_targets import PythonInferior  # noqa: E402
+from support.installed import pythons  # noqa: E402
+from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
+from support.programs.python_targets import PythonInferior  # noqa: E402
 
-PAGE = ROOT / "docs" / "frames-compared.md"
+PAGE = ROOT / "docs" / "measurements" / "frames-compared.md"
 _HEAD = """# Python frames, compared
 
 Made by `scripts/compare_frames.py`. Threads of two programs (tests/inferiors/python_stacks.py and

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes docs/compared.md: what plain gdb, py-spy, pystack and dispatch-diagnose say of each scenario.
+"""Write docs/measurements/compared.md: how plain gdb, py-spy, pystack and dispatch-diagnose do on each scenario.
 
-Real outputs, shortened by rule: the first LINES lines, each clipped to WIDTH columns. Run it from the development
-environment (scripts/test makes it): .venv/bin/python scripts/compare_tools.py [SCENARIO…]
+``--show`` prints their outputs, too: the first LINES lines, each clipped to WIDTH columns. Run it from the development
+environment (scripts/test makes it): .venv/bin/python scripts/compare_tools.py [--show] [SCENARIO…]
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT / "tests")]
 
-import harness  # noqa: E402 - the tests' folder is on the path from here on
+from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
 
 LINES, WIDTH = 16, 150
 TIMEOUT = 120
@@ -96,41 +96,41 @@ def neutral(text: str) -> str:
     return MACHINE_PATH.sub("…/", text)
 
 
-def section(scenario: Scenario) -> tuple[str, str]:
-    """The table row and the section of one scenario."""
+def row_of(scenario: Scenario, show: bool) -> str:
+    """Run all tools on the scenario: its row of the table. ``show`` prints what they said."""
     with harness.started(scenario.name, *scenario.args) as inferior:
         results = [(tool, *run(tool)) for tool in tools(inferior.pid)]
     verdict = results[0][2][0] if results[0][2] else ""
+    if show:
+        for tool, seconds, lines in results:
+            print(neutral("\n".join([f"\n{tool.title} ({seconds:.2f} s)", *shortened(lines)])))
     times = " | ".join(f"{seconds:.2f} s, {len(lines)} lines" for _, seconds, lines in results)
-    row = f"| [{scenario.name}](#{scenario.name}) | {verdict.split(':')[0]} | {times} |"
-    parts = [f"## {scenario.name}", "", scenario.what, ""]
-    for tool, seconds, lines in results:
-        parts += [f"**{tool.title}** ({seconds:.2f} s)", "", "```", *shortened(lines), "```", ""]
-    return row, neutral("\n".join(parts))
+    return f"| {scenario.name} | {scenario.what} | {verdict.split(':')[0]} | {times} |"
 
 
-def main(names: list[str]) -> None:
+def main(words: list[str]) -> None:
     """Run all, or those named, and write the page."""
-    rows, sections = [], []
+    names = [word for word in words if word != "--show"]
+    rows = []
     for scenario in SCENARIOS:
         if names and scenario.name not in names:
             continue
         print(scenario.name, file=sys.stderr, flush=True)
-        row, text = section(scenario)
-        rows.append(row)
-        sections.append(text)
+        rows.append(row_of(scenario, "--show" in words))
     versions = [_version("gdb"), _version(str(Path(sys.executable).parent / "py-spy")),
                 _version(str(Path(sys.executable).parent / "pystack"))]  # fmt: skip
     page = [
         "# Side by side", "",
-        "What each tool says of the same live process, as it said it; made by `scripts/compare_tools.py`. Outputs are",
-        f"cut after {LINES} lines of {WIDTH} columns. Wall clock times, one run each, two shared cores.",
+        "How long each tool takes for the same live process, and how many lines it prints; made by",
+        "`scripts/compare_tools.py`, which shows the outputs themselves with `--show`. Wall clock times, one run each,",
+        "two shared cores. Of these tools only `dispatch-diagnose` gives a verdict, in its first line; the others",
+        "print the stacks of all threads.",
         "", f"Tools: {'; '.join(versions)}.", "",
-        "| scenario | our verdict | dispatch-diagnose | gdb | py-spy | pystack |",
-        "|---|---|---|---|---|---|", *rows, "",
+        "| scenario | what happens | our verdict | dispatch-diagnose | gdb | py-spy | pystack |",
+        "|---|---|---|---|---|---|---|", *rows,
     ]  # fmt: skip
-    target = ROOT / "docs" / "compared.md"
-    target.write_text("\n".join([*page, *sections]).rstrip() + "\n")
+    target = ROOT / "docs" / "measurements" / "compared.md"
+    target.write_text("\n".join(page) + "\n")
     print(target)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Generate layout files: offsets and enumerations of PyTorch's and CPython's structures, from headers.
 
-The files of PyTorch share what they have in common, and so do those of CPython (gdbext/layouts/packed.py): new ones
-join those in the folder.
+The files of PyTorch share what they have in common, and so do those of CPython (gdbext/engine/layouts/layout.py):
+new ones join those in the folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib")]
 
 import torch_wheels  # noqa: E402
 
+from gdbext.engine.layouts import layout, store  # noqa: E402
+from gdbext.engine.layouts.measure import compiler, generate, measured, pack  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.layouts import packed, store  # noqa: E402
-from gdbext.layouts.measure import generate, measured, pack, programs, write  # noqa: E402
 
 Document = dict[str, Any]
 
@@ -47,11 +47,11 @@ def main() -> int:
     if not jobs and not options.index:
         _parser().error("nothing to do: give --torch, --cpython, --saved-members, --nccl-groups, --releases or --index")
     keep = _keep_in_cache if options.cache else partial(_keep, options.output)
-    with programs.ended_by_signals():
+    with compiler.ended_by_signals():
         failed = [name for name, make in jobs if not _do(name, make, keep)]
     if options.cache:
         return 1 if failed else 0
-    write.write(store.make_index(options.output), options.output / store.INDEX)
+    pack.write(store.make_index(options.output), options.output / store.INDEX)
     return 1 if failed else 0
 
 
@@ -105,7 +105,7 @@ def _of_torch(torch: Path, compiler: str | None, known: measured.Known) -> Itera
 
 def _measured(torch: Path, compiler: str | None, known: measured.Known, cxx11: bool | None = None) -> Document:
     with tempfile.TemporaryDirectory(prefix="gdbext-layout-") as folder:
-        return generate.torch_document(torch, compiler, cxx11, generate.Workplace(Path(folder), known=known))
+        return generate.torch_document(torch, compiler, cxx11, generate.MeasuringContext(Path(folder), known=known))
 
 
 def _of_release(version: str, compiler: str | None, known: measured.Known) -> Iterator[Document]:
@@ -130,11 +130,11 @@ def _of_abis(document: Callable[..., Document], torch: Path, compiler: str | Non
 def _keep(folder: Path, document: Document) -> None:
     """Write one document under its identity and say what it lacks."""
     path = folder / f"{document['id']}.json"
-    if document["kind"] in packed.KINDS:
+    if document["kind"] in layout.KINDS:
         others = (each for each in sorted(folder.glob(f"{document['kind']}-*.json")) if each != path)
         pack.pack([*(store.read_layout(each, whole=True) for each in others), document], folder)
     else:
-        write.write(document, path)
+        pack.write(document, path)
     print(path)
     if document["absent"]:
         print(f"{path.name}: not in these headers: {document['absent']}", file=sys.stderr)
@@ -144,8 +144,8 @@ def _keep_in_cache(document: Document) -> None:
     """Write one document where a session looks for what was measured on this machine."""
     build_id = document["build_ids"].get(store.TORCH_LIBRARY)
     if build_id:
-        path = store.layout_cache() / f"{build_id}.json"
-        write.write(document, path)
+        path = Path(store.layout_cache(), f"{build_id}.json")
+        pack.write(document, path)
         print(path)
 
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Compare dispatch-compile and dispatch-autograd with what programs say of themselves: docs/compile-compared.md.
+"""Compare dispatch-compile and dispatch-autograd with what programs say of themselves.
+
+Writes docs/measurements/compile-compared.md.
 
 Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and some minutes. Run it from
 the development environment (scripts/test makes it): .venv/bin/python scripts/measure_compile.py 2.6.0 2.15.0
@@ -11,16 +13,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
-import autograd_truth  # noqa: E402 - the tests' folder is on the path from here on
-import compile_truth  # noqa: E402
 import each_release  # noqa: E402
-import harness  # noqa: E402
 
 from gdbext.torch.compile.dynamo_names import is_known  # noqa: E402
+from support.programs import harness  # noqa: E402
+from support.truth import autograd_truth, compile_truth  # noqa: E402
 
-PAGE = ROOT / "docs" / "compile-compared.md"
+PAGE = ROOT / "docs" / "measurements" / "compile-compared.md"
 _HEAD = f"""# dispatch-compile and dispatch-autograd, compared with what programs say of themselves
 
 Made by `scripts/measure_compile.py`. {len(compile_truth.PROGRAMS)} programs (tests/inferiors/compile_programs.py) write

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure by a process's own clock for how long each tool stops it: docs/pauses.md.
+"""Measure by a process's own clock for how long each tool stops it: docs/measurements/pauses.md.
 
 A thread of the process sleeps 0.1 ms at a time and notes the longest delay. All tools look at the same process in turn;
 between them nobody does, which says what the machine itself adds. Run it on a quiet machine, from the development
@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
-import harness  # noqa: E402 - the tests' folder is on the path from here on
+from support.programs import harness  # noqa: E402 - the tests' folder is on the path from here on
 
-PAGE = ROOT / "docs" / "pauses.md"
+PAGE = ROOT / "docs" / "measurements" / "pauses.md"
 NOBODY = "nobody"
 _HEAD = """# For how long a process is stopped
 

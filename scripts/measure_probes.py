@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Measure dispatch-top, dispatch-trace, dispatch-break and watch on a process that dispatches: docs/probes-measured.md.
+"""Measure dispatch-top, dispatch-trace, dispatch-break and watch on a process that dispatches.
+
+Writes docs/measurements/probes-measured.md.
 
 As root (kernel probes), on a machine that does nothing else: 9 minutes for all scenes. From the development
 environment (scripts/test makes it): .venv/bin/python scripts/measure_probes.py [SCENE …]
@@ -15,12 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
 import probe_scenes as scenes  # noqa: E402 - the folders are on the path from here on
 from probe_target import MeasuredProcess  # noqa: E402
 
-PAGE = ROOT / "docs" / "probes-measured.md"
+PAGE = ROOT / "docs" / "measurements" / "probes-measured.md"
 _HEAD = """# What watching costs
 
 Made by `scripts/measure_probes.py`, which measures scripts/dispatch on tests/inferiors/measured_calls.py. Figures are

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Compare what gdbext reads of released wheels with what PyTorch says of itself: docs/releases-compared.md.
+"""Compare what gdbext reads of released wheels with what PyTorch says of itself.
+
+Writes docs/measurements/releases-compared.md.
 
 Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and a minute or two. What
 compares has no compiler on its PATH, no network (unshare) and a wheel without headers, as in a container. Run it
@@ -19,18 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
-import dispatch_dumps  # noqa: E402 - the tests' folder is on the path from here on
 import each_release  # noqa: E402
-import harness  # noqa: E402
-import keyset_truth  # noqa: E402
 
+from gdbext.diagnosis.session import Session  # noqa: E402
+from gdbext.engine.targets.live.proc_target import ProcTarget  # noqa: E402
 from gdbext.errors import LayoutError  # noqa: E402
-from gdbext.inspection.session import Session  # noqa: E402
-from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
+from support.programs import harness  # noqa: E402
+from support.truth import dispatch_dumps, keyset_truth  # noqa: E402
 
-PAGE = ROOT / "docs" / "releases-compared.md"
+PAGE = ROOT / "docs" / "measurements" / "releases-compared.md"
 _HEAD = """# Releases of PyTorch, compared with their own dumps
 
 Made by `scripts/measure_releases.py`, which installs a wheel from the package index, starts programs with it, and

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Compare dispatch-info --settings and --memory with what programs say of themselves: docs/settings-compared.md.
+"""Compare dispatch-info --settings and --memory with what programs say of themselves.
+
+Writes docs/measurements/settings-compared.md.
 
 Run it from the development environment (scripts/test makes it): .venv/bin/python scripts/measure_settings.py 2.6.0
 2.15.0. Each release is installed into a folder of its own, compared, and removed; one takes 3 GB and some minutes.
@@ -14,13 +16,14 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "lib"), str(ROOT / "tests")]
 
 import each_release  # noqa: E402 - the tests' folder is on the path from here on
-import harness  # noqa: E402
-import settings_truth  # noqa: E402
 
-PAGE = ROOT / "docs" / "settings-compared.md"
+from support.programs import harness  # noqa: E402
+from support.truth import settings_truth  # noqa: E402
+
+PAGE = ROOT / "docs" / "measurements" / "settings-compared.md"
 _HEAD = f"""# dispatch-info --settings and --memory, compared with what programs say of themselves
 
 Made by `scripts/measure_settings.py`. {len(settings_truth.PROGRAMS)} programs (tests/inferiors/settings.py) set PyTorch

@@ -23,23 +23,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import harness  # noqa: E402
-import native_build  # noqa: E402
-import pythons  # noqa: E402
-import recordings  # noqa: E402
-from harness import Inferior  # noqa: E402
-from scenarios import RECORDED, Scenario  # noqa: E402
-
-from gdbext.commands import registry  # noqa: E402
-from gdbext.inspection.session import Session  # noqa: E402
-from gdbext.targets.base import Target  # noqa: E402
-from gdbext.targets.core_target import CoreTarget  # noqa: E402
-from gdbext.targets.live.proc_target import ProcTarget  # noqa: E402
-from gdbext.targets.recording import container, reader, writer  # noqa: E402
-from gdbext.targets.recording.recorder import RecordingTarget  # noqa: E402
-from gdbext.targets.recording.replay_target import ReplayTarget  # noqa: E402
+from gdbext.diagnosis.session import Session  # noqa: E402
+from gdbext.engine.targets.base_target import Target  # noqa: E402
+from gdbext.engine.targets.core_target import CoreTarget  # noqa: E402
+from gdbext.engine.targets.live.proc_target import ProcTarget  # noqa: E402
+from gdbext.engine.targets.recording import container, recorder, recording_reader  # noqa: E402
+from gdbext.engine.targets.recording.recorder import RecordingTarget  # noqa: E402
+from gdbext.engine.targets.recording.replay_target import ReplayTarget  # noqa: E402
+from gdbext.tools import table  # noqa: E402
+from support.installed import pythons  # noqa: E402
+from support.programs import harness, native_build  # noqa: E402
+from support.programs.harness import Inferior  # noqa: E402
+from support.recorded import recordings  # noqa: E402
+from support.recorded.scenarios import RECORDED, Scenario  # noqa: E402
 
 PLACE = Path("/tmp/gdbext-scenarios")
 COMMANDS = (
@@ -93,7 +91,7 @@ class Neutral:
         harness.INFERIORS = PLACE / "inferiors"
         harness.interpreter = self.interpreter
         native_build.SOURCES = PLACE / "inferiors" / "native"
-        native_build._torch_folder = lambda: self._packages / "torch"
+        native_build.torch_folder = lambda: self._packages / "torch"
 
     def interpreter(self, name: str) -> tuple[str, dict[str, str]]:
         """As harness.interpreter, by links."""
@@ -176,14 +174,14 @@ def record(scenario: Scenario, neutral: Neutral) -> str:
         target = RecordingTarget(_target(inferior, scenario))
         try:
             reports = _reports(target, commands)
-            data = writer.encode(target.recording(" ".join(recordings.COMMAND)), container.SMALL)
+            data = recorder.encode(target.recording(" ".join(recordings.COMMAND)), container.SMALL)
         finally:
             target.close()
         truth = inferior.truth
-    replay = ReplayTarget(reader.decode(data))
+    replay = ReplayTarget(recording_reader.decode(data))
     again = _reports(replay, commands)
-    if again != reports or replay.lacks():
-        return f"the replay differs: {replay.lacks()}"
+    if again != reports or replay.missing_from_recording():
+        return f"the replay differs: {replay.missing_from_recording()}"
     betrayals = list(neutral.betrayals(data))
     if betrayals:
         return f"the recording shows {betrayals}"
@@ -205,8 +203,8 @@ def _reports(target: Target, commands: Sequence[Sequence[str]]) -> list[tuple[di
     session = Session(target)
     found = []
     for command, *words in commands:
-        text = registry.execute(command, words, lambda: session).output
-        document = json.loads(registry.execute(command, [*words, "--json"], lambda: session).output)
+        text = table.execute(command, words, lambda: session).output
+        document = json.loads(table.execute(command, [*words, "--json"], lambda: session).output)
         (document["target"] or {}).pop("recording", None)
         found.append((document, text))
     return found

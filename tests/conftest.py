@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness import Inferior, Pool
-from ways import WAYS, Look
+
+from support.programs.harness import Inferior, Pool
+from support.programs.ways import WAYS, Look
 
 if TYPE_CHECKING:
-    from recordings import Replay
+    from support.recorded.recordings import Replay
 
-pytest_plugins = ["alone", "dispositions", "groups", "markers"]
-pytest.register_assert_rewrite("scenario_checks")
+pytest_plugins = [f"support.plugins.{name}" for name in ("alone", "dispositions", "groups", "markers")]
+pytest.register_assert_rewrite("support.recorded.scenario_checks")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,7 +72,7 @@ def inferior(inferior_pool: Pool) -> Iterator[Callable[..., Inferior]]:
 @pytest.fixture
 def replay() -> Callable[[str], Replay]:
     """``replay("gil-mutex").document("dispatch-bt", "--all")``: a recorded program, looked at in milliseconds."""
-    from recordings import Replay
+    from support.recorded.recordings import Replay
 
     return Replay
 

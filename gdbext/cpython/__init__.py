@@ -1,1 +1,1 @@
-"""CPython's runtime, read from memory."""
+"""The interpreter in the target's memory: versions, objects, threads, frames, the GIL, locks, asyncio tasks."""

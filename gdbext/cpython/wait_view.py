@@ -1,4 +1,4 @@
-"""What the recognisers of waits ask of the CPython in the process (waits.snapshot.PythonView)."""
+"""Answers the questions of the recognisers of waits to the CPython in the process (waits.snapshot.PythonView)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.threads.thread_table import NoteError, ThreadTable
+from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.at_hand import AtHand
     from gdbext.cpython.sync.gil import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
+    from gdbext.cpython.sync.polled_objects import PolledObject
     from gdbext.cpython.sync.python_wait import PythonWait
     from gdbext.cpython.tasks.loops import RunningLoop
-    from gdbext.cpython.threads.python_frame import PythonFrame
-    from gdbext.cpython.threads.thread_state import ThreadState
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 
 
 _LOOKING = 3
@@ -36,7 +35,7 @@ class PythonWaitView:
         return self._threads.states.get(tid, ())
 
     def gils(self) -> Sequence[GilState]:
-        """All GILs."""
+        """The GILs of all interpreters."""
         return self._gils
 
     @cached_property
@@ -58,7 +57,7 @@ class PythonWaitView:
         return {state.address: tid for tid, states in self._threads.states.items() for state in states}
 
     def wait(self, tid: int, futex: int) -> PythonWait | None:
-        """What the thread that sleeps on ``futex`` waits for, as Python's own objects tell it."""
+        """The wait of the thread that sleeps on ``futex``, as Python's own objects tell it."""
         from gdbext.cpython.sync.python_wait import python_wait
 
         for state in self.states(tid):
@@ -72,7 +71,7 @@ class PythonWaitView:
         return None
 
     def parked(self, tid: int, futex: int) -> Parked | None:
-        """What the thread that sleeps on ``futex`` is parked on, in a free-threaded build."""
+        """The object that the thread which sleeps on ``futex`` is parked on, in a free-threaded build."""
         lot = self._parking_lot
         try:
             return lot.parked(self.states(tid), futex) if lot is not None else None
@@ -81,7 +80,7 @@ class PythonWaitView:
             return None
 
     def stopping(self, tid: int) -> Parked | None:
-        """Whom the thread waits for that stops the world, in a free-threaded build."""
+        """The threads that the thread waits for which stops the world, in a free-threaded build."""
         return self._parking_lot.stopping(self.states(tid)) if self._parking_lot is not None else None
 
     @cached_property
@@ -106,34 +105,34 @@ class PythonWaitView:
     def native_ids(self) -> Mapping[int, int]:
         """Thread id → the native_id that ``threading`` recorded when the thread was made; a fork does not change it
         (Lib/threading.py, _after_fork, up to 3.13)."""
-        from gdbext.cpython.threads.thread_names import read_native_ids
+        from gdbext.cpython.threads.runtime import read_native_ids
 
         found = read_native_ids(self.runtime)
         states = ((tid, state) for tid, states in self._threads.states.items() for state in states)
         return {tid: found[state.ident] for tid, state in states if state.ident in found}
 
-    def looked_at(self, tid: int) -> Sequence[AtHand]:
-        """What the code of the thread's innermost Python frames looks at; empty where that is not known."""
-        from gdbext.cpython.sync.at_hand import looked_at, sleeps
+    def polled_objects(self, tid: int) -> Sequence[PolledObject]:
+        """The objects that the code of the thread's innermost Python frames looks at; empty where that is not known."""
+        from gdbext.cpython.sync.polled_objects import polled_objects, sleeps
 
         for state in self.states(tid):
             frames = self.runtime.frames.stack(state).frames[:_LOOKING]
             for frame in frames if frames and sleeps(self.runtime, frames[0]) else ():
-                found = looked_at(self.runtime, frame)
+                found = polled_objects(self.runtime, frame)
                 if found:
                     return found
         return ()
 
     def in_signal_handler(self, tid: int) -> bool:
         """A signal handler runs in the thread, and has interrupted other Python code."""
-        from gdbext.cpython.sync.signal_handlers import in_signal_handler
+        from gdbext.cpython.sync.frame_search import in_signal_handler
 
         return any(in_signal_handler(self.runtime, state) for state in self.states(tid))
 
     def asked_to_sleep(self, tid: int) -> float | None:
         """The seconds that the thread's innermost Python frame asked ``time.sleep`` for; None where that is not
         known."""
-        from gdbext.cpython.sync.sleep_call import asked_to_sleep
+        from gdbext.cpython.sync.polled_objects import asked_to_sleep
 
         frame = self._innermost(tid)
         return None if frame is None else asked_to_sleep(self.runtime, frame)
@@ -157,7 +156,7 @@ class PythonWaitView:
 
     def instruction(self, tid: int) -> tuple[int, int] | None:
         """The address of the thread's innermost Python frame, and its instruction; None where there is none."""
-        from gdbext.cpython.threads.slots import instruction
+        from gdbext.cpython.threads.frame_variables import instruction
 
         frame = self._innermost(tid)
         return None if frame is None else (frame.address, instruction(self.runtime, frame))
@@ -170,15 +169,29 @@ class PythonWaitView:
         """The tid of the thread with this threading.get_ident()."""
         return self.runtime.tid_of_ident(ident)
 
+    def has_no_thread(self, ident: int) -> bool:
+        """No thread has that threading.get_ident()."""
+        try:
+            return self.runtime.has_no_thread(ident)
+        except GdbextError as error:
+            self._note(error, "python threads")
+            return False
+
     def users_of(self, address: int) -> Sequence[int]:
         """Tids of the threads that have an object among the variables of their frames."""
         return self._users.get(address, ())
 
     @cached_property
     def _users(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.object_users import ObjectUsers
+        from gdbext.cpython.sync.frame_search import ObjectUsers
 
         return ObjectUsers(self.runtime).of(self._threads.states)
+
+    def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
+        """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
+        from gdbext.cpython.sync.process_locks import is_taken_by_somebody
+
+        return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 
     def inside_with(self, futex: int) -> Sequence[int]:
         """Tids of the threads inside ``with lock:`` of the lock that a thread sleeping on ``futex`` waits for."""
@@ -197,7 +210,7 @@ class PythonWaitView:
 
     @cached_property
     def _inside_try(self) -> dict[int, list[tuple[int, int]]]:
-        from gdbext.cpython.sync.try_blocks import seemingly_held
+        from gdbext.cpython.sync.held_locks import seemingly_held
 
         found: dict[int, list[tuple[int, int]]] = {}
         for tid, states in self._threads.states.items():
@@ -212,7 +225,7 @@ class PythonWaitView:
 
     @cached_property
     def _inside_objects(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.with_blocks import entered_objects
+        from gdbext.cpython.sync.held_locks import entered_objects
 
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():
@@ -223,7 +236,7 @@ class PythonWaitView:
 
     @cached_property
     def _inside(self) -> dict[int, list[int]]:
-        from gdbext.cpython.sync.with_blocks import held_locks
+        from gdbext.cpython.sync.held_locks import held_locks
 
         found: dict[int, list[int]] = {}
         for tid, states in self._threads.states.items():

@@ -1,1 +1,1 @@
-"""Reports as text, JSON, DOT and Chrome traces."""
+"""The rendering kit: styled text, tables, HTML pages, records as plain JSON."""

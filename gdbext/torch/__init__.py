@@ -1,1 +1,1 @@
-"""PyTorch, read from memory."""
+"""PyTorch in the target's memory: dispatcher, stacks, tensors, autograd, distributed, torch.compile."""

@@ -1,19 +1,73 @@
-"""One name that is assumed of torch's libraries: how it is looked for, and what is lost without it."""
+"""One name that is assumed of torch's libraries: how it is looked for, and what is lost without it.
+
+What is assumed of torch's Python modules by name, like ``assumed_symbols.py`` for its libraries.
+
+Seen in the wheels of 2.0.1, 2.4.1, 2.6.0, 2.10.0, 2.13.0 and 2.15.0.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from gdbext.formats.symbols.symbol_table import Symbol
-from gdbext.model.record import Record
-from gdbext.process.modules import Module
-from gdbext.process.symbols import Symbolizer
+from gdbext.engine.formats.symbol_table import Symbol
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+
+LOADER_FILE = "torch/utils/data/dataloader.py"
+"""Its frames on a stack mean that a DataLoader's batch is waited for; without it, that wait has no worker processes."""
+LOADER_WORKERS = "_workers"
+"""The attribute of _MultiProcessingDataLoaderIter with its worker processes (multiprocessing.Process)."""
+
+LOADER_WORKER = ("worker.py", "_worker_loop")
+"""(file, function) of the main function of a DataLoader's worker processes (torch/utils/data/_utils/worker.py)."""
+
+PIN_MEMORY_THREADS = (("pin_memory.py", "_pin_memory_loop"), ("pin_memory.py", "do_one_step"))
+"""(file, function) of the main function of the threads of torch/utils/data/_utils/pin_memory.py; without it an idle one
+is called a waiting thread."""
+
+DISTRIBUTED = "torch.distributed.distributed_c10d"
+"""The module that keeps the process groups; without it, groups are known from the flight recorder alone."""
+GROUP_MAP, GROUP_NAMES, GROUP_RANKS = "_pg_map", "_pg_names", "_pg_group_ranks"
+"""Its dicts, all by process group: (backend, store), the name, rank in the job → rank in the group."""
+TORCH_FILES = "/torch/"
+"""Folders in the path of every file of torch's Python code."""
+DISTRIBUTED_FILE = "torch/distributed/distributed_c10d.py"
+POINT_TO_POINT = {"recv": ("src", "group_src"), "send": ("dst", "group_dst")}
+"""Its functions that wait for one other rank: the arguments that name it in the job and in the group (2.6 and later);
+without them, such a wait has no peer."""
+UNNUMBERED = ("monitored_barrier",)
+"""Its functions that wait for all ranks of a group and that no flight recorder numbers."""
+
+ANOMALY_TRACEBACK = "traceback_"
+"""The key of anomaly mode's list of lines (torch/csrc/autograd/python_anomaly_mode.h); without it, nodes have no
+forward line. Seen in 2.13.0."""
+FUNCTION_FORWARD_CLASS, FUNCTION_FORWARD = "_forward_cls", "forward"
+"""Attributes of the class of a torch.autograd.Function's nodes: the Function itself, and of that the method
+(torch/autograd/function.py); without them, such a node does not say where its forward is. Seen in 2.13.0."""
+MODULE_HOOK, MODULE_HOOKS = "BackwardHook._set_user_hook.<locals>.hook", "user_hooks"
+"""The function that calls the full backward hooks of a module, and the attribute of the BackwardHook in its closure
+that has them (torch/utils/hooks.py); without them, that function stands for those hooks. Seen in 2.6.0, 2.13.0,
+2.15.0."""
+ENGINE_CALLERS = ("torch/autograd/__init__.py", "tools/autograd/autograd_graph.py")
+"""Files of the functions that call autograd's engine."""
+TENSOR_CLASS = "torch._C.TensorBase"
+"""tp_name of the class that every tensor's class has among its bases (torch/csrc/autograd/python_variable.cpp); before
+2.1 it has another one, and no tensors are found. Seen in 2.6.0, 2.13.0, 2.15.0."""
+MODULE_CLASS, PARAMETERS, BUFFERS = "Module", "_parameters", "_buffers"
+"""The class of torch/nn/modules/module.py, and its dicts by name; without them, the largest tensors have no names."""
+MODULE_FILE = "torch/nn/modules/module.py"
+"""Its frames on a stack mean that a torch.nn.Module is called."""
+
+DEVICE_MODE = "DeviceContext"
+"""The class of the __torch_function__ mode that is a default device (torch/utils/_device.py), with its ``device``."""
+
 
 ANY_LIBRARY = ""
 
 
 class NameKind(Enum):
-    """What ``TorchSymbol.names`` are."""
+    """The kind of the names in ``TorchSymbol.names``."""
 
     SYMBOL = "mangled names"
     BEGINNING = "beginnings of mangled names, which templates and overloads go on from"
@@ -42,11 +96,11 @@ class TorchSymbol(Record):
     unoptimised: bool = False
 
     def begins(self, mangled: str) -> bool:
-        """Whether a symbol is of this family."""
+        """True if a symbol is of this family."""
         return mangled.startswith(self.names)
 
     def find(self, symbolizer: Symbolizer) -> tuple[Module, Symbol] | None:
-        """Where the symbol is defined, None where it is not."""
+        """Address at which the symbol is defined, None where it is not."""
         found = (symbolizer.symbol_of(name, self.library or None) for name in self.names)
         return next((each for each in found if each is not None), None)
 
@@ -57,7 +111,7 @@ class TorchSymbol(Record):
 
     @property
     def beginnings(self) -> tuple[str, ...]:
-        """How mangled names of this family begin."""
+        """Beginnings of the mangled names of this family."""
         if self.kind is not NameKind.FUNCTION:
             return self.names
         return tuple(f"{start}{nested_name(name)}E" for name in self.names for start in ("_ZN", "_ZNK"))

@@ -75,6 +75,6 @@ archive = os.path.dirname(os.path.abspath(__file__))
 folder = in_cache(archive) or for_this_run(archive)
 sys.path[:] = [place for place in sys.path if os.path.abspath(place) != archive] + [folder]
 
-from gdbext.__main__ import main
+from gdbext.__main__ import run
 
-sys.exit(main())
+run()

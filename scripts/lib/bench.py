@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-import harness  # noqa: E402
+from support.programs import harness  # noqa: E402
 
 TIME_LIMIT = 300.0
 """Seconds after which a tool counts as failed."""

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import installed_torch
-import pythons
 import release_page
 
 from gdbext.errors import GdbextError
+from support.installed import pythons
 
 Compare = Callable[[str, str], tuple[Sequence[str], Sequence[str]]]
 """(release, interpreter that has it) to (the page's row, what differs in words). Raises GdbextError, AssertionError."""

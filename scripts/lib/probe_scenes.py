@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import harness
-import probing
 from probe_target import MeasuredProcess, Tool, processor_seconds, top, total, trace
 
-from gdbext.probes.bpf import bpf_program as bpf
-from gdbext.probes.bpf.kernel import Bpf
-from gdbext.probes.bpf.probe_set import ProbeSet
-from gdbext.probes.dispatch_tracer import DispatchTracer
-from gdbext.probes.places.trace_places import TracePlaces
+from gdbext.tools.probes.bpf import bpf_program as bpf
+from gdbext.tools.probes.bpf.bpf_kernel import Bpf
+from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
+from gdbext.tools.probes.dispatch_tracer import DispatchTracer
+from gdbext.tools.probes.trace_places import TracePlaces
+from support.installed import probing
+from support.programs import harness
 
 
 @dataclass

@@ -13,11 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import harness
-import probing
-
-from gdbext.inspection.session import Session
-from gdbext.targets.live.running_process import RunningProcess
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.live.unstopped import RunningProcess
+from support.installed import probing
+from support.programs import harness
 
 LONG = "86400"
 """Seconds: until it is interrupted."""

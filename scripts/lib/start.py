@@ -17,6 +17,6 @@ if sys.version_info < (3, 9):
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from gdbext.cli.launcher import main
+from gdbext.hosts.cli.launcher import leave, main
 
-sys.exit(main(sys.argv[1:]))
+leave(main(sys.argv[1:]))

@@ -80,9 +80,7 @@ def defined(path: Path) -> tuple[str, list[bytes]]:
     return "none", []
 
 
-def _names(
-    section: tuple[int, ...], sections: list[tuple[int, ...]], read: Callable[[int, int], bytes]
-) -> list[bytes]:
+def _names(section: tuple[int, ...], sections: list[tuple[int, ...]], read: Callable[[int, int], bytes]) -> list[bytes]:
     strings = read(*sections[section[6]][4:6])
     found = set()
     for name, info, _, index, _, _ in struct.iter_unpack("<IBBHQQ", read(*section[4:6])):

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lldbs
-import look_at_target
-import plain_program
 import pytest
-from harness import ROOT, run
 
-from gdbext.arch.registry import by_name
-from gdbext.targets.core_target import CoreTarget
-from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from support.installed import lldbs
+from support.programs import plain_program
+from support.programs.harness import ROOT, run
+from support.truth import look_at_target
 
 pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
 
@@ -125,9 +125,10 @@ def seen(request: pytest.FixtureRequest, plain: plain_program.Plain, program: Pa
 def _inside(name: str, folder: Path, core: Path | None, pid: int, reads: Any, paths: list[str]) -> dict[str, Any]:
     request, answer = folder / "request", folder / "answer"
     request.write_text(json.dumps({"reads": reads, "paths": paths}))
-    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(look_at_target.__file__).parent)!r}]"
+    setup = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]"
     debugger = name.partition("-")[0]
-    call = f"import look_at_target; look_at_target.inside({debugger!r}, {str(request)!r}, {str(answer)!r})"
+    answers = "from support.truth import look_at_target; "
+    call = f"{answers}look_at_target.inside({debugger!r}, {str(request)!r}, {str(answer)!r})"
     what = ["-c", str(core)] if core else ["-p", str(pid)]
     if debugger == "gdb":
         quiet = ["-iex", "set debuginfod enabled off"]

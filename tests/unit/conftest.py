@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import hypothesis
-import parsed
 import pytest
+
+from support.source import parsed
 
 ABSENT = ("torch", "elftools", "gdb", "lldb")
 """What may be installed, and a unit test may not use."""

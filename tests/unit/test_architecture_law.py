@@ -1,7 +1,7 @@
 """What is true of one architecture stands in arch/, what is glibc's stands in glibc/, and nobody else says it.
 
-A register's name, an instruction's, the number of a system call or an offset into a structure of glibc outside of these
-rooms would have to be found again for every further architecture.
+A register's name, an instruction's, the number of a system call, an offset into a structure of glibc or a calling
+convention outside of these rooms would have to be found again for every further architecture.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import nodes
 
-from gdbext.arch import registry
-from gdbext.glibc import abi
+from gdbext.engine.arch import architectures
+from gdbext.engine.glibc import pthread
+from support.source.parsed import nodes
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
 
-OWN_ROOM = re.compile(r"arch/.*")
-NAMES_ITS_ROWS = {"glibc/abi.py"}
+OWN_ROOM = re.compile(r"engine/arch/.*")
+NAMES_ITS_ROWS = {"engine/glibc/pthread.py"}
 """Files outside of arch/ that may name an architecture: tables with a row for each."""
-GLIBC_ROOM = re.compile(r"glibc/\w+\.py")
+GLIBC_ROOM = re.compile(r"engine/glibc/\w+\.py")
 
-_ALL = [registry.by_name(name) for name in registry.names()]
+_ALL = [architectures.by_name(name) for name in architectures.names()]
 _REGISTERS = {
     name
     for each in _ALL
@@ -43,7 +43,7 @@ FIRST_PARTS = {_PARTS.findall(word.lower())[0] for word in _WORDS}
 """Where none of these is, WORDS finds nothing: it takes ten times as long."""
 SYSCALLS = {name: number for each in _ALL for number, name in each.syscall_names.items()}
 _GLIBC_NAMES = re.compile(r"_?(PTHREAD|MUTEX|CONDVAR|COND|RWLOCK|SEMAPHORE|BARRIER|TCB|DTV)_\w+")
-_GLIBC_OFFSETS = {number for row in abi.rows().values() for number in (row.thread_id,)}
+_GLIBC_OFFSETS = {number for row in pthread.rows().values() for number in (row.thread_id,)}
 """Offsets that are too odd to be anything else."""
 
 
@@ -63,10 +63,35 @@ def _breaches_of(relative: str, source: str) -> Iterator[tuple[int, str]]:
             yield source.count("\n", 0, match.start()) + 1, f"{match.group()} is of one architecture"
     is_of_glibc = GLIBC_ROOM.fullmatch(relative) is not None
     for node in nodes(source):
+        yield from _conventions(node)
         if isinstance(node, (ast.Dict, ast.Assign, ast.Compare)):
             yield from _numbers(node)
         if isinstance(node, (ast.Assign, ast.Constant)) and not is_of_glibc:
             yield from _offsets(node)
+
+
+def _conventions(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where a call leaves its return address, where a frame ends, how a hidden result is passed, how code has a number:
+    what Architecture says by return_slot, frame_record, leading_arguments and has_operand."""
+    if isinstance(node, ast.BinOp):
+        left, number = _last_name(node.left), getattr(node.right, "value", None)
+        if isinstance(node.op, ast.Sub) and re.fullmatch(r"cfa|top|\w+_cfa", left) and number in (8, 16):
+            yield node.lineno, f"{left} - {number}: where a call leaves its return address is the architecture's"
+        if isinstance(node.op, ast.Add) and re.fullmatch(r"frame(_pointer)?|fp", left) and number in (8, 16):
+            yield node.lineno, f"{left} + {number}: what a frame pointer leads to is the architecture's"
+        if isinstance(node.op, ast.Add) and "hidden" in (left, _last_name(node.right)):
+            yield node.lineno, "a hidden result is no argument on every architecture"
+    elif isinstance(node, ast.Call) and _last_name(node.func) in ("int", "bool") and node.args:
+        if _last_name(node.args[0]) == "hidden" and _last_name(node.func) == "int":
+            yield node.lineno, "a hidden result is no argument on every architecture"
+    elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) and isinstance(node.left, ast.Call):
+        size = node.left.args[0] if node.left.args else None
+        if _last_name(node.left.func) == "to_bytes" and getattr(size, "value", None) == 4:
+            yield node.lineno, "how an instruction has a number in it is the architecture's"
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _numbers(node: ast.AST) -> Iterator[tuple[int, str]]:
@@ -119,20 +144,27 @@ def test_only_arch_knows_an_architecture() -> None:
     [
         ("unwind/walk.py", 'pc = registers["rip"]', "rip is of one architecture"),
         ("unwind/walk.py", 'base = registers.get("fs_base", 0)', "fs_base"),
-        ("live/hooks/arguments.py", 'REGISTERS = ("rdi", "rsi")', "rdi"),
+        ("hosts/resume/dispatch_description.py", 'REGISTERS = ("rdi", "rsi")', "rdi"),
         ("live/breaks.py", 'condition = f"$rdi == {address:#x}"', "rdi"),
-        ("waits/futex.py", '"""The number is in eax."""', "eax"),
-        ("torch/stack/calls.py", "from gdbext.arch.x86_64.decode import instructions", "x86_64"),
+        ("diagnosis/waits/syscall_waits.py", '"""The number is in eax."""', "eax"),
+        ("torch/stack/calls.py", "from gdbext.engine.arch.x86_64.decode import instructions", "x86_64"),
         ("errors.py", 'why = "only x86-64 is supported"', "x86-64"),
-        ("targets/system/linux.py", "EM_X86_64 = 62  # elf.h", "X86_64"),
-        ("waits/futex.py", "FUTEX = 202", "FUTEX is the number of a system call"),
-        ("waits/futex.py", "READ, WRITE = 0, 1", "READ is the number"),
-        ("targets/system/procfs.py", '_CALLS = {0: "read"}', "0 is the number of a system call"),
-        ("waits/futex.py", "def f(call):\n    return call.number == 202", "compare its name"),
-        ("waits/futex.py", "def f(call):\n    return call.number in (202, 449)", "compare its name"),
-        ("waits/snapshot.py", "PTHREAD_TID = 16", "PTHREAD_TID is for glibc/"),
+        ("engine/targets/system/linux.py", "EM_X86_64 = 62  # elf.h", "X86_64"),
+        ("diagnosis/waits/syscall_waits.py", "FUTEX = 202", "FUTEX is the number of a system call"),
+        ("diagnosis/waits/syscall_waits.py", "READ, WRITE = 0, 1", "READ is the number"),
+        ("engine/targets/system/procfs.py", '_CALLS = {0: "read"}', "0 is the number of a system call"),
+        ("diagnosis/waits/syscall_waits.py", "def f(call):\n    return call.number == 202", "compare its name"),
+        ("diagnosis/waits/syscall_waits.py", "def f(call):\n    return call.number in (202, 449)", "compare its name"),
+        ("diagnosis/waits/snapshot.py", "PTHREAD_TID = 16", "PTHREAD_TID is for glibc/"),
         ("waits/mutex.py", "_MUTEX_SIZE, _OTHER = 40, 2", "_MUTEX_SIZE is for glibc/"),
         ("cpython/sync/gil.py", "tid = memory.u32(base + 0x2D0)", "0x2d0 is an offset"),
+        ("engine/unwind/caller.py", "address = read(self.cfa - 8, 8)", "leaves its return address"),
+        ("tools/probes/scan.py", "saved = cfa - 16", "leaves its return address"),
+        ("engine/unwind/frames.py", "top = frame + 16", "what a frame pointer leads to"),
+        ("tools/values/site.py", "leading = int(hidden)", "a hidden result"),
+        ("tools/values/site.py", "values = values[skipped + hidden :]", "a hidden result"),
+        ("tools/values/site.py", "leading = 1 + site.hidden", "a hidden result"),
+        ("tools/autograd/engine.py", 'seen = address.to_bytes(4, "little") in code', "how an instruction has a number"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
@@ -145,12 +177,14 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("arch/aarch64/registers.py", 'PC = "rip"  # x86-64 has another'),
-        ("glibc/abi.py", 'ROWS = {"x86_64": 0x2D0}'),
+        ("engine/arch/aarch64/registers.py", 'PC = "rip"  # x86-64 has another'),
+        ("engine/glibc/pthread.py", 'ROWS = {"x86_64": 0x2D0}'),
         ("unwind/walk.py", "pc = registers[architecture.program_counter]"),
-        ("waits/syscall_waits.py", 'if call.name == "read" and call.arguments[0] == 0:\n    pass'),
+        ("diagnosis/waits/syscall_waits.py", 'if call.name == "read" and call.arguments[0] == 0:\n    pass'),
         ("torch/state.py", "READ = 2\nNUMBER = 202\nslots = {202: 'something'}"),
-        ("glibc/mutex.py", "MUTEX_SIZE = 40"),
+        ("engine/glibc/sync_objects.py", "MUTEX_SIZE = 40"),
+        ("engine/unwind/caller.py", "address = architecture.return_address(read, cfa)\nlow = cfa - size"),
+        ("tools/values/site.py", "leading = architecture.leading_arguments(hidden)"),
     ],
 )
 def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cache import cache_folder, may_fill
+from gdbext.cache import cache_folder, may_fill, open_ours
 
 
 def test_it_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,10 @@ def test_without_a_home_nothing_is_made_where_we_happen_to_be(monkeypatch: pytes
     assert cache_folder() == "/.cache/gdbext"
 
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes folders of other users")
+
+
+@as_root
 @pytest.mark.parametrize(
     ("user", "home_of", "folder_of", "allowed"),
     [
@@ -37,21 +41,104 @@ def test_without_a_home_nothing_is_made_where_we_happen_to_be(monkeypatch: pytes
         (0, 0, None, True),
         (0, 1000, None, False),
         (0, 1000, 1000, False),
-        (0, 1000, 0, True),
+        (0, 1000, 0, False),  # they could exchange it
     ],
 )
 def test_only_our_own_folder_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, home_of: int, folder_of: int | None, allowed: bool
 ) -> None:
     """``None``: the folder is still to be made."""
-    folder = tmp_path / "home" / ".cache" / "gdbext"
-    owners = {str(tmp_path / "home"): home_of, **({} if folder_of is None else {str(folder): folder_of})}
-
-    def stat(path: str) -> os.stat_result:
-        if path not in owners:
-            raise FileNotFoundError(path)
-        return os.stat_result((0, 0, 0, 0, owners[path], 0, 0, 0, 0, 0))
-
-    monkeypatch.setattr(os, "stat", stat)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+    folder = tmp_path / "home/.cache/gdbext"
+    (tmp_path / "home").mkdir()
+    if folder_of is not None:
+        folder.mkdir(parents=True)
+        os.chown(folder.parent, home_of, home_of)
+        os.chown(folder, folder_of, folder_of)
+    os.chown(tmp_path / "home", home_of, home_of)
+    as_user(tmp_path, monkeypatch, user)
     assert may_fill(str(folder)) is allowed
+
+
+def as_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int) -> None:
+    """As if we were that user, and the folders above the system's."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert tmp_path.stat().st_uid == 0
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("above", "own", "expected"),
+    [
+        (0o1777, None, True),  # /tmp: we make it, and nobody else can take it away
+        (0o1777, 0o700, True),
+        (0o777, None, False),
+        (0o777, 0o700, False),
+        (0o775, 0o700, True),  # the user's own group
+        (0o755, 0o777, False),
+        (0o755, 0o1777, False),
+        (0o755, 0o755, True),
+    ],
+)
+def test_a_folder_that_others_may_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: int, own: int | None, expected: bool
+) -> None:
+    """``above``, ``own``: modes of the folder that $XDG_CACHE_HOME names, and of ours in it."""
+    base = tmp_path / "base"
+    base.mkdir()
+    os.chown(base, 0, 1000)
+    base.chmod(above)
+    if own is not None:
+        (base / "gdbext").mkdir()
+        os.chown(base / "gdbext", 1000, 1000)
+        (base / "gdbext").chmod(own)
+    as_user(tmp_path, monkeypatch, 1000)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base))
+    assert may_fill(cache_folder()) is expected
+
+
+@as_root
+def test_a_folder_that_somebody_else_made_in_tmp_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp/gdbext/pycache").mkdir(parents=True)
+    (tmp_path / "tmp").chmod(0o1777)
+    os.chown(tmp_path / "tmp/gdbext", 1001, 1001)
+    os.chown(tmp_path / "tmp/gdbext/pycache", 1000, 1000)  # as if moved there
+    as_user(tmp_path, monkeypatch, 1000)
+    assert not may_fill(str(tmp_path / "tmp/gdbext/pycache"))
+    assert not may_fill(str(tmp_path / "tmp/gdbext/new"))
+
+
+@as_root
+def test_who_has_no_name_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's folders are those of all whom a user namespace does not know."""
+    folder = tmp_path / "gdbext"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    as_user(tmp_path, monkeypatch, 65534)
+    assert not may_fill(str(folder))
+
+
+def test_a_cached_file_is_ours_and_no_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("x")
+    (tmp_path / "link").symlink_to("real")
+    os.mkfifo(tmp_path / "pipe")
+    os.close(open_ours(f"{tmp_path}/real"))
+    for name in ("link", "pipe", "none"):
+        with pytest.raises(OSError, match=r"."):
+            open_ours(f"{tmp_path}/{name}")
+
+
+@as_root
+def test_a_cached_file_of_another_user_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    os.chown(tmp_path / "x", 1001, 1001)
+    with pytest.raises(PermissionError):
+        open_ours(f"{tmp_path}/x")
+
+
+def test_a_link_to_our_own_folder_is_followed(tmp_path: Path) -> None:
+    """As where ~/.cache lies on another disk."""
+    (tmp_path / "disk").mkdir(0o700)
+    (tmp_path / "cache").symlink_to("disk")
+    (tmp_path / "disk/x").write_text("x")
+    assert may_fill(f"{tmp_path}/cache")
+    os.close(open_ours(f"{tmp_path}/cache/x"))

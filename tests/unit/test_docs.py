@@ -7,7 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import script_module
+
+from support.source import script_module
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,14 +24,51 @@ def test_the_page_is_current(generator: ModuleType, page: str) -> None:
     assert (ROOT / "docs" / f"{page}.md").read_text() == made, "run scripts/gen_docs.py"
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    text = (ROOT / "README.md").read_text()
-    for link in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / link).exists(), link
+PATH = re.compile(r"(?<![\w./$~<…-])(?:\w[\w.-]*/)+[\w.-]+(?:/|\b)")
+MODULE = re.compile(r"(?<![\w./-])[a-z_0-9]+\.py\b")
+LINK = re.compile(r"\]\(([^)#:]+)[^)]*\)")
+CHECKED = (".py", ".md", ".json", ".sh", "/")
+"""How the paths end that are taken for files and folders of the repository."""
+NOT_OURS = {
+    "Objects/locations.md", "syscalls.py", "engine/arch/aarch64/", "model.py", "train.py",
+    "version.py", "gdbext/gdbext/init.py", "gdbext/gdbext/lldb_init.py",
+}  # fmt: skip
+"""Files of CPython and of the reader, and one that is yet to be written."""
 
 
 def pages() -> list[Path]:
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.fixture(scope="module")
+def files() -> set[str]:
+    """The files and folders that a page may name, relative to the repository."""
+    roots = (ROOT / name for name in ("gdbext", "docs", "tests", "scripts"))
+    found = [*ROOT.iterdir(), *(ROOT / "tests").iterdir()]
+    found += [path for root in roots for path in root.rglob("*") if "__pycache__" not in path.parts]
+    return {path.relative_to(ROOT).as_posix() for path in found}
+
+
+def missing(text: str, files: set[str]) -> set[str]:
+    """The paths and modules in the text that are none of these files."""
+    names = {file.rpartition("/")[2] for file in files}
+    paths = {each for each in PATH.findall(text) if each.endswith(CHECKED) and not re.search("[A-Z]{4}|3\\.X", each)}
+    lost = {
+        each for each in paths if not any(f"{room}{each}".rstrip("/") in files for room in ("", "gdbext/", "docs/"))
+    }
+    return {each for each in lost | (set(MODULE.findall(text)) - names) if each not in NOT_OURS}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_and_file_names_lead_somewhere(page: Path, files: set[str]) -> None:
+    text = page.read_text()
+    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+    assert missing(text, files) == set()
+
+
+def test_a_file_that_is_not_there_is_found(files: set[str]) -> None:
+    text = "see engine/arch/base.py, `gdbext/errors.py`, torch/stack/no_file.py, tools/nothing/ and gone_module.py"
+    assert missing(text, files) == {"torch/stack/no_file.py", "tools/nothing/", "gone_module.py"}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

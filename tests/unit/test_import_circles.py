@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from package_imports import existing, imported, module_name
+
+from support.source.package_imports import existing, imported, module_name
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""

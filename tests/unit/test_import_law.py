@@ -1,4 +1,5 @@
-"""The import law of docs/architecture.md: imports point one way, and debuggers are imported in their own files only."""
+"""The import law of docs/architecture.md: imports go down, nothing imports a tool but by its row, and debuggers are
+imported in their own files only."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from package_imports import existing, imported, module_name
+
+from support.source.package_imports import existing, imported, module_name
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
@@ -15,45 +17,54 @@ pytestmark = pytest.mark.xdist_group("laws")
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    ("log",),
-    ("garbage",),
-    ("errors",),
-    ("cache",),
-    ("model",),
-    ("formats",),
-    ("arch",),
-    ("targets.host_files",),
-    ("targets.base",),
-    ("targets",),
-    ("process",),
-    ("unwind",),
-    ("glibc",),
-    ("layouts",),
-    ("layouts.measure",),
-    ("cpython",),
-    ("torch",),
-    ("waits",),
-    ("verdict",),
-    ("jobs",),
-    ("inspection",),
-    ("live",),
-    ("probes",),
-    ("render",),
-    ("commands",),
-    ("debuggers",),
-    ("debuggers.gdb",),
-    ("debuggers.lldb",),
-    ("cli",),
+    "engine.terminal",
+    "log",
+    "errors",
+    "cache",
+    "engine.record",
+    "engine.entry_points",
+    "engine.vocabulary",
+    "engine.formats",
+    "engine.arch",
+    "engine.targets.system.peer",
+    "engine.targets.rooted_paths",
+    "engine.targets.foreign_files",
+    "engine.targets.host_files",
+    "engine.targets.base_target",
+    "engine.targets",
+    "engine.process",
+    "engine.unwind",
+    "engine.glibc",
+    "engine.layouts",
+    "engine.layouts.measure",
+    "cpython",
+    "torch",
+    "render",
+    "known",
+    "diagnosis",
+    "hosts.resume",
+    "tools",
+    "hosts.debugger",
+    "hosts.gdb",
+    "hosts.lldb",
+    "hosts.opening",
+    "hosts.library",
+    "hosts.cli",
 )
-"""Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place."""
+"""Lowest first: a file imports from its own entry and those before it; the longest prefix that fits is its place.
 
+hosts/resume is what tools need of a host: it stands below them."""
+ROOF = {"__init__", "__main__", "init", "lldb_init", "log", "errors", "cache"}
+"""The files that stand in no room."""
+ENTRIES = ("", "init", "lldb_init", "__main__")
+BASES = {"tensor", "probes"}
+"""Tools that others are built on: other tools and, for C++ values that debuggers show, hosts may import them."""
+ROWS = {"tools.table", "hosts.library.torch_view"}
+"""Where tools are named. Whoever wants another one asks there; the library names the types of what they report."""
 DEBUGGER_FILES = {
-    "gdb": re.compile(r"debuggers/gdb/\w+\.py|init\.py"),
-    "lldb": re.compile(r"debuggers/lldb/\w+\.py|lldb_init\.py"),
+    "gdb": re.compile(r"hosts/gdb/\w+\.py|init\.py"),
+    "lldb": re.compile(r"hosts/lldb/\w+\.py|lldb_init\.py"),
 }
-ENTRIES = ("init", "lldb_init", "__main__")
-SHARED_BY_COMMANDS = {"registry", "options", "recorded", "reporting"}
-"""Modules of commands/ that are no commands."""
 
 
 def breaches(package: Path) -> list[str]:
@@ -64,6 +75,8 @@ def breaches(package: Path) -> list[str]:
 
 
 def _breaches_of(relative: Path, source: str, modules: set[str]) -> Iterator[str]:
+    if len(relative.parts) == 1 and relative.stem not in ROOF:
+        yield f"{relative}:1: stands in no room"
     for line, name in imported(relative, source):
         why = _debugger_breach(relative, name) or _folder_breach(relative, name)
         why = why or _order_breach(relative, name, modules)
@@ -80,47 +93,51 @@ def _debugger_breach(relative: Path, name: str) -> str:
 
 
 def _folder_breach(relative: Path, name: str) -> str:
-    """debuggers/table.py imports a debugger's folder by name; whoever else does makes two places know of it."""
+    """hosts/debugger/base_debugger.py imports a debugger's folder by name; nobody else does."""
     parts = name.split(".")
-    if parts[:2] != ["gdbext", "debuggers"] or parts[2:3] not in [[each] for each in DEBUGGER_FILES]:
+    if parts[:2] != ["gdbext", "hosts"] or parts[2:3] not in [[each] for each in DEBUGGER_FILES]:
         return ""
     allowed = DEBUGGER_FILES[parts[2]]
-    return "" if allowed.fullmatch(relative.as_posix()) else f"imports the folder debuggers/{parts[2]}"
+    return "" if allowed.fullmatch(relative.as_posix()) else f"imports the folder hosts/{parts[2]}"
 
 
 def _order_breach(relative: Path, name: str, modules: set[str]) -> str:
     if name.split(".")[0] != "gdbext":
         return ""
     ours, theirs = module_name(relative), existing(name.partition(".")[2], modules)
-    if ours in ENTRIES or not theirs or ours == theirs:
+    if ours in ENTRIES or not theirs or ours == theirs or (len(relative.parts) == 1 and relative.stem not in ROOF):
         return ""
     if _rank(ours) is None:
         return f"{ours} has no place in the law"
     if theirs in ENTRIES:
         return f"imports the entry {theirs}"
-    if _is_command(ours) and _is_command(theirs):
-        return f"the command {ours} imports another command, {theirs}"
+    if _is_hidden_tool(ours, theirs):
+        return f"{ours} imports the tool {theirs}"
     if (_rank(theirs) or 0) > (_rank(ours) or 0):
         return f"{ours} imports {theirs}, which stands above it"
-    if _room(ours) != _room(theirs) and _rank(ours) == _rank(theirs):
-        return f"{ours} imports {theirs}, which stands beside it"
     return ""
 
 
-def _is_command(module: str) -> bool:
+def _is_hidden_tool(ours: str, theirs: str) -> bool:
+    """``theirs`` is inside of a tool's folder, and ``ours`` is not of that tool, no base and no row."""
+    tool = _tool(theirs)
+    return bool(tool) and tool not in BASES | {_tool(ours)} and ours not in ROWS
+
+
+def _tool(module: str) -> str:
     parts = module.split(".")
-    return parts[0] == "commands" and len(parts) > 1 and parts[1] not in SHARED_BY_COMMANDS
+    return parts[1] if parts[0] == "tools" and len(parts) > 2 else ""
 
 
 def _room(module: str) -> str:
     """The entry of ORDER that the module belongs to: the longest one that fits."""
-    fitting = [room for rooms in ORDER for room in rooms if module == room or module.startswith(room + ".")]
+    fitting = [room for room in ORDER if module == room or module.startswith(room + ".")]
     return max(fitting, key=len) if fitting else module.split(".")[0]
 
 
 def _rank(module: str) -> int | None:
     room = _room(module)
-    return next((rank for rank, rooms in enumerate(ORDER) if room in rooms), None)
+    return ORDER.index(room) if room in ORDER else None
 
 
 def test_the_tree_keeps_the_law() -> None:
@@ -129,38 +146,43 @@ def test_the_tree_keeps_the_law() -> None:
 
 def test_the_walk_sees_the_tree() -> None:
     seen = {module_name(file.relative_to(ROOT / "gdbext")) for file in (ROOT / "gdbext").rglob("*.py")}
-    assert {"errors", "targets.base"} <= seen
+    assert {"errors", "engine.targets.base_target"} <= seen
 
 
 @pytest.mark.parametrize(
     ("planted", "source", "found"),
     [
-        ("process/memory.py", "from gdbext.torch.values import key_names", "stands above"),
-        ("process/memory.py", "from ..torch.values.key_names import KeyNames", "stands above"),
-        ("process/memory.py", "def late():\n    from gdbext.torch.values import key_names", "stands above"),
-        ("errors.py", "import gdbext.targets.base", "stands above"),
+        ("engine/process/memory.py", "from gdbext.torch.values import key_names", "stands above"),
+        ("engine/process/memory.py", "from ...torch.values.key_names import KeyNames", "stands above"),
+        ("engine/process/memory.py", "def late():\n    from gdbext.torch.values import key_names", "stands above"),
+        ("errors.py", "import gdbext.engine.targets.base_target", "stands above"),
         ("cpython/runtime.py", "from gdbext.torch.values import key_names", "stands above"),
-        ("render/text.py", "import gdb", "imports gdb"),
-        ("render/text.py", "import importlib\nimportlib.import_module('gdb')", "imports gdb"),
-        ("debuggers/gdb/hooks.py", "import lldb", "imports lldb"),
-        ("targets/core_target.py", "import gdb.types", "imports gdb"),
-        ("live/trace.py", "import gdb", "imports gdb"),
-        ("commands/bt.py", "from gdbext.commands import info", "another command"),
-        ("commands/bt.py", "from .info import run", "another command"),
-        ("commands/registry.py", "import gdbext.init", "the entry"),
-        ("live/trace.py", "import gdbext.commands.bt", "stands above"),
-        ("targets/base.py", "from gdbext.process.memory import Memory", "stands above"),
-        ("targets/base.py", "from gdbext.targets.core_target import CoreTarget", "stands above"),
-        ("targets/core_target.py", "from gdbext.process.memory import Memory", "stands above"),
-        ("layouts/store.py", "from gdbext.layouts.measure.generate import make", "stands above"),
-        ("unheard_of.py", "from gdbext import errors", "no place"),
-        ("commands/bt.py", "from gdbext.cli import launcher", "stands above"),
-        ("live/trace.py", "from gdbext.debuggers.gdb.target import GdbTarget", "the folder debuggers/gdb"),
-        ("live/trace.py", "from gdbext.debuggers import table", "stands above"),
-        ("debuggers/table.py", "from gdbext.debuggers.gdb.target import GdbTarget", "the folder debuggers/gdb"),
-        ("debuggers/table.py", "from gdbext.debuggers import gdb", "the folder debuggers/gdb"),
-        ("debuggers/lldb/target.py", "from gdbext.debuggers.gdb import target", "the folder debuggers/gdb"),
-        ("cli/launcher.py", "import gdbext.debuggers.gdb.target", "the folder debuggers/gdb"),
+        ("render/style.py", "import gdb", "imports gdb"),
+        ("render/style.py", "from gdbext.diagnosis.session import Session", "stands above"),
+        ("render/style.py", "import importlib\nimportlib.import_module('gdb')", "imports gdb"),
+        ("hosts/gdb/hooks.py", "import lldb", "imports lldb"),
+        ("engine/targets/core_target.py", "import gdb.types", "imports gdb"),
+        ("tools/trace/trace.py", "import gdb", "imports gdb"),
+        ("tools/trace/trace.py", "from gdbext.tools.watch import watch", "imports the tool"),
+        ("tools/probes/top.py", "from gdbext.tools.trace.trace import TraceSection", "imports the tool"),
+        ("diagnosis/bt.py", "def run():\n    from gdbext.tools.trace import trace", "imports the tool"),
+        ("diagnosis/bt.py", "from gdbext.tools.tensor.contents import Contents", "stands above"),
+        ("hosts/cli/launcher.py", "from gdbext.tools.watch.watch import main", "imports the tool"),
+        ("tools/table.py", "import gdbext.init", "the entry"),
+        ("hosts/resume/host.py", "import gdbext.tools.table", "stands above"),
+        ("engine/targets/base_target.py", "from gdbext.engine.process.memory import Memory", "stands above"),
+        ("engine/targets/base_target.py", "from gdbext.engine.targets.core_target import CoreTarget", "stands above"),
+        ("engine/targets/core_target.py", "from gdbext.engine.process.memory import Memory", "stands above"),
+        ("engine/layouts/store.py", "from gdbext.engine.layouts.measure.generate import make", "stands above"),
+        ("unheard_of.py", "", "no room"),
+        ("unheard_of/file.py", "from gdbext import errors", "no place"),
+        ("diagnosis/bt.py", "from gdbext.hosts.cli import launcher", "stands above"),
+        ("tools/trace/trace.py", "from gdbext.hosts.gdb.gdb_target import GdbTarget", "the folder hosts/gdb"),
+        ("tools/trace/trace.py", "from gdbext.hosts.debugger import base_debugger", "stands above"),
+        ("hosts/debugger/base_debugger.py", "from gdbext.hosts.gdb.gdb_target import Gdb", "the folder hosts/gdb"),
+        ("hosts/debugger/base_debugger.py", "from gdbext.hosts import gdb", "the folder hosts/gdb"),
+        ("hosts/lldb/lldb_target.py", "from gdbext.hosts.gdb import gdb_target", "the folder hosts/gdb"),
+        ("hosts/cli/launcher.py", "import gdbext.hosts.gdb.gdb_target", "the folder hosts/gdb"),
     ],
 )
 def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, found: str) -> None:
@@ -174,13 +196,16 @@ def test_a_planted_breach_is_found(tmp_path: Path, planted: str, source: str, fo
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("init.py", "import gdb\nfrom gdbext.commands import registry, bt"),
+        ("init.py", "import gdb\nfrom gdbext.tools import table"),
         ("lldb_init.py", "import lldb"),
-        ("debuggers/gdb/target.py", "import gdb\nfrom gdbext.targets.base import Target"),
-        ("debuggers/gdb/commands.py", "import gdb\nfrom gdbext.commands import registry, bt"),
-        ("commands/bt.py", "from . import registry\nfrom gdbext.inspection.session import Session"),
-        ("targets/core_target.py", "from gdbext.targets.base import Target"),
-        ("layouts/measure/generate.py", "from gdbext.layouts.store import load"),
+        ("hosts/gdb/gdb_target.py", "import gdb\nfrom gdbext.engine.targets.base_target import Target"),
+        ("hosts/gdb/gdb_commands.py", "import gdb\nfrom gdbext.tools import table"),
+        ("hosts/gdb/gdb_printers.py", "import gdb\nfrom gdbext.tools.tensor.contents import Contents"),
+        ("tools/trace/trace.py", "from gdbext.tools.tensor.contents import Contents\nimport gdbext.hosts.resume.host"),
+        ("tools/table.py", "from gdbext.tools.trace.trace import Trace"),
+        ("diagnosis/bt.py", "from . import session\nfrom gdbext.render.style import Style"),
+        ("engine/targets/core_target.py", "from gdbext.engine.targets.base_target import Target"),
+        ("engine/layouts/measure/generate.py", "from gdbext.engine.layouts.store import load"),
         ("torch/values/key_names.py", "from gdbext.errors import BadData\nimport struct"),
     ],
 )
@@ -191,15 +216,17 @@ def test_what_the_law_allows(tmp_path: Path, file: str, source: str) -> None:
 def _small_package(folder: Path, planted: str, source: str) -> Path:
     package = folder / "gdbext"
     for name in (
-        "errors", "targets/base", "targets/core_target", "debuggers/gdb/target", "debuggers/table", "process/memory",
-        "layouts/store",
-        "layouts/measure/generate", "torch/values/key_names", "cpython/runtime", "verdict/graph", "inspection/session",
-        "model/report", "render/text", "live/trace", "commands/registry", "commands/bt", "commands/info",
-        "cli/launcher", "init", "lldb_init",
+        "errors", "engine/targets/base_target", "engine/targets/core_target", "hosts/gdb/gdb_target",
+        "hosts/gdb/__init__",
+        "hosts/debugger/base_debugger", "engine/process/memory", "engine/layouts/store",
+        "engine/layouts/measure/generate", "torch/values/key_names", "cpython/runtime", "diagnosis/session",
+        "render/style", "tools/trace/trace", "tools/tensor/contents", "tools/table", "diagnosis/bt",
+        "tools/watch/watch",
+        "hosts/cli/launcher", "hosts/resume/host", "init", "lldb_init",
     ):  # fmt: skip
         file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    (package / planted).parent.mkdir(exist_ok=True)
+    (package / planted).parent.mkdir(parents=True, exist_ok=True)
     (package / planted).write_text(source + "\n")
     return package

@@ -51,5 +51,7 @@ def test_the_users_own_logging_stays_as_it_is() -> None:
 
 
 def test_the_launcher_imports_no_logging() -> None:
-    done = run("import gdbext.cli.launcher, sys\nprint(sorted({'logging', 're', 'argparse'} & set(sys.modules)))", None)
+    done = run(
+        "import gdbext.hosts.cli.launcher, sys\nprint(sorted({'logging', 're', 'argparse'} & set(sys.modules)))", None
+    )
     assert done.stdout == "[]\n"

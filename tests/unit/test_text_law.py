@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import nodes, walk
+
+from support.source.parsed import nodes, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 ROOT = Path(__file__).resolve().parents[2] / "gdbext"
-ROOMS = ("waits", "verdict", "inspection", "live", "render", "commands", "debuggers", "cli")
+ROOMS = ("diagnosis", "render", "tools", "hosts")
 
 SENTENCES = frozenset({"summary", "evidence", "phrase", "sentence", "advice", "label", "why", "what", "notes", "place"})
 """Attributes that hold text for people, whatever the object."""
-NAMED = frozenset({"resource", "held", "companion", "waits_for"})
+NAMED = frozenset({"resource", "held", "mutex", "waits_for"})
 """Objects whose ``name`` is for people."""
 SEARCHES = frozenset({
     "startswith", "endswith", "find", "rfind", "index", "count", "split", "rsplit", "splitlines", "partition",

@@ -1,1 +1,1 @@
-"""Which CPython this is, and all that differs between its versions."""
+"""The version of CPython, and everything that differs between versions: one row each."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from gdbext.cpython.abi.python_abi import Published, PythonAbi
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion, version_text
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import PythonUnsupported
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.process.modules import Module, ModuleTable
-from gdbext.process.symbols import Symbolizer
 
 RUNTIME = "_PyRuntime"
 """The runtime's global state; exported by every build since 3.7 (Include/internal/pycore_runtime.h)."""
 
 _COOKIE = b"xdebugpy"  # _Py_Debug_Cookie, Include/internal/pycore_runtime.h of 3.13
-_PYTHON_NAME = re.compile(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
-_VERSION_IN_PATH = re.compile(r"python(\d)\.(\d+)")
+_PYTHON_NAME = late_pattern(r"^(lib)?python(\d(\.\d+)?)?t?[dm]*(\.so|$)")
+_VERSION_IN_PATH = late_pattern(r"python(\d)\.(\d+)")
 _STRING_TABLE_LIMIT = 1 << 20
 """A .dynstr larger than this is a compute library's, not an interpreter's."""
 
@@ -31,7 +30,7 @@ class RuntimeLocation(Record):
 
 
 class VersionEvidence(Record):
-    """What is known before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
+    """The knowledge before the runtime is read: ``hexversion`` (as sys.hexversion) where it is published,
     ``candidates`` the versions to try, the likeliest first, ``source`` where that comes from ("" for nowhere)."""
 
     hexversion: int | None
@@ -84,7 +83,7 @@ def _address_in(module: Module, name: str, symbolizer: Symbolizer) -> int | None
 
 
 def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) -> VersionEvidence:
-    """What the target publishes about its version. Raises PythonUnsupported (free-threaded, unknown version)."""
+    """The version that the target publishes. Raises PythonUnsupported (free-threaded, unknown version)."""
     header = memory.try_read(location.address, 24)
     if header is not None and header.startswith(_COOKIE):
         version, free_threaded = int.from_bytes(header[8:16], "little"), int.from_bytes(header[16:24], "little")
@@ -100,7 +99,7 @@ def evidence(memory: Memory, location: RuntimeLocation, symbolizer: Symbolizer) 
 
 
 def _from_path(module: Module) -> VersionEvidence:
-    """Of a version that publishes nothing, the path gives the order in which the layouts are tried."""
+    """The order in which the layouts of a version that publishes nothing are tried, by its path."""
     silent = tuple(abi for abi in SUPPORTED if abi.published is Published.NOTHING)
     found = _VERSION_IN_PATH.search(module.name) or _VERSION_IN_PATH.search(module.path)
     if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from gdbext.cpython.abi.versions import SUPPORTED
 
 EVALUATES = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
-"""Run Python code (Python/ceval.c)."""
+"""Functions that run Python code (Python/ceval.c)."""
 
 TAKES_GIL = (
     "take_gil",
@@ -51,7 +51,8 @@ READS_PROMPT = (
 """Wait for a line that a person types at the interpreter's prompt (Parser/myreadline.c, Python/pythonrun.c)."""
 
 RUNS_SIGNAL_HANDLERS = ("_PyErr_CheckSignalsTstate", "PyErr_CheckSignals", "handle_signals", "_PyErr_CheckSignals")
-"""Between two instructions of the main thread, or in a blocking call, they call Python's handlers of signals."""
+"""Functions that call Python's handlers of signals, between two instructions of the main thread, or in a blocking
+call."""
 RUNS_FINALIZERS = ("PyObject_CallFinalizer", "PyObject_CallFinalizerFromDealloc", "slot_tp_finalize")
 RUNS_WEAKREF_CALLBACKS = ("PyObject_ClearWeakRefs", "handle_weakrefs", "handle_callback", "handle_weakref_callbacks")
 """Functions that call Python code in the middle of other code (Modules/signalmodule.c, Objects/object.c,

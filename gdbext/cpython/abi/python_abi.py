@@ -1,4 +1,4 @@
-"""What can differ between versions of CPython, as one record: the kinds of its structures and the names of members.
+"""The differences between versions of CPython, as one record: the kinds of its structures and the names of members.
 
 Whoever reads CPython's memory asks the record of the process's version for a kind or a name and never compares
 version numbers. The records themselves are in ``versions.py``.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from gdbext.cpython.abi.waitable import Waitable
-from gdbext.model.record import Record
+from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.engine.record import Record
 
 Version = tuple[int, int]
 """A minor version: (3, 11)."""
@@ -22,7 +22,7 @@ def minor_of(hexversion: int) -> Version:
 
 
 class Published(Enum):
-    """What a runtime publishes about its own version, where debug information is missing."""
+    """The facts that a runtime publishes about its own version, where debug information is missing."""
 
     NOTHING = "nothing"
     VERSION_SYMBOL = "the exported Py_Version (Include/pylifecycle.h)"
@@ -30,7 +30,7 @@ class Published(Enum):
 
 
 class LineTable(Enum):
-    """The encoding of a code object's map from bytecode to source lines; see objects/linetable.py."""
+    """The encoding of a code object's map from bytecode to source lines; see cpython/objects/code.py."""
 
     LINE_INCREMENTS = "co_lnotab, Objects/lnotab_notes.txt of 3.9"
     LINE_RANGES = "co_linetable of PEP 626, Objects/lnotab_notes.txt of 3.10"
@@ -38,21 +38,21 @@ class LineTable(Enum):
 
 
 class CodeForm(Enum):
-    """Where a code object keeps its instructions."""
+    """The place where a code object keeps its instructions."""
 
     BYTES_OBJECT = "co_code is a bytes object"
     INLINE = "co_code_adaptive is the end of the code object"
 
 
 class DictKeysForm(Enum):
-    """The header of PyDictKeysObject."""
+    """The header of a PyDictKeysObject."""
 
     SLOT_COUNT = "dk_size slots; every entry has a hash (Objects/dict-common.h)"
     LOG2_SIZES = "dk_log2_index_bytes and dk_kind; entries of str keys have no hash (pycore_dict.h)"
 
 
 class InstanceDict(Enum):
-    """Where the attributes of an instance are whose type manages its dict (pycore_object.h)."""
+    """The place of the attributes of an instance whose type manages its dict (pycore_object.h)."""
 
     DICT_OFFSET = "tp_dictoffset of the type, for every type"
     VALUES_POINTER = "a pointer to the values beside the one to the dict"
@@ -61,21 +61,21 @@ class InstanceDict(Enum):
 
 
 class IntegerForm(Enum):
-    """How an int keeps its sign and its number of digits."""
+    """The way in which an int keeps its sign and its number of digits."""
 
     SIGNED_SIZE = "the sign of ob_size (longintrepr.h)"
     TAG = "lv_tag: sign in the low bits, count above (cpython/longintrepr.h)"
 
 
 class GilPlace(Enum):
-    """Who owns a global interpreter lock."""
+    """The owner of a global interpreter lock."""
 
     RUNTIME = "_PyRuntime.ceval.gil, one for all interpreters"
     INTERPRETER = "each PyInterpreterState points to the one it uses"
 
 
 class LockForm(Enum):
-    """What a lock object of the ``_thread`` and ``_queue`` modules sleeps on."""
+    """The word that a lock object of the ``_thread`` and ``_queue`` modules sleeps on."""
 
     SEMAPHORE = "a PyThread_type_lock: pointer to a sem_t (Python/thread_pthread.h, USE_SEMAPHORES)"
     MUTEX = "a PyMutex, whose waiters are parked (cpython/lock.h, Python/parking_lot.c)"
@@ -108,14 +108,14 @@ class FrameObjects(Record):
 
 
 class ExitForm(Enum):
-    """What lies on the value stack while the body of a ``with`` runs."""
+    """The objects on the value stack while the body of a ``with`` runs."""
 
     BOUND_METHOD = "the bound __exit__"
     FUNCTION_AND_SELF = "the function __exit__, then the context manager itself"
 
 
 class LoopAnchor(Enum):
-    """What each native evaluation loop keeps in its stack frame; it divides the Python frames by loops."""
+    """The words that each native evaluation loop keeps in its stack frame; they divide the Python frames by loops."""
 
     C_FRAME = "a _PyCFrame, which points to the innermost frame of the loop (cpython/pystate.h of 3.11)"
     ENTRY_FRAME = "an interpreter frame without Python code, which ends the loop's part of the chain"
@@ -180,11 +180,11 @@ class PythonAbi(Record):
         return "{}.{}{}".format(*self.version, "t" if self.free_threaded else "")
 
     def is_of(self, hexversion: int) -> bool:
-        """Whether a sys.hexversion is of this minor version."""
+        """True if a sys.hexversion is of this minor version."""
         return minor_of(hexversion) == self.version
 
     def evaluates(self, names: Iterable[str]) -> bool:
-        """Whether one of a native function's names is that of the evaluation loop, or of a part of it."""
+        """True if one of a native function's names is that of the evaluation loop, or of a part of it."""
         return any(name.startswith(self.evaluation_functions) for name in names)
 
     def lock_types_named(self, type_name: str) -> tuple[LockType, ...]:

@@ -1,14 +1,36 @@
-"""What is assumed of Python's own modules: their files, functions, and the attributes of their objects.
+"""Names in Python's standard library that are assumed: files, functions, attributes; kinds of waits.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so that frames and attributes
 tell them. Sources: Lib/threading.py, queue.py, concurrent/futures/_base.py and thread.py, importlib/_bootstrap.py,
 multiprocessing/pool.py, queues.py and process.py, 3.8 to 3.13. A function that a version lacks is on no stack there.
+
+``Waitable`` lists the objects that a thread can wait for. Pools of threads are rows of diagnosis/waits/pool_table.py.
 """
 
 from __future__ import annotations
 
-from gdbext.cpython.abi.waitable import Waitable
-from gdbext.model.threads.pool import Pool
+from enum import Enum
+
+
+class Waitable(Enum):
+    """A kind of object. The value is its name in evidence."""
+
+    LOCK = "lock"
+    RLOCK = "rlock"
+    CONDITION = "condition"
+    EVENT = "event"
+    SEMAPHORE = "semaphore"
+    BARRIER = "barrier"
+    QUEUE = "queue"
+    SIMPLE_QUEUE = "simplequeue"
+    FUTURE = "future"
+    POOL_RESULT = "multiprocessing.pool's result"
+    THREAD = "thread"
+    IMPORT = "import"
+    """The lock of a module that another thread imports."""
+    SHUTDOWN = "shutdown"
+    """No object: the interpreter waits for its threads to end."""
+
 
 THREADING = "threading"
 """The module that knows the threads made by Python."""
@@ -48,6 +70,8 @@ FUTURE_CALLBACKS = "_done_callbacks"
 """The attribute of concurrent.futures.Future with the list of what is called when it is done."""
 JOB_FUTURE = "future"
 """The attribute of a _WorkItem with the Future of its result."""
+EXECUTOR_THREADS = "_threads"
+"""The attribute of ThreadPoolExecutor with the set of its workers; none leaves it before shutdown()."""
 
 WAITING_FUNCTIONS = frozenset({
     ("threading.py", "wait"), ("threading.py", "wait_for"), ("threading.py", "_wait"), ("threading.py", "acquire"),
@@ -84,18 +108,6 @@ and how many items it takes."""
 QUEUE_JOIN, QUEUE_PUT = "join", "put"
 """Methods of a Queue: it waits until all tasks are done, or until there is room."""
 
-POOL_WORKERS = {
-    ("thread.py", "_worker"): Pool.FUTURES,
-    ("queues.py", "_feed"): Pool.QUEUE_FEEDER,
-    ("pool.py", "_handle_workers"): Pool.MULTIPROCESSING,
-    ("pool.py", "_handle_tasks"): Pool.MULTIPROCESSING,
-    ("pool.py", "_handle_results"): Pool.MULTIPROCESSING,
-    ("pool.py", "worker"): Pool.MULTIPROCESSING,
-    ("process.py", "wait_result_broken_or_wakeup"): Pool.EXECUTOR_MANAGER,
-    ("process.py", "_process_worker"): Pool.PROCESS_WORKER,
-}
-"""(file, function) of the main functions of background threads → their pool."""
-
 WAITING_FILES = frozenset({
     "threading.py", "queue.py", "connection.py", "selectors.py", "queues.py", "synchronize.py",
 })  # fmt: skip
@@ -106,10 +118,6 @@ WORKING_CALLS = frozenset({
     ("queues.py", "put"),
 })  # fmt: skip
 """(file, function) in which a pool's worker does not idle: it delivers, or waits for a semaphore between processes."""
-FEEDER = ("queues.py", "_feed")
-FEEDER_IDLES = ("threading.py", "wait")
-"""A queue's feeder idles on its condition alone; all else it does is writing into the pipe."""
-
 PROCESS_POPEN = "_popen"
 """The attribute of multiprocessing.process.BaseProcess with what was started."""
 PROCESS_PARENT = "_parent_pid"

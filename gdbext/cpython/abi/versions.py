@@ -1,12 +1,11 @@
 """The versions of CPython that can be read, one row each: a later row says only what changed.
 
-A new version is a row here, its list of debug offsets in ``debug_offsets.py`` and a table in layouts/data; see
+A new version is a row here, its list of debug offsets in ``python_layout.py`` and a table in layouts/data; see
 "How to add a CPython version" in docs/architecture.md.
 """
 
 from __future__ import annotations
 
-from gdbext.cpython.abi.debug_offsets import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.cpython.abi.python_abi import (
     CodeForm,
     DictKeysForm,
@@ -24,7 +23,8 @@ from gdbext.cpython.abi.python_abi import (
     PythonAbi,
     minor_of,
 )
-from gdbext.cpython.abi.waitable import Waitable
+from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
+from gdbext.cpython.abi.stdlib import Waitable
 from gdbext.errors import PythonUnsupported
 
 _LOCK = LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
@@ -121,7 +121,7 @@ _3_13T = _3_13._replace(free_threaded=True)
 _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
 SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
-"""All rows, oldest first."""
+"""All rows of versions, oldest first."""
 
 
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:

@@ -1,16 +1,118 @@
-"""Code objects: names, file, lines. Read once each, then kept: the same code runs in many frames and threads.
+"""Code objects and callables: names, file, lines; which Python function is behind an object. Each is read once.
 
 Layout: Include/cpython/code.h (Include/code.h of 3.8).
+
+A bytecode offset becomes a source line by the three formats that CPython has had:
+
+- co_lnotab (3.8, 3.9): Objects/lnotab_notes.txt; pairs of (unsigned address increment, signed line increment).
+- co_linetable of 3.10 (PEP 626): Objects/lnotab_notes.txt; pairs of (unsigned length, signed line increment),
+  where -128 means that the range has no line.
+- the location table of 3.11 and later: Objects/locations.md (3.12; InternalDocs/code_objects.md in 3.13).
+
+All offsets are bytes from the start of the bytecode; a line is None where the table says that there is none.
+
+Layouts of callables: Include/funcobject.h (cpython/funcobject.h), classobject.h, methodobject.h,
+Modules/_functoolsmodule.c.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Optional
 
 from gdbext.cpython.abi.python_abi import CodeForm, LineTable
-from gdbext.cpython.objects import linetable
-from gdbext.cpython.objects.objects import ObjectReader
+from gdbext.cpython.objects.objects import FLAG_TYPE, DictReader, ObjectReader
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
+
+Range = tuple[int, int, Optional[int]]
+"""First byte, end byte (exclusive), line."""
+
+_NO_LINE = -128  # 3.10: "this range has no line number"
+CODE_UNIT = 2
+"""Size of a _Py_CODEUNIT, in bytes."""
+_LONG, _NO_COLUMNS, _NONE = 14, 13, 15  # 3.11 location codes; 10-12 are "one line" forms, below are "short"
+_END = 1 << 62
+
+
+def line_at(ranges: list[Range], offset: int) -> int | None:
+    """The line of the instruction at byte ``offset``; None if it has none or no range covers it."""
+    for start, end, line in ranges:
+        if start <= offset < end:
+            return line
+    return None
+
+
+def parse(form: LineTable, table: bytes, first_line: int) -> list[Range]:
+    """All ranges of a code object's table, which starts at line ``first_line``."""
+    readers = {
+        LineTable.LINE_INCREMENTS: _lnotab,
+        LineTable.LINE_RANGES: _linetable,
+        LineTable.LOCATIONS: _locations,
+    }
+    return list(readers[form](table, first_line))
+
+
+def _signed(byte: int) -> int:
+    return byte - 256 if byte > 127 else byte
+
+
+def _lnotab(table: bytes, line: int) -> Iterator[Range]:
+    """3.8, 3.9. Increments may be zero, so that long distances take several pairs."""
+    start = end = 0
+    for index in range(0, len(table) - 1, 2):
+        end += table[index]
+        if end > start:
+            yield start, end, line
+            start = end
+        line += _signed(table[index + 1])
+    yield start, _END, line
+
+
+def _linetable(table: bytes, line: int) -> Iterator[Range]:
+    """3.10. A range of length zero only moves the line."""
+    start = 0
+    for index in range(0, len(table) - 1, 2):
+        length, delta = table[index], _signed(table[index + 1])
+        if delta != _NO_LINE:
+            line += delta
+        if length:
+            yield start, start + length, None if delta == _NO_LINE else line
+            start += length
+
+
+def _locations(table: bytes, line: int) -> Iterator[Range]:
+    """3.11 and later. The columns are skipped: the first byte of every entry has its top bit set, no other has."""
+    start = position = 0
+    size = len(table)
+    while position < size:
+        first = table[position]
+        code = (first >> 3) & 15
+        end = start + ((first & 7) + 1) * CODE_UNIT
+        position += 1
+        if code in (_LONG, _NO_COLUMNS):
+            line += _signed_varint(table, position)
+        elif 10 <= code <= 12:
+            line += code - 10
+        yield start, end, None if code == _NONE else line
+        start = end
+        while position < size and not table[position] & 0x80:
+            position += 1
+
+
+def _signed_varint(table: bytes, position: int) -> int:
+    """Six bits a byte, least significant first, 0x40 for "more"; the lowest bit of the result is the sign."""
+    value = shift = 0
+    while position < len(table) and shift < 60:
+        byte = table[position]
+        value |= (byte & 63) << shift
+        position += 1
+        shift += 6
+        if not byte & 64:
+            break
+    return -(value >> 1) if value & 1 else value >> 1
+
 
 _TABLE_LIMIT = 4 << 20
 """Longest line table, in bytes; that of a generated module of 100,000 lines has about one."""
@@ -42,7 +144,7 @@ class Code:
     def __init__(self, objects: ObjectReader, address: int) -> None:
         layout, memory = objects.layout, objects.memory
         self._objects = objects
-        self._ranges: list[linetable.Range] | None = None
+        self._ranges: list[Range] | None = None
         self.address = address
         self.lines: dict[int, int | None] = {}
         raw = memory.read(address, layout.size("PyCodeObject"))
@@ -59,7 +161,7 @@ class Code:
         self.first_traceable = word("_co_firsttraceable", 4) if inline else 0
         self._copies = word("co_tlbc") if layout.find("PyCodeObject", "co_tlbc") is not None else 0
         at = layout.offset("PyVarObject", "ob_size")
-        self._size = int.from_bytes(raw[at : at + 8], "little") * linetable.CODE_UNIT if self._copies else 0
+        self._size = int.from_bytes(raw[at : at + 8], "little") * CODE_UNIT if self._copies else 0
 
     def offset_of(self, instruction: int) -> int:
         """The byte offset of an instruction; in a free-threaded build each thread may run a copy of the bytecode
@@ -82,14 +184,14 @@ class Code:
             return self.lines[offset]
         if self._ranges is None:
             self._ranges = self._read_ranges()
-        line = self.lines[offset] = linetable.line_at(self._ranges, offset)
+        line = self.lines[offset] = line_at(self._ranges, offset)
         return line
 
-    def _read_ranges(self) -> list[linetable.Range]:
+    def _read_ranges(self) -> list[Range]:
         layout = self._objects.layout
         form = layout.abi.line_table
         table = self._objects.memory.u64(self.address + layout.offset("PyCodeObject", _LINE_TABLE_FIELDS[form]))
-        return linetable.parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
+        return parse(form, self._objects.bytes(table, _TABLE_LIMIT), self.first_line)
 
     def opcode(self, offset: int) -> int | None:
         """The opcode at byte ``offset``, None where it cannot be read. As executed: specialised and instrumented."""
@@ -132,3 +234,99 @@ class CodeCache:
             raise BadData(f"no code object at {address:#x}")
         code = self._known[address] = Code(self._objects, address)
         return code
+
+
+_DEPTH = 8
+"""Most wrappers (partial, bound method, __wrapped__) that are followed."""
+_FUNCTION_NAME_LIMIT = 512
+
+
+class PythonFunction(Record):
+    """A callable: ``qualname`` as in __qualname__ (module not included), source ``file`` and first ``line``.
+
+    ``kind`` is "function", "builtin", "class", "instance" or "object"; file and line are None where there is no
+    Python source. ``wrappers`` names what was followed to get here, outermost first ("functools.partial", "method").
+    """
+
+    qualname: str
+    file: str | None
+    line: int | None
+    kind: str
+    address: int
+    wrappers: tuple[str, ...] = ()
+    code: int = 0
+    """Address of the code object; 0 where there is no Python source."""
+
+    @property
+    def place(self) -> str:
+        """ "file:line", or "" where there is none."""
+        return f"{self.file}:{self.line}" if self.file is not None else ""
+
+
+class FunctionReader:
+    """Finds the Python function behind a callable object."""
+
+    def __init__(self, objects: ObjectReader, dicts: DictReader, codes: CodeCache) -> None:
+        self._objects = objects
+        self._dicts = dicts
+        self._codes = codes
+        self._memory = objects.memory
+        self._layout = objects.layout
+
+    def source(self, address: int) -> PythonFunction | None:
+        """The function behind the callable at ``address``; None where no object can be read there."""
+        wrappers: list[str] = []
+        seen: set[int] = set()
+        try:
+            for _ in range(_DEPTH):
+                if address in seen:
+                    break
+                seen.add(address)
+                inner = self._unwrap(address)
+                if inner is None:
+                    break
+                wrappers.append(self._objects.type_of(address).name)
+                address = inner
+            return self._describe(address, tuple(wrappers))
+        except GdbextError:
+            return None
+
+    def _unwrap(self, address: int) -> int | None:
+        """The callable inside a partial, a bound method or a functools.wraps'ed function."""
+        layout, memory = self._layout, self._memory
+        kind = self._objects.type_of(address).name
+        if kind == "method":
+            return memory.u64(address + layout.offset("PyMethodObject", "im_func"))
+        if kind == "functools.partial":
+            return memory.u64(address + layout.offset("partialobject", "fn"))
+        if kind == "function":
+            namespace = memory.u64(address + layout.offset("PyFunctionObject", "func_dict"))
+            return self._dicts.get(namespace, "__wrapped__") if namespace else None
+        return None
+
+    def _describe(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+        info = self._objects.type_of(address)
+        if info.name == "function":
+            return self._function(address, wrappers)
+        if info.name == "builtin_function_or_method":
+            method = self._memory.u64(address + self._layout.offset("PyCFunctionObject", "m_ml"))
+            name = self._memory.cstring(self._memory.u64(method), _FUNCTION_NAME_LIMIT).decode("utf-8", "replace")
+            return PythonFunction(name, None, None, "builtin", address, wrappers)
+        if info.flags & FLAG_TYPE:
+            return PythonFunction(self._objects.type_info(address).name, None, None, "class", address, wrappers)
+        call = self._dicts.inherited_attribute(info.address, "__call__")
+        if call is not None and self._objects.type_of(call).name == "function":
+            found = self._function(call, wrappers)
+            return PythonFunction(found.qualname, found.file, found.line, "instance", address, wrappers, found.code)
+        return PythonFunction(info.name, None, None, "object", address, wrappers)
+
+    def _function(self, address: int, wrappers: tuple[str, ...]) -> PythonFunction:
+        layout, memory = self._layout, self._memory
+        code_address = memory.u64(address + layout.offset("PyFunctionObject", "func_code"))
+        code = self._codes.get(code_address)
+        name = memory.u64(address + layout.offset("PyFunctionObject", "func_qualname"))
+        try:
+            qualname = self._objects.text(name, _FUNCTION_NAME_LIMIT)
+        except (BadData, MemoryFault):
+            qualname = code.name
+        return PythonFunction(qualname, code.file, code.first_line, "function", address, wrappers, code_address)

@@ -1,1 +1,1 @@
-"""The GIL, Python's lock objects, and what a thread waits for according to its Python frames."""
+"""The GIL, Python's lock objects, and what a thread's Python frames say that it waits for."""

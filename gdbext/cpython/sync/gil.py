@@ -12,18 +12,18 @@ from __future__ import annotations
 from enum import Enum
 
 from gdbext.cpython.abi.python_abi import GilPlace
+from gdbext.cpython.threads.frame_reader import Interpreter
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.thread_state import Interpreter
+from gdbext.engine.glibc.sync_objects import recorded_owner
+from gdbext.engine.record import Record
 from gdbext.errors import BadData
-from gdbext.glibc.mutex import recorded_owner
-from gdbext.model.record import Record
 
 _MAX_INTERVAL = 3_600_000_000
 """Microseconds; sys.setswitchinterval(3600) is already absurd."""
 
 
 class GilPart(Enum):
-    """What a thread can wait for inside a GIL; the value is the name of its field."""
+    """A part of a GIL that a thread can wait for; the value is the name of its field."""
 
     COND = "cond"
     MUTEX = "mutex"
@@ -77,6 +77,15 @@ def read_gils(runtime: PythonRuntime) -> list[GilState]:
     return [_read(runtime, address, interpreters) for address, interpreters in users.items()]
 
 
+def touch_gils(runtime: PythonRuntime) -> None:
+    """Read the memory of all GILs, and nothing of threads. Raises BadData, MemoryFault."""
+    size = runtime.layout.size("_gil_runtime_state")
+    for interpreter in runtime.interpreters():
+        address = _gil_of(runtime, interpreter)
+        if address:
+            runtime.memory.read(address, size)
+
+
 def _gil_of(runtime: PythonRuntime, interpreter: Interpreter) -> int:
     """Address of the GIL an interpreter uses; 0 where it has none (start-up)."""
     layout = runtime.layout
@@ -112,7 +121,7 @@ def _read(runtime: PythonRuntime, address: int, users: list[Interpreter]) -> Gil
         interpreters=tuple(user.id for user in users),
         locked=locked == 1,
         holder=holder,
-        holder_tid=runtime.tid_of(state) if state else None,
+        holder_tid=runtime.proven_tid(state) if state else None,
         last_holder=last,
         mutex_owner=changing,
         interval=interval,

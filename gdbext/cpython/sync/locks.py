@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gdbext.cpython.abi.python_abi import LockForm, LockType
-from gdbext.cpython.abi.waitable import Waitable
+from gdbext.cpython.abi.stdlib import Waitable
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
-from gdbext.cpython.threads.python_frame import PythonFrame
+from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.slots import locals_of, stack_slots
-from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
-from gdbext.model.record import Record
 
 _FRAMES = 3
 """Innermost Python frames whose objects are searched for the lock."""
@@ -94,7 +93,7 @@ def _parking_lock(runtime: PythonRuntime, address: int, lock: LockType, at: int)
 
 
 def waited_words(runtime: PythonRuntime, futex: int) -> tuple[int, ...]:
-    """What ``word`` the lock can have that a thread sleeping on ``futex`` waits for: that semaphore itself, or what the
+    """Words that the lock can have for which a thread sleeping on ``futex`` waits: that semaphore itself, or what the
     thread is parked on, by the wait entry around a semaphore of its own. Only a lock with such a word proves it."""
     if all(lock.form is LockForm.SEMAPHORE for lock in runtime.layout.abi.lock_types):
         return (futex,)

@@ -1,4 +1,4 @@
-"""What threads of a free-threaded build are parked on besides lock objects, and who has to act.
+"""The objects that threads of a free-threaded build are parked on besides lock objects, and who has to act.
 
 Three things make threads of such a build wait for one another where others have the GIL: the mutex of an object, which
 a thread holds while it is in a critical section of it; the thread that stops the world, which waits until all others
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from gdbext.cpython.sync.locks import HAS_PARKED, parked_on
+from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
-from gdbext.model.record import Record
 
 _INACTIVE, _TWO_MUTEXES, _TAGS = 1, 2, 3
 """Tags of a pointer to a critical section (pycore_critical_section.h)."""
@@ -31,7 +31,7 @@ _HAS_PARKED = 2
 
 
 class ParkedOn(Enum):
-    """What a parked thread waits for."""
+    """The kind of object that a parked thread waits for."""
 
     OBJECT = "the mutex of an object"
     PAUSE = "all other threads, to stop the world"
@@ -39,7 +39,7 @@ class ParkedOn(Enum):
 
 
 class Parked(Record):
-    """What one thread is parked on: the object, or the _stoptheworld_state, at ``address``; ``owners`` are the tids of
+    """The object, or the _stoptheworld_state, at ``address`` that one thread is parked on; ``owners`` are the tids of
     those who have to act. ``type_name``: of an object."""
 
     kind: ParkedOn
@@ -71,7 +71,8 @@ class ParkingLot:
         self._sections = dict(self._read_sections())
 
     def parked(self, states: Sequence[ThreadState], futex: int) -> Parked | None:
-        """What the thread with these states that sleeps on ``futex`` is parked on; None for anything else."""
+        """The object that the thread with these states which sleeps on ``futex`` is parked on; None for anything
+        else."""
         layout = self._layout
         address = parked_on(self._runtime, futex)
         if not address:
@@ -81,14 +82,15 @@ class ParkingLot:
                 return self._suspended(state)
         for pause in self._pauses:
             if address == pause.event:
-                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause))
+                asks = any(state.address == pause.requester for state in states)  # nobody else sleeps on it
+                return Parked(ParkedOn.PAUSE, pause.address, self._attached(pause) if asks else ())
             if address == pause.mutex:
                 return Parked(ParkedOn.RESUMPTION, pause.address, self._tids(pause.requester))
         return self._object(address)
 
     def stopping(self, states: Sequence[ThreadState]) -> Parked | None:
-        """What the thread with these states waits for if it is stopping the world and others have not stopped yet; it
-        waits for a millisecond at a time."""
+        """The threads that the thread with these states waits for if it is stopping the world and others have not
+        stopped yet; it waits for a millisecond at a time."""
         addresses = {state.address for state in states}
         for pause in self._pauses:
             if pause.requester in addresses and not pause.is_complete:

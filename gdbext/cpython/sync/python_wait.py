@@ -1,7 +1,7 @@
-"""What a thread waits for according to its innermost Python frames.
+"""The wait of a thread according to its innermost Python frames.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
-object as ``self``. What kind of object it is, its attributes tell (abi/stdlib.py).
+object as ``self``. What kind of object it is, its attributes tell (cpython/abi/stdlib.py).
 """
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gdbext.cpython.abi import stdlib
-from gdbext.cpython.abi.waitable import Waitable
+from gdbext.cpython.abi.stdlib import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
-from gdbext.cpython.sync.pending_futures import pending_futures
-from gdbext.cpython.sync.process_pools import executor_workers, pool_workers
-from gdbext.cpython.sync.thread_pools import exhausted_workers
-from gdbext.cpython.threads.python_frame import PythonFrame
-from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.slots import locals_of
-from gdbext.cpython.threads.thread_names import awaited_at_exit
-from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, pending_futures, pool_workers
+from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.threads.runtime import PythonRuntime, awaited_at_exit
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
-from gdbext.model.record import Record
 
 _DEPTH = 8
 """Innermost Python frames that are read: Barrier.wait goes through three others."""
@@ -55,13 +51,13 @@ class PythonWait(Record):
     awaited: tuple[int, ...] = ()
     """Thread ids of those whose end the interpreter waits for, or that run jobs of several futures."""
     lacks: str = ""
-    """What is missing before it goes on, for people: ``2 of 3 threads have come``."""
+    """The missing part before it goes on, for people: ``2 of 3 threads have come``."""
 
 
 def python_wait(
     runtime: PythonRuntime, state: ThreadState, futex: int | None = None, jobs: Jobs | None = None
 ) -> PythonWait | None:
-    """What the thread waits for according to its Python frames; None where they do not say.
+    """The wait of the thread according to its Python frames; None where they do not say.
 
     ``futex`` is the address that the thread sleeps on, where it is known: it proves the lock.
     Without it the frames alone speak, and a thread that has just been woken looks the same. ``jobs`` gives what
@@ -113,7 +109,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
 
 
 def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:
-    """How far a queue or a barrier has come, by the numbers that it keeps."""
+    """The progress of a queue or a barrier, by the numbers that it keeps."""
     if kind not in stdlib.COUNTS:
         return ""
     attributes = _attributes(runtime, address)
@@ -158,8 +154,10 @@ def _awaited(runtime: PythonRuntime) -> tuple[int, ...]:
 
 
 def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
-    tids = (runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future))
-    return tuple(tid for tid in tids if tid is not None)
+    """All of the workers, or none: which thread one of them is may be unknown."""
+    tids = [runtime.tid_of_ident(ident) for ident in exhausted_workers(runtime, future)]
+    known = tuple(tid for tid in tids if tid is not None)
+    return known if len(set(known)) == len(tids) else ()
 
 
 def _is_waiting(frame: PythonFrame) -> bool:

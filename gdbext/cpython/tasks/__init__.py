@@ -1,1 +1,1 @@
-"""asyncio in memory: event loops, their tasks, and what each task awaits."""
+"""asyncio: event loops, their tasks, and what each task awaits."""

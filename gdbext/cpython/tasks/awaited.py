@@ -1,4 +1,5 @@
-"""What a suspended task awaits: by the innermost of its coroutines and the object that this one is a method of.
+"""The object that a suspended task awaits: by the innermost of its coroutines and the object that this one is a method
+of.
 
 Sources: Lib/asyncio/locks.py, queues.py, tasks.py, taskgroups.py, futures.py, streams.py, selector_events.py and
 base_subprocess.py, 3.8 to 3.15.
@@ -9,12 +10,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.task_layout import FUTURE_CALLBACK
-from gdbext.cpython.tasks.containers import set_items
-from gdbext.cpython.threads.namespaces import attributes, closure_of, items
-from gdbext.cpython.threads.slots import local_of
+from gdbext.cpython.abi.python_layout import FUTURE_CALLBACK
+from gdbext.cpython.objects.sets_and_deques import set_items
+from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, local_of
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
-from gdbext.model.record import Record
 
 if TYPE_CHECKING:
     from gdbext.cpython.tasks.loops import RunningTask
@@ -41,8 +41,8 @@ class Awaitable(Enum):
 
 
 class Awaited(Record):
-    """What it is. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the first of them
-    ends it; ``timed``: it is given up."""
+    """An object that is awaited. ``tasks`` are those that it consists of (a task, or all of a gather), ``first``: the
+    first of them ends it; ``timed``: it is given up."""
 
     kind: Awaitable
     address: int
@@ -73,7 +73,7 @@ _TASK_TYPES = frozenset({"_asyncio.Task", "Task", "_PyTask"})
 
 
 def awaited_by(runtime: PythonRuntime, task: RunningTask) -> Awaited:
-    """What a task waits for. Raises nothing."""
+    """The object that a task waits for. Raises nothing."""
     found = _awaited(runtime, task)
     timed = found.timed or any(_call(frame.file, frame.function) in _TIMED for frame in task.frames)
     return found._replace(timed=timed or any(_type(runtime, each) == "Timeout" for each in task.entered))
@@ -97,7 +97,7 @@ def _awaited(runtime: PythonRuntime, task: RunningTask) -> Awaited:
 
 
 def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str], awaited: int) -> Awaited | None:
-    """By the variables of the function of asyncio that waits."""
+    """The object by the variables of the function of asyncio that waits."""
     own = task.variables
     if inner == ("tasks.py", "_wait"):
         waited = _tasks_of(runtime, own.get("fs", 0))
@@ -126,8 +126,8 @@ def _by_frame(runtime: PythonRuntime, task: RunningTask, inner: tuple[str, str],
 
 
 def _by_callback(runtime: PythonRuntime, future: int, own: int) -> Awaited | None:
-    """By what the function that was first added to a future's callbacks has in its closure: shield() keeps the task
-    there, wrap_future() the job of an executor."""
+    """The object by what the function that was first added to a future's callbacks has in its closure: shield() keeps
+    the task there, wrap_future() the job of an executor."""
     if _type(runtime, future) != "_asyncio.Future":
         return None
     try:

@@ -11,14 +11,14 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.task_layout import TaskLayout
+from gdbext.cpython.abi.python_layout import TaskLayout
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
-from gdbext.model.record import Record
 
 if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import Interpreter, ThreadState
     from gdbext.cpython.threads.runtime import PythonRuntime
-    from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
-    from gdbext.process.modules import Module
+    from gdbext.engine.process.modules import Module
 
 _SECTION = ".AsyncioDebug"
 _WORDS = 13
@@ -41,7 +41,8 @@ class TaskLists(Record):
 
 
 def published_lists(runtime: PythonRuntime) -> TaskLists | None:
-    """What the module publishes; None for a version that does not, or where asyncio is not loaded. Raises nothing."""
+    """The lists that the module publishes; None for a version that does not, or where asyncio is not loaded. Raises
+    nothing."""
     for module in _candidates(runtime):
         section = module.image.sections.get(_SECTION) if module.image is not None else None
         raw = runtime.memory.try_read(module.base + section.address, _WORDS * 8) if section is not None else None

@@ -1,1 +1,1 @@
-"""Interpreters, thread states, their frames and names."""
+"""Interpreters, thread states, Python frames, their variables and names."""

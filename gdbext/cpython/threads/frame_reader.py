@@ -1,19 +1,288 @@
-"""Python frames of a thread, and which native frame of the evaluation loop runs which of them."""
+"""Python frames of a thread, and which native frame of the evaluation loop runs which of them.
+
+Up to 3.10 there is a PyFrameObject (frameobject.h) and an evaluation loop for each call. Later versions have a
+_PyInterpreterFrame (pycore_frame.h): calls from Python to Python stay in the
+same native evaluation loop, so a loop runs a group of frames.
+
+What lies on the native stack divides the groups exactly: the _PyCFrame of each loop (cpython/pystate.h of 3.11) or
+its entry frame, which has an owner of its own (enum _frameowner).
+
+Python frames as they were read: one frame, the frames of one evaluation loop, the whole stack of a thread.
+
+Interpreters and thread states as they are listed in memory: PyInterpreterState and PyThreadState.
+"""
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gdbext.cpython.abi.python_abi import FrameObjects
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames, LoopAnchor
 from gdbext.cpython.abi.python_layout import PythonLayout
-from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.threads.frame_objects import FrameObjectReader
-from gdbext.cpython.threads.interpreter_frames import InterpreterFrameReader
-from gdbext.cpython.threads.python_frame import FRAME_LIMIT, FrameGroup, IncompleteGroup, PythonStack
-from gdbext.cpython.threads.thread_state import ThreadState
+from gdbext.cpython.objects.code import CODE_UNIT, Code, CodeCache
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
-from gdbext.process.memory import Memory
+
+
+class Interpreter(Record):
+    """One PyInterpreterState: ``id`` is 0 for the main interpreter."""
+
+    address: int
+    id: int
+
+
+class ThreadState(Record):
+    """One PyThreadState.
+
+    ``ident`` is threading.get_ident(), the thread's pthread_t; ``native_id`` the kernel's thread id as the
+    process itself sees it (in its own PID namespace, and stale in a forked child of some versions), None where the
+    version does not keep it.
+    """
+
+    address: int
+    interpreter: Interpreter
+    ident: int
+    native_id: int | None
+
+
+FRAME_LIMIT = 1_000_000
+"""Most Python frames of one thread that are walked."""
+
+
+class PythonFrame(Record):
+    """One Python frame.
+
+    ``function`` is the qualified name where the version keeps it, else the plain name, ``line`` the current line (None
+    where the compiler gave none), ``address`` that of the PyFrameObject or _PyInterpreterFrame, ``code`` that of its
+    code object.
+    """
+
+    function: str
+    file: str
+    line: int | None
+    address: int
+    code: int
+
+
+class FrameGroup(list[PythonFrame]):
+    """The Python frames that one native evaluation loop runs, innermost first.
+
+    ``anchor`` is an address inside that loop's native stack frame, None where the version keeps nothing there.
+    ``cut``: its callers could not be found, so groups that should follow are missing.
+    """
+
+    def __init__(self, frames: Sequence[PythonFrame], anchor: int | None, cut: bool = False) -> None:
+        super().__init__(frames)
+        self.anchor = anchor
+        self.cut = cut
+
+
+class PythonStack(Record):
+    """All groups of a thread, innermost first; ``problem`` says why the walk ended early, None if it did not."""
+
+    groups: tuple[FrameGroup, ...]
+    problem: str | None
+
+    @property
+    def frames(self) -> list[PythonFrame]:
+        """All frames of the thread, innermost first."""
+        return [frame for group in self.groups for frame in group]
+
+
+class IncompleteGroup(Exception):
+    """Carries what was read of a group before a fault."""
+
+    def __init__(self, group: FrameGroup, problem: str) -> None:
+        super().__init__(problem)
+        self.group = group
+        self.problem = problem
+
+
+def linked_frames(memory: Memory, address: int, previous_at: int) -> Iterator[int]:
+    """Addresses of a linked list of frames; ``previous_at`` is the offset of the link to the caller.
+
+    Raises MemoryFault; BadData for a list without end.
+    """
+    seen: set[int] = set()
+    while address:
+        if address in seen:
+            raise BadData(f"the frame at {address:#x} is its own caller")
+        if len(seen) >= FRAME_LIMIT:
+            raise BadData(f"truncated at {FRAME_LIMIT} frames")
+        seen.add(address)
+        yield address
+        address = memory.u64(address + previous_at)
+
+
+def c_frames(memory: Memory, cframe: int, root: int, previous_at: int) -> Iterator[int]:
+    """Addresses of the _PyCFrame (CFrame in 3.10) of each evaluation loop, innermost first, up to the thread state's
+    own, ``root``. Each is a local variable of its loop, so it lies inside the loop's native stack frame."""
+    for address in linked_frames(memory, cframe, previous_at):
+        if address == root:
+            return
+        yield address
+
+
+class FrameObjectReader:
+    """Groups the frame objects of a thread by evaluation loop."""
+
+    def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache, form: FrameObjects) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._codes = codes
+        self._form = form
+
+    def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
+        """One group for each evaluation loop; a generator that only passes throw() on has none of its own.
+
+        Raises MemoryFault, BadData.
+        """
+        anchors = self._anchors(state)
+        passing: list[PythonFrame] = []
+        last: FrameGroup | None = None
+        for frame, suspended in self._frames(state):
+            if suspended:
+                passing.append(frame)
+                continue
+            if last is not None:
+                yield last
+            last = FrameGroup([*passing, frame], next(anchors, None))
+            passing = []
+        if last is not None:
+            if passing:  # 3.9 does not link such a generator to its caller: f_back is NULL
+                last.extend(passing)
+                last.cut = True
+            yield last
+
+    def _frames(self, state: ThreadState) -> Iterator[tuple[PythonFrame, bool]]:
+        """Each frame, and whether it is a suspended generator."""
+        offset, memory = self._layout.offset, self._memory
+        code_at, back_at = offset("PyFrameObject", "f_code"), offset("PyFrameObject", "f_back")
+        lasti_at, gen_at = offset("PyFrameObject", "f_lasti"), offset("PyFrameObject", "f_gen")
+        top = memory.u64(state.address + offset("PyThreadState", "frame"))
+        for address in linked_frames(memory, top, back_at):
+            code = self._codes.get(memory.u64(address + code_at))
+            at = memory.i32(address + lasti_at) * self._form.lasti_unit
+            suspended = bool(memory.u64(address + gen_at)) and self._is_passing_on(code, at)
+            yield PythonFrame(code.name, code.file, code.line(at), address, code.address), suspended
+
+    def _is_passing_on(self, code: Code, at: int) -> bool:
+        """A generator that is suspended in ``yield from`` while on the stack: genobject.c's _gen_throw put it
+        there without an evaluation loop. When it runs, the current instruction is YIELD_FROM itself."""
+        opcode = self._form.yield_from
+        return at >= 0 and code.opcode(at) != opcode and code.opcode(at + CODE_UNIT) == opcode
+
+    def _anchors(self, state: ThreadState) -> Iterator[int]:
+        """The C frames of the evaluation loops, innermost first; nothing where the version has none."""
+        layout = self._layout
+        if layout.find("PyThreadState", "cframe") is None:
+            return iter(())
+        cframe = self._memory.u64(state.address + layout.offset("PyThreadState", "cframe"))
+        root = state.address + layout.offset("PyThreadState", "root_cframe")
+        return c_frames(self._memory, cframe, root, layout.nested("PyThreadState", "root_cframe", "previous"))
+
+
+_WORD = 8
+_word = struct.Struct("<Q").unpack_from
+
+
+class InterpreterFrameReader:
+    """Groups the interpreter frames of a thread by evaluation loop."""
+
+    def __init__(self, memory: Memory, layout: PythonLayout, codes: CodeCache, form: InterpreterFrames) -> None:
+        offset = layout.offset
+        self._memory = memory
+        self._layout = layout
+        self._codes = codes
+        self._form = form
+        self._address_mask = ~form.tag_bits
+        self._c_frame = self._c_frame_offsets() if form.anchor is LoopAnchor.C_FRAME else None
+        self._code_at = offset("_PyInterpreterFrame", form.code)
+        self._previous_at = offset("_PyInterpreterFrame", "previous")
+        self._instruction_at = offset("_PyInterpreterFrame", form.instruction)
+        self._owner_at = offset("_PyInterpreterFrame", "owner")
+        self._frame_size = _WORD + max(self._code_at, self._instruction_at, self._owner_at)
+        """Bytes of a frame that are read; where the process publishes damaged offsets, that may be beyond
+        ``localsplus``."""
+
+    def groups(self, state: ThreadState) -> Iterator[FrameGroup]:
+        """One group for each evaluation loop. Raises MemoryFault, BadData, IncompleteGroup."""
+        if self._c_frame is not None:
+            return self._groups_by_c_frame(state, *self._c_frame)
+        base_at = self._layout.find("PyThreadState", "base_frame")
+        base = self._memory.u64(state.address + base_at) if base_at is not None else 0
+        top = self._memory.u64(state.address + self._layout.offset("PyThreadState", "current_frame"))
+        return self._groups_by_entry_frame(top, base)
+
+    def _c_frame_offsets(self) -> tuple[int, int, int, int]:
+        """Offsets in a thread state: the innermost _PyCFrame and the outermost one; in that: the frame and the next
+        one."""
+        layout = self._layout
+        return (
+            layout.offset("PyThreadState", "cframe"),
+            layout.offset("PyThreadState", "root_cframe"),
+            layout.nested("PyThreadState", "root_cframe", "current_frame"),
+            layout.nested("PyThreadState", "root_cframe", "previous"),
+        )
+
+    def _groups_by_c_frame(
+        self, state: ThreadState, top_at: int, root_at: int, current_at: int, previous_at: int
+    ) -> Iterator[FrameGroup]:
+        """Each _PyCFrame knows the innermost frame of its loop; the next one's is where it ends."""
+        memory = self._memory
+        anchors = list(c_frames(memory, memory.u64(state.address + top_at), state.address + root_at, previous_at))
+        tops = [memory.u64(anchor + current_at) for anchor in anchors]
+        for index, anchor in enumerate(anchors):
+            end = tops[index + 1] if index + 1 < len(tops) else 0
+            yield self._group(self._until(tops[index], end), anchor)
+
+    def _until(self, address: int, end: int) -> Iterator[int]:
+        for frame in linked_frames(self._memory, address, self._previous_at):
+            if frame == end:
+                return
+            yield frame
+
+    def _groups_by_entry_frame(self, top: int, base: int) -> Iterator[FrameGroup]:
+        """Each loop's own entry frame ends its group; ``base`` is an entry frame of no loop, below all others."""
+        pending: list[int] = []
+        try:
+            for address in self._until(top, base):
+                if self._memory.u8(address + self._owner_at) == self._form.entry_owner:
+                    yield self._group(pending, address)
+                    pending = []
+                else:
+                    pending.append(address)
+        except (BadData, MemoryFault) as error:
+            raise IncompleteGroup(self._group(pending, None), str(error)) from error
+        if pending:
+            yield self._group(pending, None)
+
+    def _group(self, addresses: Iterable[int], anchor: int | None) -> FrameGroup:
+        """Read the frames of one loop, without the ones that Python does not show either."""
+        frames: list[PythonFrame] = []
+        try:
+            for address in addresses:
+                frame = self._frame(address)
+                if frame is not None:
+                    frames.append(frame)
+        except (BadData, MemoryFault) as error:
+            raise IncompleteGroup(FrameGroup(frames, anchor), str(error)) from error
+        return FrameGroup(frames, anchor)
+
+    def _frame(self, address: int) -> PythonFrame | None:
+        """One _PyInterpreterFrame; None for entry frames, shims and frames that are being set up."""
+        raw = self._memory.read(address, self._frame_size)
+        owner = raw[self._owner_at]
+        if owner in self._form.codeless_owners:
+            return None
+        code = self._codes.get(_word(raw, self._code_at)[0] & self._address_mask)
+        at = code.offset_of(_word(raw, self._instruction_at)[0])
+        if owner != self._form.generator_owner and at < code.first_traceable * CODE_UNIT:
+            return None  # _PyFrame_IsIncomplete
+        return PythonFrame(code.name, code.file, code.line(at), address, code.address)
+
 
 MAX_ADDRESS = (1 << 64) - 1
 
@@ -64,7 +333,25 @@ class FrameReader:
             groups[-1].cut = True
         elif groups and groups[-1].cut:
             problem = "the callers of a generator are not linked while throw() passes through it (CPython 3.9)"
-        return PythonStack(tuple(groups), problem)
+        return PythonStack(tuple(_without_parents(groups)), problem)
+
+
+_FORK, _CHILD = ("popen_fork.py", "_launch"), ("process.py", "_bootstrap")
+"""(file, function) that forks for multiprocessing, and the first one that runs in the child alone."""
+
+
+def _without_parents(groups: Sequence[FrameGroup]) -> Iterator[FrameGroup]:
+    """The groups without what a forked process has inherited of its parent's stack: the callers of the fork never run
+    there, and their variables are the parent's."""
+    inner = ("", "")
+    for group in groups:
+        for number, frame in enumerate(group):
+            called = (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2])
+            if called == _FORK and inner == _CHILD:
+                yield FrameGroup(group[: number + 1], group.anchor, cut=True)
+                return
+            inner = called
+        yield group
 
 
 def _reader_for(memory: Memory, layout: PythonLayout, codes: CodeCache) -> FrameObjectReader | InterpreterFrameReader:

@@ -2,33 +2,30 @@
 
 Structures: _PyRuntimeState (pycore_runtime.h), PyInterpreterState (pycore_interp.h), PyThreadState
 (cpython/pystate.h). The layout is proven on the live structures before anything is said.
+
+Threads of the target as CPython knows them: by the kernel's thread id, with their states and names.
+
+Names of Python threads, as ``threading`` knows them: threading._active maps idents to Thread objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
-from gdbext.cpython.abi import debug_offsets
-from gdbext.cpython.abi.find_runtime import (
-    RuntimeLocation,
-    VersionEvidence,
-    evidence,
-    find_old_python,
-    find_runtimes,
-)
+from gdbext.cpython.abi import python_layout, stdlib
+from gdbext.cpython.abi.find_runtime import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtimes
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import version_text
-from gdbext.cpython.objects.code import CodeCache
-from gdbext.cpython.objects.dicts import DictReader
-from gdbext.cpython.objects.functions import FunctionReader
-from gdbext.cpython.objects.objects import ObjectReader
-from gdbext.cpython.threads.frame_reader import FrameReader
-from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
+from gdbext.cpython.objects.code import CodeCache, FunctionReader
+from gdbext.cpython.objects.objects import DictReader, ObjectReader
+from gdbext.cpython.threads.frame_reader import FrameReader, Interpreter, PythonFrame, ThreadState
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import TargetThread
 from gdbext.errors import BadData, GdbextError, MemoryFault, PythonUnsupported
-from gdbext.process.memory import Memory
-from gdbext.process.modules import Module, ModuleTable
-from gdbext.process.symbols import Symbolizer
-from gdbext.targets.base import Thread
 
 INTERPRETER_LIMIT = 4096
 THREAD_LIMIT = 100_000
@@ -40,6 +37,7 @@ class PythonRuntime:
 
     def __init__(self, memory: Memory, location: RuntimeLocation, layout: PythonLayout) -> None:
         self.memory = memory
+        self._location = location
         self.module: Module = location.module
         self.address = location.address
         self.modules: ModuleTable | None = None
@@ -53,7 +51,14 @@ class PythonRuntime:
         self.frames = FrameReader(memory, layout, self.codes)
         self._states: list[ThreadState] | None = None
         self._known_tids: set[int] | None = None
-        self._tids_by_ident: dict[int, int] | None = None
+        self._pthreads: PthreadTids | None = None
+
+    def anew(self) -> PythonRuntime:
+        """The same interpreter, of which nothing is known but the code of functions."""
+        other = PythonRuntime(self.memory, self._location, self.layout)
+        other.version, other.modules = self.version, self.modules
+        other.frames = FrameReader(self.memory, self.layout, self.codes)
+        return other
 
     @classmethod
     def detect(cls, memory: Memory, modules: ModuleTable, symbolizer: Symbolizer) -> PythonRuntime | None:
@@ -88,7 +93,7 @@ class PythonRuntime:
         problems: list[str] = []
         for abi in found.candidates:
             try:
-                layouts = debug_offsets.layouts(memory, location.address, layout_for(abi))
+                layouts = python_layout.layouts(memory, location.address, layout_for(abi))
             except MemoryFault as error:
                 problems.append(f"{abi.text}: {error}")
                 continue
@@ -214,30 +219,171 @@ class PythonRuntime:
             self._known_tids = {thread.tid for thread in self.memory.target.threads()}
         if state.native_id in self._known_tids:
             return state.native_id
-        if self._tids_by_ident is None:
-            self._tids_by_ident = _tids_by_pthread(self.memory, self.memory.target.threads())
-        return self._tids_by_ident.get(state.ident)
+        return self.pthreads.tids.get(state.ident)
+
+    @property
+    def pthreads(self) -> PthreadTids:
+        """The threads of the target by their pthread_t, which is what threading.get_ident() gives."""
+        if self._pthreads is None:
+            self._pthreads = PthreadTids.read(self.memory, self.memory.target.threads())
+        return self._pthreads
+
+    def proven_tid(self, state: ThreadState) -> int | None:
+        """The thread id as ``tid_of`` has it, and None where the state's two ids are those of different threads: one of
+        them is damaged."""
+        tid, by_ident = self.tid_of(state), self.pthreads.tids.get(state.ident)
+        return tid if by_ident in (None, tid) else None
 
     def state_of_ident(self, ident: int) -> ThreadState | None:
         """The thread state whose threading.get_ident() is ``ident``; None if no such thread lives."""
         return next((state for state in self.thread_states() if state.ident == ident), None)
 
     def tid_of_ident(self, ident: int) -> int | None:
-        """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if there is none."""
+        """The kernel's id of the thread whose threading.get_ident() is ``ident``; None if none is known."""
         state = self.state_of_ident(ident)
-        return self.tid_of(state) if state is not None else None
+        return self.proven_tid(state) if state is not None else self.pthreads.tids.get(ident)
+
+    def has_no_thread(self, ident: int) -> bool:
+        """No thread of the target has that threading.get_ident(): every pthread_t was read, and the list of thread
+        states to its end. Raises BadData, MemoryFault."""
+        self.thread_states()
+        return self.pthreads.complete and ident not in self.pthreads.tids
 
 
-def _tids_by_pthread(memory: Memory, threads: Sequence[Thread]) -> dict[int, int]:
-    """pthread_t to tid."""
-    from gdbext.glibc.pthread import pthread_self
+class PthreadTids(Record):
+    """pthread_t to tid; ``complete`` where that of every thread is known."""
 
-    table: dict[int, int] = {}
-    for thread in threads:
+    tids: dict[int, int]
+    complete: bool
+
+    @classmethod
+    def read(cls, memory: Memory, threads: Sequence[TargetThread]) -> PthreadTids:
+        """Those of the threads whose registers can be read."""
+        from gdbext.engine.glibc.pthread import pthread_self
+
+        table: dict[int, int] = {}
+        for thread in threads:
+            try:
+                base = memory.architecture.thread_pointer(thread.registers())
+            except GdbextError:
+                continue
+            if base:
+                table[pthread_self(memory, base)] = thread.tid
+        return cls(table, len(table) == len(threads))
+
+
+NAME_LIMIT = 256
+
+
+def read_thread_names(runtime: PythonRuntime) -> dict[int, str]:
+    """Thread ident to name over all interpreters; what cannot be read is left out. Raises nothing.
+
+    Whoever imports ``threading`` in an interpreter is its "MainThread" there: the name that a thread has in the main
+    interpreter, or else in the oldest one, is its own.
+    """
+    names: dict[int, str] = {}
+    for ident, thread in _active_threads(runtime):
+        _add_name(runtime, names, ident, thread)
+    return names
+
+
+def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
+    """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
+    found: dict[int, int] = {}
+    for ident, thread in _active_threads(runtime):
+        native = runtime.dicts.attribute(thread, stdlib.THREAD_NATIVE_ID)
         try:
-            base = memory.architecture.thread_pointer(thread.registers())
+            if native is not None:
+                found[runtime.objects.integer(ident)] = runtime.objects.integer(native)
+        except (BadData, MemoryFault):
+            continue
+    return found
+
+
+def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
+    """Idents of the threads that are no daemons: the interpreter waits for their end before its own (_shutdown of
+    Lib/threading.py). The main thread is among them. Raises nothing."""
+    found = []
+    for ident, thread in _active_threads(runtime):
+        daemon = runtime.dicts.attribute(thread, stdlib.THREAD_DAEMON)
+        try:
+            if daemon is not None and not runtime.objects.integer(daemon):
+                found.append(runtime.objects.integer(ident))
+        except (BadData, MemoryFault):
+            continue
+    return found
+
+
+def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
+    """(ident, Thread) objects of threading._active, the main interpreter's first."""
+    try:
+        interpreters = runtime.interpreters()
+    except (BadData, MemoryFault):
+        return
+    for interpreter in reversed(interpreters):
+        try:
+            active = module_global(runtime, interpreter, stdlib.THREADING, stdlib.ACTIVE_THREADS)
+            items = list(runtime.dicts.items(active)) if active else []
         except GdbextError:
             continue
-        if base:
-            table[pthread_self(memory, base)] = thread.tid
-    return table
+        yield from items
+
+
+def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:
+    try:
+        name = runtime.dicts.attribute(thread, stdlib.THREAD_NAME)
+        if name is not None:
+            names.setdefault(runtime.objects.integer(ident), runtime.objects.text(name, NAME_LIMIT))
+    except (BadData, MemoryFault):
+        return
+
+
+def module_global(runtime: PythonRuntime, interpreter: Interpreter, module: str, name: str) -> int | None:
+    """Address of a global of an imported module (sys.modules); None where it is not imported or has no such name.
+
+    Raises BadData, MemoryFault.
+    """
+    memory, layout = runtime.memory, runtime.layout
+    modules = memory.u64(interpreter.address + layout.offset("PyInterpreterState", layout.abi.modules))
+    found = runtime.dicts.get(modules, module) if modules else None
+    if found is None:
+        return None
+    namespace = memory.u64(found + layout.offset("PyModuleObject", "md_dict"))
+    return runtime.dicts.get(namespace, name) if namespace else None
+
+
+NoteError = Callable[[GdbextError, str], None]
+"""Called with what could not be read, and where."""
+
+
+class ThreadTable:
+    """The thread states of one runtime; what cannot be read is empty and noted once."""
+
+    def __init__(self, runtime: PythonRuntime, note: NoteError) -> None:
+        self.runtime = runtime
+        self._note = note
+
+    @cached_property
+    def states(self) -> Mapping[int, Sequence[ThreadState]]:
+        """Kernel thread id → its Python thread states, one for each interpreter."""
+        try:
+            return self.runtime.threads_by_tid()
+        except GdbextError as error:
+            self._note(error, "python threads")
+            return {}
+
+    def frames(self, tid: int) -> list[PythonFrame]:
+        """The Python frames of a thread, innermost first, interpreter by interpreter; none of a thread of C's."""
+        stack = self.runtime.frames.stack
+        return [frame for state in self.states.get(tid, ()) for frame in stack(state).frames]
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """Kernel thread id → the name of its ``threading.Thread``."""
+        try:
+            names = read_thread_names(self.runtime)
+        except GdbextError as error:
+            self._note(error, "python thread names")
+            return {}
+        states = ((tid, state) for tid, found in self.states.items() for state in found)
+        return {tid: names[state.ident] for tid, state in states if state.ident in names}

@@ -1,1 +1,1 @@
-"""torch.compile in memory: what TorchDynamo's Python objects say of compilations, and of the frames on stacks."""
+"""torch.compile: what TorchDynamo's Python objects say of compilations, and of the frames on stacks."""

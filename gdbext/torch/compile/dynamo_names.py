@@ -1,4 +1,4 @@
-"""What is assumed of the Python modules of torch.compile: modules, variables, attributes, files.
+"""Names that are assumed of the Python modules of torch.compile: modules, variables, attributes, files.
 
 torch/_dynamo/utils.py, convert_frame.py, resume_execution.py, torch/utils/_config_module.py, of the releases in
 COMPARED. A name that such a release does not have is named among the problems; of other releases nothing is said.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 
+from gdbext.engine.record import late_pattern
+
 COMPARED = ("2.6", "2.13", "2.15")
-"""Releases whose programs were compared with what they print themselves (docs/compile-compared.md)."""
+"""Releases whose programs were compared with what they print themselves (docs/measurements/compile-compared.md)."""
 
 UTILS = "torch._dynamo.utils"
 COUNTERS = "counters"
-"""A defaultdict of Counters."""
+"""The variable with a defaultdict of Counters."""
 METRICS = "_compilation_metrics"
 """A deque of CompilationMetrics, the last 64."""
 ORIGINAL_CODES, VALUES = "orig_code_map", "values"
@@ -21,12 +23,13 @@ ORIGINAL_CODES, VALUES = "orig_code_map", "values"
 GUARD_FAILURES = "guard_failures"
 """A defaultdict of lists of texts, by code object."""
 RECOMPILE_REASON = "recompile_reason"
-"""Of CompilationMetrics, since 2.7; before, a compilation with the id "0/1" was the second one of its code."""
+"""The field of CompilationMetrics, since 2.7; before, a compilation with the id "0/1" was the second one of its
+code."""
 COMPILED_AGAIN = r".*/0*[1-9]\d*(?:_\d+)?$"
 """Such an id (torch/_guards.py, CompileId)."""
 FRAMES, OK, TOTAL = "frames", "ok", "total"
 GRAPH_BREAK, RESUMES = "graph_break", "resumes"
-"""Keys of the counters."""
+"""Names of keys of the counters."""
 RESUME_FUNCTION = r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$"
 """Names of the functions that dynamo makes of what follows a graph break (resume_execution.py)."""
 
@@ -63,26 +66,26 @@ STAGES = (
 )
 """Parts of the path of a file, innermost frame first, and the part of the compiler that it belongs to."""
 GRAPH_FILE = "<eval_with_key>"
-"""In the file name of a graph's function (torch/fx/graph_module.py)."""
+"""The text in the file name of a graph's function (torch/fx/graph_module.py)."""
 GENERATED_FILES = (GRAPH_FILE, "/torchinductor_", ".py:codegen(")
 """The same, of Inductor's modules in its default cache, and of wrappers that AOTAutograd writes
 (torch/_functorch/_aot_autograd/subclass_codegen.py)."""
-WRITTEN_FILE = re.compile(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
+WRITTEN_FILE = late_pattern(r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$")
 """The end of the path of a module that Inductor wrote, in any cache: two characters of its hash, and the whole of it
 (torch/_inductor/codecache.py, code_hash and get_path)."""
 COMPILED_GRAPH = "__compiled_fn_"
 """The beginning of the name under which TorchDynamo's bytecode calls a graph (output_graph.py), one in each code."""
-GRAPH_ID = re.compile(r"# AOT ID: \['([^']+)'\]")
-"""In one of the first lines of a module that Inductor wrote (torch/_inductor/codegen/wrapper.py)."""
+GRAPH_ID = late_pattern(r"# AOT ID: \['([^']+)'\]")
+"""The text in one of the first lines of a module that Inductor wrote (torch/_inductor/codegen/wrapper.py)."""
 GRAPH, GRAPH_LINES, GRAPH_ROOT, NEXT_NODE = "_graph", "_lineno_map", "_root", "_next"
 NODE_META, STACK_TRACE = "meta", "stack_trace"
 """Attributes of torch.fx's GraphModule, Graph and Node, and a key of a node's ``meta``."""
 COMPILERS = ("cc1plus", "cc1", "g++", "gcc", "c++", "clang++", "clang", "ld", "as", "collect2", "nvcc", "ptxas", "cicc")
 """Programs that Inductor and Triton start."""
-LOCK_FILE = re.compile(r"/locks/[^/]+\.lock$")
+LOCK_FILE = late_pattern(r"/locks/[^/]+\.lock$")
 """The end of a lock file's path in Inductor's cache (torch/_inductor/codecache.py, get_lock_dir)."""
 WORKER = "torch/_inductor/compile_worker"
-"""In the command line of a process of Inductor's pool."""
+"""The text in the command line of a process of Inductor's pool."""
 POOL_READER = ("torch/_inductor/compile_worker/subproc_pool.py", "_read_thread")
 POOL_PENDING, POOL_PROCESS = "pending_futures", "process"
 """(file, function) of the thread that waits for what the pool's process has done, and attributes of its ``self``, a
@@ -90,7 +93,7 @@ SubprocPool: a dict of the jobs that are not done, and the Popen."""
 CODE_CACHE, PY_CODE_CACHE, WRITTEN_MODULES = "torch._inductor.codecache", "PyCodeCache", "modules"
 """The module, its class, and the list of the modules that Inductor wrote."""
 SOURCE_NODES = "Source Nodes: "
-"""In a comment of such a module, above what calls a kernel."""
+"""The text in a comment of such a module, above what calls a kernel."""
 
 
 def is_generated(file: str) -> bool:
@@ -105,5 +108,5 @@ def function_of(name: str) -> str:
 
 
 def is_known(torch: str) -> bool:
-    """Whether that release ("2.13.0+cpu") was compared."""
+    """True if that release ("2.13.0+cpu") was compared."""
     return ".".join(torch.split(".")[:2]) in COMPARED

@@ -1,7 +1,17 @@
-"""TorchDynamo's own records, read as Python objects: counters, compilations, compiled code, options that were set."""
+"""TorchDynamo's own records, read as Python objects: counters, compilations, compiled code, options that were set.
+
+Small Python values for a report: numbers, texts, flags, counters; and dicts by their keys.
+
+Options of a configuration module (torch._dynamo.config, torch._inductor.config) that differ from their defaults.
+
+Source: torch/utils/_config_module.py, ``_ConfigEntry``. An option has the value that an environment variable forces,
+else the one that it was set to, else the one of an environment variable, else its default. Since 2.11 what it was set
+to is a ContextVar: each thread has its own.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -9,11 +19,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from gdbext.cpython.objects.contexts import ContextReader
-from gdbext.cpython.tasks.containers import deque_items
-from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.thread_names import module_global
+from gdbext.cpython.objects.sets_and_deques import deque_items, set_items
+from gdbext.cpython.threads.runtime import PythonRuntime, module_global
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
-from gdbext.model.sections.compile_section import (
+from gdbext.torch.compile import dynamo_names as names
+from gdbext.torch.compile.compile_section import (
     Compilation,
     CompiledCode,
     ConfigValue,
@@ -21,13 +32,136 @@ from gdbext.model.sections.compile_section import (
     GuardFailures,
     Resumption,
 )
-from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.config_reader import ConfigReader, Options
-from gdbext.torch.compile.python_values import TEXT_LIMIT, PythonValues
+
+TEXT_LIMIT = 4000
+ENTRY_LIMIT = 10_000
+_NESTING = 4
+_ITEMS = 200
+"""Limits of a container that is shown as a value, how deep and how many."""
+
+
+class PythonValues:
+    """Reads the values of one Python; whatever is not plain raises BadData."""
+
+    def __init__(self, runtime: PythonRuntime) -> None:
+        self.runtime = runtime
+
+    def type_name(self, address: int) -> str:
+        """The name of an object's class. Raises MemoryFault, BadData."""
+        return self.runtime.objects.type_of(address).name
+
+    def plain(self, address: int) -> ConfigValue:
+        """A bool, int, float, str or None. Raises MemoryFault, BadData."""
+        objects, kind = self.runtime.objects, self.type_name(address)
+        if kind == "bool":
+            return bool(objects.integer(address))
+        if kind in ("int", "float"):
+            return objects.number(address)
+        if kind == "str":
+            return objects.text(address, TEXT_LIMIT)
+        if kind == "NoneType":
+            return None
+        raise BadData(f"a {kind} is not shown")
+
+    def value(self, address: int, nesting: int = _NESTING) -> ConfigValue:
+        """A plain value, or a list, tuple, set or dict of such; a set in order. Raises MemoryFault, BadData."""
+        objects, kind = self.runtime.objects, self.type_name(address)
+        if kind not in ("list", "tuple", "set", "dict"):
+            return self.plain(address)
+        if not nesting:
+            raise BadData("containers are nested too deep")
+        if kind == "dict":
+            pairs = itertools.islice(self.runtime.dicts.items(address), _ITEMS)
+            return {str(self.plain(key)): self.value(value, nesting - 1) for key, value in pairs}
+        if kind == "set":
+            return tuple(sorted((self.plain(item) for item in set_items(self.runtime, address)), key=repr))
+        items = objects.list_items(address, _ITEMS) if kind == "list" else objects.tuple_items(address, _ITEMS)
+        return tuple(self.value(item, nesting - 1) for item in items)
+
+    def items(self, address: int) -> Iterator[tuple[str, int]]:
+        """(key, value) of a dict whose keys are texts; other keys are left out. Raises MemoryFault, BadData."""
+        for key, value in self.runtime.dicts.items(address, ENTRY_LIMIT):
+            try:
+                yield self.runtime.objects.text(key, TEXT_LIMIT), value
+            except GdbextError:
+                continue
+
+    def attributes(self, address: int) -> dict[str, int]:
+        """An instance's own attributes. Raises MemoryFault, BadData."""
+        return {self.runtime.objects.text(key, 200): value for key, value in self.runtime.dicts.attributes(address)}
+
+    def counts(self, address: int) -> dict[str, int]:
+        """A Counter by texts. Raises MemoryFault, BadData."""
+        return {key: self.runtime.objects.integer(value) for key, value in self.items(address)}
+
+
+_UNSET = "object"
+"""The class of the sentinel that stands for "not set"."""
+_CONTEXT_VARIABLE = "ContextVar"
+
+
+class CompileOptions(Record):
+    """``values`` by name; ``unshown`` are names of options that are set to something that is not plain."""
+
+    values: dict[str, ConfigValue]
+    unshown: tuple[str, ...]
+
+
+class ConfigReader:
+    """Reads the entries of such a module."""
+
+    def __init__(self, runtime: PythonRuntime, values: PythonValues) -> None:
+        self._runtime = runtime
+        self._values = values
+
+    def changed(self, entries: int, variables: Mapping[int, int]) -> CompileOptions:
+        """Those of ``entries`` (the module's dict of them) that differ from their defaults, in a thread whose context
+        ``variables`` is. Raises MemoryFault, BadData."""
+        values: dict[str, ConfigValue] = {}
+        unshown = []
+        for name, entry in self._values.items(entries):
+            attributes = self._values.attributes(entry)
+            found, default = self._value(attributes, variables), attributes.get(names.DEFAULT, 0)
+            if not found or found == default:
+                continue
+            try:
+                value = self._values.value(found)
+            except GdbextError:
+                unshown.append(name)
+                continue
+            if not self._equals(value, default):
+                values[name] = value
+        return CompileOptions(values, tuple(unshown))
+
+    def _equals(self, value: ConfigValue, default: int) -> bool:
+        try:
+            other = self._values.value(default)
+        except GdbextError:
+            return False
+        return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+    def _value(self, attributes: Mapping[str, int], variables: Mapping[int, int]) -> int:
+        """The object that the option is set to; 0 for none, and for another name of an option elsewhere."""
+        if self._is_set(attributes.get(names.ALIAS, 0)):
+            return 0
+        for source in (names.FORCED_BY_ENVIRONMENT, names.USER_OVERRIDE, names.ENVIRONMENT_DEFAULT):
+            value = attributes.get(source, 0)
+            if value and self._kind(value) == _CONTEXT_VARIABLE:
+                value = variables.get(value, 0)
+            if value and self._kind(value) != _UNSET:
+                return value
+        return 0
+
+    def _is_set(self, value: int) -> bool:
+        return bool(value) and self._kind(value) not in ("NoneType", _UNSET)
+
+    def _kind(self, value: int) -> str:
+        return self._values.type_name(value).rpartition(".")[2]
+
 
 CODE_LIMIT = 2000
 METRICS_LIMIT = 256
-_RESUMED = re.compile(names.RESUME_FUNCTION)
+_RESUMED = late_pattern(names.RESUME_FUNCTION)
 T = TypeVar("T")
 
 
@@ -42,7 +176,7 @@ class DynamoReader:
 
     @property
     def imported(self) -> bool:
-        """torch._dynamo.utils is imported."""
+        """True if torch._dynamo.utils is imported."""
         return self._global(names.UTILS, names.COUNTERS) is not None
 
     def has_module(self, module: str) -> bool:
@@ -74,7 +208,7 @@ class DynamoReader:
     # --- counters --------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """``torch._dynamo.utils.counters``."""
+        """The dictionary ``torch._dynamo.utils.counters`` of the process."""
         return self._read(names.UTILS, names.COUNTERS, self._counters, {})
 
     def _counters(self, address: int) -> dict[str, dict[str, int]]:
@@ -125,7 +259,7 @@ class DynamoReader:
         return value if isinstance(value, bool) else None
 
     def guard_failures(self) -> tuple[GuardFailures, ...]:
-        """``torch._dynamo.utils.guard_failures``."""
+        """The dictionary ``torch._dynamo.utils.guard_failures`` of the process."""
         return self._read(names.UTILS, names.GUARD_FAILURES, self._guard_failures, ())
 
     def _guard_failures(self, address: int) -> tuple[GuardFailures, ...]:
@@ -167,19 +301,21 @@ class DynamoReader:
 
     # --- options ---------------------------------------------------------------------------------
 
-    def options(self, module: str) -> Options:
+    def options(self, module: str) -> CompileOptions:
         """Those of a configuration module that differ from their defaults, in the main thread."""
         return self._options(module, self._main_variables)
 
-    def inductor_options(self) -> Options:
+    def inductor_options(self) -> CompileOptions:
         """The same of Inductor, if it is imported."""
-        return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else Options({}, ())
+        return self.options(names.INDUCTOR_CONFIG) if self.has_module(names.INDUCTOR_CONFIG) else CompileOptions({}, ())
 
-    def _options(self, module: str, variables: Mapping[int, int]) -> Options:
+    def _options(self, module: str, variables: Mapping[int, int]) -> CompileOptions:
         reader = ConfigReader(self._runtime, self._values)
-        return self._read(module, names.CONFIG_ENTRIES, lambda at: reader.changed(at, variables), Options({}, ()))
+        return self._read(
+            module, names.CONFIG_ENTRIES, lambda at: reader.changed(at, variables), CompileOptions({}, ())
+        )
 
-    def thread_options(self, main: Options) -> dict[int, dict[str, ConfigValue]]:
+    def thread_options(self, main: CompileOptions) -> dict[int, dict[str, ConfigValue]]:
         """Options of torch._dynamo.config in each thread, by tid, that set some for itself, where they are not those
         of the main thread."""
         found = {}
@@ -194,7 +330,7 @@ class DynamoReader:
 
     @cached_property
     def _main_variables(self) -> dict[int, int]:
-        """What the context variables of the main thread are set to."""
+        """The values of the context variables of the main thread."""
         states = self._runtime.thread_states()
         return self._variables(states[-1].address) if states else {}
 
@@ -222,7 +358,7 @@ def _again(each: Compilation) -> bool:
 
 
 def resumptions(counters: dict[str, dict[str, int]], compilations: tuple[Compilation, ...]) -> tuple[Resumption, ...]:
-    """Where code goes on after graph breaks; the file is that of a recorded compilation of the rest."""
+    """Places where code goes on after graph breaks; the file is that of a recorded compilation of the rest."""
     files = {each.function: each.file for each in compilations}
     found = []
     for name, count in counters.get(names.RESUMES, {}).items():

@@ -1,34 +1,72 @@
-"""What Inductor's generated code says of its C++ kernels: their names, parameters, and what a line passes to them.
+"""Reads in Inductor's generated code the names and parameters of its C++ kernels, and what a line passes to them.
 
 torch/_inductor/codegen/cpp.py and cpp_wrapper_cpu.py, 2.13.0: each kernel is a variable of the module that calls it,
 ``cpp_fused_add_0 = async_compile.cpp_pybinding([types], r'''… extern "C" void kernel(const float* in_ptr0, …)'''``.
 Where the calling code is C++, too, it has ``cpp_fused_add_0((const float*)(arg0_1.data_ptr()), …);``.
+
+Signatures of the C functions that AOTInductor's code calls, from the headers that come with PyTorch.
+
+torch/csrc/inductor/aoti_torch/c/shim.h and generated/c_shim_*.h, 2.13.0: extern "C", so that symbols say nothing.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from gdbext.torch.stack.cpp_signature import split_types
+from gdbext.engine.record import Record, late_pattern
+from gdbext.torch.stack.kernel_signature import split_types
+
+HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/shim_cpu.h")
+"""Headers below torch/include/torch/csrc/inductor/aoti_torch."""
+PREFIX = "aoti_torch_"
+TENSOR = "AtenTensorHandle"
+"""The type of a pointer to an at::Tensor."""
+_FUNCTION = late_pattern(r"AOTITorchError\s+(aoti_torch_\w+)\(([^)]*)\)")
+_COMMENT = late_pattern(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PARAMETER = late_pattern(r"(.*?)\s*(\w+)$")
+
+
+class Parameter(Record):
+    """``type`` as the header writes it, without spaces at its ends: "AtenTensorHandle*"."""
+
+    type: str
+    name: str
+
+    @property
+    def is_result(self) -> bool:
+        """The function writes a tensor there."""
+        return self.type == f"{TENSOR}*" and self.name.startswith("ret")
+
+
+def shim_signatures(headers: Iterable[str]) -> dict[str, tuple[Parameter, ...]]:
+    """Function → parameters, of the texts of headers."""
+    found: dict[str, tuple[Parameter, ...]] = {}
+    for text in headers:
+        for name, inside in _FUNCTION.findall(_COMMENT.sub("", text)):
+            parameters = [_PARAMETER.match(each.strip()) for each in inside.split(",") if each.strip()]
+            if None not in parameters:
+                found[name] = tuple(
+                    Parameter(" ".join(each.group(1).split()), each.group(2)) for each in parameters if each is not None
+                )
+    return found
+
 
 CPP, TRITON = "cpp_", "triton_"
-"""How names of kernels begin (torch/_inductor/codegen/cpp.py, triton.py)."""
-KERNEL = "kernel"
-"""What the function is called in every library that is compiled for Python
-(CppPythonBindingsCodeCache.entry_function)."""
+"""Beginnings of the names of kernels (torch/_inductor/codegen/cpp.py, triton.py)."""
 KERNEL_MODULE = "PyInit_kernel"
 """Exported by these libraries (torch/_inductor/codecache.py)."""
 COMPILED_MODULES = ("AOTInductorModelContainerCreate", "PyInit_inductor_entry_cpp")
 """Exported by libraries that have the calling code in C++, too; there the kernels have their own names."""
-_CALL = re.compile(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
+_CALL = late_pattern(r"(?:^|[\s=])(cpp_\w+)\(([\w\s,.\[\]]*)\)")
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "at::Half": "float16", "bfloat16": "bfloat16",
     "at::BFloat16": "bfloat16", "int64_t": "int64", "long": "int64", "int32_t": "int32", "int": "int32",
     "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8", "bool": "bool",
 }  # fmt: skip
 """torch/_inductor/codegen/cpp_utils.py, DTYPE_TO_CPP, and what older versions write."""
-_PASSED = re.compile(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
-_POINTER_OUT = re.compile(r"\bout_ptr\d+$")
+_PASSED = late_pattern(r"\([\w\s:*]+\)\((\w+)\.data_ptr\(\)\)$|(\w+)$")
+_POINTER_OUT = late_pattern(r"\bout_ptr\d+$")
 
 
 def called_kernel(line: str) -> tuple[str, tuple[str, ...]] | None:
@@ -57,8 +95,8 @@ def cpp_parameters(source: str, kernel: str) -> tuple[str, ...]:
 
 
 def cpp_arguments(source: str, kernel: str) -> tuple[str, ...]:
-    """What the C++ that calls a kernel passes to it: names of variables, "" for anything else; () where it calls it
-    more than once, or does not."""
+    """Arguments that the C++ which calls a kernel passes to it: names of variables, "" for anything else; () where it
+    calls it more than once, or does not."""
     calls = re.findall(rf"^\s*{re.escape(kernel)}\((.*)\);\s*$", source, re.MULTILINE)
     if len(calls) != 1:
         return ()
@@ -76,5 +114,5 @@ def pointed_dtype(parameter: str) -> str:
 
 
 def is_only_written(parameter: str) -> bool:
-    """What is in there before the call does not matter to the kernel."""
+    """True if what is in there before the call does not matter to the kernel."""
     return _POINTER_OUT.search(parameter) is not None

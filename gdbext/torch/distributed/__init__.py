@@ -1,1 +1,1 @@
-"""torch.distributed in memory: the flight recorder, process groups, stores."""
+"""torch.distributed: the flight recorder, process groups, stores."""

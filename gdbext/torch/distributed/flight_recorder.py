@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.process.struct_view import StructView
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch.symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
+from gdbext.torch.assumed_symbols import FLIGHT_RECORDER, FLIGHT_RECORDER_OF_NCCL, FLIGHT_RECORDERS_OF_HOOKS
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 
 RECORDER = "c10d::FlightRecorder"
@@ -68,7 +67,7 @@ class RecordedEntry(Record):
     input_dtypes: tuple[str, ...]
     output_sizes: tuple[tuple[int, ...], ...]
     output_dtypes: tuple[str, ...]
-    """As ``c10::toString(ScalarType)``: ``Float``."""
+    """Types as ``c10::toString(ScalarType)`` has them: ``Float``."""
     thread_id: int
     thread_name: str
     retired: bool
@@ -93,7 +92,7 @@ def find_recorders(memory: Memory, symbolizer: Symbolizer) -> list[int]:
 
 
 def find_recorders_of_hooks(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> list[int]:
-    """Since 2.15, those of backends whose operations a hook records, as NCCL's new groups are: the values of the
+    """Recorders since 2.15 of backends whose operations a hook records, as NCCL's new groups are: the values of the
     ``std::unordered_map<std::string, FlightRecorder*>`` that getFlightRecorder() fills.
 
     Raises MemoryFault, BadData, LayoutError.
@@ -117,11 +116,11 @@ class FlightRecorder:
         self._strings = string_reader(memory, layout)
         self._dtypes = [name for name, _size in layout.dispatch("scalar_types")]
         self.problems: list[GdbextError] = []
-        """Why entries or groups are missing."""
+        """Reasons why entries or groups are missing."""
 
     @property
     def is_enabled(self) -> bool:
-        """Whether anything is recorded. Raises MemoryFault."""
+        """True if anything is recorded. Raises MemoryFault."""
         return bool(self._view.u8("enabled_"))
 
     @property
@@ -130,7 +129,7 @@ class FlightRecorder:
         return self._strings.read(self._view.address("comm_lib_version_"))
 
     def statuses(self) -> dict[int, GroupStatus]:
-        """By the group's number (``pg_id``). Raises MemoryFault, BadData."""
+        """Statuses by the group's number (``pg_id``). Raises MemoryFault, BadData."""
         found: dict[int, GroupStatus] = {}
         for value in self._map_values("all_pg_status_"):
             number, address = self._memory.words(value, 2)
@@ -212,7 +211,7 @@ class FlightRecorder:
         return self._strings.read(view.address(name), 4096) if name in self._entry.fields else ""
 
     def _time(self, view: StructView, name: str) -> int | None:
-        """A ``std::optional<c10::time_t>``."""
+        """Read a ``std::optional<c10::time_t>`` at an address."""
         shape = self._layout.struct("std::optional<long int>")
         at = view.address(name)
         if not self._memory.u8(at + shape.offset("_M_payload._M_engaged")):
@@ -220,7 +219,7 @@ class FlightRecorder:
         return self._memory.i64(at + shape.offset("_M_payload._M_payload._M_value"))
 
     def _duration(self, view: StructView) -> float | None:
-        """A ``std::optional<float>``."""
+        """Read a ``std::optional<float>`` at an address."""
         import struct
 
         shape = self._layout.struct("std::optional<float>")

@@ -3,34 +3,115 @@
 Source: torch/distributed/distributed_c10d.py (``_pg_map`` and its like), torch/csrc/distributed/c10d/ProcessGroup.hpp,
 Backend.hpp, ProcessGroupGloo.hpp of 2.13.0. An object of pybind11 with one value and the default holder has the address
 of its C++ object behind its head (pybind11/detail/common.h, ``instance``).
+
+NCCL's process groups without a flight recorder: how far one came, and the work that its watchdog has on its list.
+
+Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp of 2.3 to 2.10: ``pgStatus_`` has the numbers of what was
+enqueued and completed, ``workMetaList_`` a copy of each piece of work until the watchdog has seen it completed.
+
+Where the ranks of a group meet: the address of a ``c10d::Store`` in memory.
+
+Source: torch/csrc/distributed/c10d/Store.hpp, PrefixStore.hpp, TCPStore.hpp, FileStore.hpp of 2.13.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.thread_names import module_global
+from gdbext.cpython.threads.runtime import PythonRuntime, module_global
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.formats.symbols.demangle import demangle
-from gdbext.layouts import store
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.process.struct_view import StructView
-from gdbext.process.symbols import Symbolizer
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
-from gdbext.torch.distributed.nccl_groups import GROUP as NCCL_GROUP
-from gdbext.torch.distributed.nccl_groups import NcclGroup, NcclWork, read_group
-from gdbext.torch.python_names import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
-from gdbext.torch.values.containers import has_cxx11_abi, hash_entries, hash_table, string_reader, vector_span
+from gdbext.torch.torch_symbol import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
+from gdbext.torch.values.containers import (
+    has_cxx11_abi,
+    hash_entries,
+    hash_table,
+    list_items,
+    string_reader,
+    vector_span,
+)
+
+GROUP = "c10d::ProcessGroupNCCL"
+WORK = "c10d::ProcessGroupNCCL::WorkNCCL"
+STATUS = "c10d::ProcessGroupStatus"
+_NUMBERS = ("lastEnqueuedSeq", "lastStartedSeq", "lastCompletedSeq")
+_WORK_LIMIT = 4096
+_NAMES = {
+    "BROADCAST": "broadcast", "ALLREDUCE": "all_reduce", "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "REDUCE": "reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "_all_gather_base", "GATHER": "gather",
+    "SCATTER": "scatter", "REDUCE_SCATTER": "reduce_scatter", "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all", "SEND": "send", "RECV": "recv", "BARRIER": "barrier",
+    "COALESCED": "coalesced",
+}  # fmt: skip
+"""``OpType`` (torch/csrc/distributed/c10d/Work.hpp) → what the flight recorder calls the operation."""
+
+
+class NcclWork(Record):
+    """One ``WorkNCCL``. ``began`` is by the steady clock, in nanoseconds."""
+
+    seq: int
+    op: str
+    timeout_ms: int
+    began: int
+
+
+class NcclGroup(Record):
+    """The progress of a group, and what it waits for, oldest first."""
+
+    status: GroupStatus
+    works: tuple[NcclWork, ...]
+
+
+def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str, int]], address: int) -> NcclGroup:
+    """The group at that address. Raises BadData where its numbers do not go together, MemoryFault, LayoutError."""
+    if GROUP not in members or WORK not in members or "pgStatus_" not in members[GROUP]:
+        raise LayoutError("NCCL's groups of this release keep their numbers elsewhere")
+    group = members[GROUP]
+    last = memory.u64(address + group["seqCollective_"])
+    status = _status(memory, layout, members.get(STATUS), memory.u64(address + group["pgStatus_"]))
+    if not -1 <= status.completed <= status.enqueued <= last:
+        raise BadData(_disagreement(address, last, status))
+    items = list_items(memory, address + group["workMetaList_"], _WORK_LIMIT, has_cxx11_abi(layout))
+    types = {number: name for name, number in layout.enum("c10d::OpType").items()}
+    works = tuple(_work(memory, members[WORK], each, types) for each in items)
+    if any(work.seq > last for work in works):
+        raise BadData(f"NCCL's group at {address:#x} has work behind its last collective, #{last}")
+    return NcclGroup(status, works)
+
+
+def _disagreement(address: int, last: int, status: GroupStatus) -> str:
+    numbers = f"{last} collectives, {status.enqueued} enqueued, {status.completed} completed"
+    return f"the numbers of NCCL's group at {address:#x} do not go together: {numbers}"
+
+
+def _status(memory: Memory, layout: Layout, members: Mapping[str, int] | None, address: int) -> GroupStatus:
+    """A ``ProcessGroupStatus``, which was NCCL's alone up to 2.7 and is in no layout of these."""
+    if not members:
+        return read_status(memory, layout, address)
+    return GroupStatus(*(memory.i64(address + members[name]) for name in _NUMBERS))
+
+
+def _work(memory: Memory, members: Mapping[str, int], address: int, types: Mapping[int, str]) -> NcclWork:
+    name = types.get(memory.u8(address + members["opType_"]), "")
+    return NcclWork(
+        seq=memory.u64(address + members["seq_"]),
+        op=_NAMES.get(name, name.lower() or "an operation"),
+        timeout_ms=memory.i64(address + members["opTimeout_"]),
+        began=memory.i64(address + members["workStartTime_"]),
+    )
+
 
 GROUP_LIMIT = 4096
 RANK_LIMIT = 1 << 20
-_WORK_LIMIT = 4096
 _BACKEND_LIMIT = 64
 _HEAD = 16
-"""PyObject_HEAD, bytes."""
+"""Size of PyObject_HEAD, in bytes."""
 _VTABLE = "vtable for "
 _VTABLE_START = 16
 _GLOO = "c10d::ProcessGroupGloo"
@@ -41,11 +122,11 @@ class QueuedWork(Record):
 
     seq: int
     title: str
-    """What the profiler calls it: ``gloo:all_reduce``."""
+    """The name that the profiler has for it: ``gloo:all_reduce``."""
     timeout_ms: int
     in_progress: bool
     began: int | None = None
-    """By the steady clock, in nanoseconds; None where nobody wrote it down."""
+    """Start by the steady clock, in nanoseconds; None where nobody wrote it down."""
 
 
 class GroupObject(Record):
@@ -53,7 +134,7 @@ class GroupObject(Record):
 
     name: str
     backend: str | None
-    """As the program named it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    """The backend as the program named it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     description: str
     rank: int | None
     size: int | None
@@ -110,6 +191,8 @@ class ProcessGroupReader:
             return ()
         integer = self._runtime.objects.integer
         found = {integer(v): integer(k) for k, v in self._runtime.dicts.items(dictionary, RANK_LIMIT)}
+        if not all(0 <= rank < RANK_LIMIT for rank in found.values()):
+            raise BadData(f"the members of a process group at {dictionary:#x} are no ranks")
         return tuple(found[rank] for rank in sorted(found))
 
     def _group(self, group: int, name: str, backend: str | None, ranks: tuple[int, ...]) -> GroupObject:
@@ -142,8 +225,8 @@ class ProcessGroupReader:
         return StructView(self._memory, backend, self._layout.struct(_GLOO)) if backend else None
 
     def _of_nccl(self, group: StructView) -> NcclGroup | None:
-        """What NCCL's own backend says; None where there is none, or nobody measured that of this release."""
-        backend = self._backend(group, NCCL_GROUP)
+        """The group as NCCL's own backend has it; None where there is none, or nobody measured that of this release."""
+        backend = self._backend(group, GROUP)
         if not backend or self._layout.match != "exact":
             return None
         members = store.nccl_groups(self._layout.version, has_cxx11_abi(self._layout))
@@ -167,7 +250,7 @@ class ProcessGroupReader:
         return read_status(self._memory, self._layout, backend.pointer("pgStatus_"))
 
     def _queued(self, backend: StructView | None) -> Iterator[QueuedWork]:
-        """What the group's threads work on, then what is in their queue."""
+        """The operations that the group's threads work on, then those in their queue."""
         if backend is None:
             return
         start, count = vector_span(self._memory, backend.address("workInProgress_"), 8, _WORK_LIMIT)
@@ -207,3 +290,34 @@ def _of_device(work: NcclWork) -> QueuedWork:
 
 
 _GLOBALS = (GROUP_MAP, GROUP_NAMES, GROUP_RANKS)
+
+
+_NESTING = 16
+"""PrefixStores around a store: each group and each of its backends adds one."""
+
+
+def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
+    """``tcp://host:port``, ``file:///path``, ``hash`` (in this process); None where it cannot be read."""
+    try:
+        return _read(memory, layout, groups, address)
+    except GdbextError:
+        return None
+
+
+def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
+    strings = string_reader(memory, layout)
+    for _ in range(_NESTING):
+        name = groups.class_of(address)
+        if name == "c10d::HashStore":
+            return "hash"
+        if name not in ("c10d::PrefixStore", "c10d::TCPStore", "c10d::FileStore"):
+            return None
+        view = StructView(memory, address, layout.struct(name))
+        if name == "c10d::TCPStore":
+            host = layout.struct("c10d::detail::SocketAddress")
+            socket = view.view("addr_", host)
+            return f"tcp://{strings.read(socket.address('host'), 4096)}:{socket.u16('port')}"
+        if name == "c10d::FileStore":
+            return f"file://{strings.read(view.address('path_'), 4096)}"
+        address = view.pointer("store_")
+    return None

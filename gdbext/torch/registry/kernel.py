@@ -1,21 +1,42 @@
-"""Kernels as the dispatcher stores them: what they can do, and what they are called."""
+"""Kernels as the dispatcher stores them: what they can do, and what they are called.
+
+The C++ function that a kernel's wrapper was instantiated for, taken out of the wrapper's demangled name.
+
+Every kernel in a dispatch table is a wrapper; what people want to know is its template argument::
+
+    c10::impl::wrap_kernel_functor_unboxed_<c10::impl::detail::WrapFunctionIntoFunctor_<c10::CompileTimeFunctionPointer<
+        TYPE, &at::(anonymous namespace)::wrapper_CPU_mm>, ...>, SIGNATURE>::call(...)
+
+Wrappers: ATen/core/boxing/KernelFunction_impl.h, BoxedKernel_impl.h and impl/make_boxed_from_unboxed_functor.h, 2.13.0.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Callable, Optional
 
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import LayoutError, MemoryFault
-from gdbext.formats.symbols.demangle import demangle
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch.registry.kernel_name import FUNCTION_POINTER, is_wrapper, kernel_target, most_telling, plain_name
-from gdbext.torch.symbols import AMBIGUOUS_AUTOGRAD_OTHER, FALLTHROUGH, PYTHON_KERNEL_CLASS
+from gdbext.torch.assumed_symbols import (
+    AMBIGUOUS_AUTOGRAD_OTHER,
+    BOXED_FROM_UNBOXED_TEXT,
+    BOXED_FUNCTION_TEXT,
+    BOXED_FUNCTOR_TEXTS,
+    FALLTHROUGH,
+    PYTHON_KERNEL_CLASS,
+    UNBOXED_WRAPPER_TEXT,
+    WRAPPED_AT_RUNTIME,
+    WRAPPED_FUNCTION_POINTER,
+    WRAPPED_STATICALLY,
+)
 
 if TYPE_CHECKING:
-    from gdbext.cpython.objects.functions import PythonFunction
+    from gdbext.cpython.objects.code import PythonFunction
 
     PythonSource = Callable[[int], Optional[PythonFunction]]
     """PyObject* to its source; None when the address is not a Python function that can be read."""
@@ -36,12 +57,12 @@ class KernelFunction(Record):
 
     @property
     def same_code(self) -> tuple[int, int, int]:
-        """What ``_equalsBoxedAndUnboxed`` compares in one word less: the three functions, without the functor."""
+        """The words that ``_equalsBoxedAndUnboxed`` compares, without the functor: the three functions."""
         return (self.boxed, self.unboxed, self.sym_unboxed)
 
 
 class KernelName(Record):
-    """What a kernel is called. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
+    """The name of a kernel. ``kind`` is "c++", "python", "fallthrough", "ambiguous", "missing" or "unknown".
 
     ``aliases`` are the other functions whose code was folded into the same address. ``file`` and ``line`` are those
     of a Python function; a C++ kernel's source line is not in a release build.
@@ -70,7 +91,7 @@ class KernelReader:
         self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
         self.fallthrough_address = FALLTHROUGH.address(symbolizer) or 0
         self.ambiguous_address = AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
-        self._names: dict[KernelFunction, KernelName] = {}
+        self._names: dict[tuple[KernelFunction, int], KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
 
     # --- reading ---------------------------------------------------------------------------------
@@ -93,14 +114,15 @@ class KernelReader:
 
     # --- naming ----------------------------------------------------------------------------------
 
-    def name(self, kernel: KernelFunction, key: str = "", operator: str = "") -> KernelName:
-        """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions.
+    def name(self, kernel: KernelFunction, key: str = "", operator: str = "", entry: int = 0) -> KernelName:
+        """The kernel's own function. ``key`` and ``operator`` help to choose among folded functions; ``entry`` is that
+        of its functions which is known to run.
 
         Never raises: what cannot be read or named is of kind "unknown".
         """
-        known = self._names.get(kernel)
+        known = self._names.get((kernel, entry))
         if known is None:
-            known = self._names[kernel] = self._read_name(kernel)
+            known = self._names[kernel, entry] = self._read_name(kernel, entry)
         if known.aliases and (key or operator):
             functions = (known.function, *known.aliases)
             best = most_telling(functions, key, operator)
@@ -108,14 +130,14 @@ class KernelReader:
                 return KernelName(best, known.kind, tuple(name for name in functions if name != best))
         return known
 
-    def _read_name(self, kernel: KernelFunction) -> KernelName:
+    def _read_name(self, kernel: KernelFunction, entry: int) -> KernelName:
         if not kernel.valid:
             return KernelName("", "missing")
         if kernel.boxed == self.fallthrough_address:
             return KernelName("fallthrough", "fallthrough")
         if kernel.boxed == self.ambiguous_address:
             return KernelName("c10::ambiguous_autogradother_kernel", "ambiguous")
-        entry = kernel.unboxed or kernel.sym_unboxed or kernel.boxed
+        entry = entry or kernel.unboxed or kernel.sym_unboxed or kernel.boxed
         if kernel.boxed == entry and kernel.functor:
             python = self._python_name(kernel)
             if python is not None:
@@ -150,7 +172,8 @@ class KernelReader:
             pointer = self._memory.u64(functor + self._functor_size)
         except MemoryFault:
             return ()
-        return tuple(dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer)))
+        names = dict.fromkeys(plain_name(demangle(name)) for name in self._symbolizer.names_at(pointer))
+        return tuple(names) or (self._place(pointer),)
 
     def _python_name(self, kernel: KernelFunction) -> KernelName | None:
         """The Python function of a ``PythonKernelHolder`` (torch/csrc/utils/python_dispatch.cpp), else None.
@@ -169,10 +192,9 @@ class KernelReader:
         return KernelName(source.qualname, "python", (), source.file or "", source.line)
 
     def _place(self, address: int) -> str:
-        function = self._symbolizer.function(address)
-        if function is not None:
-            return f"{function.module.name}+{address - function.module.base:#x}"
-        return f"{address:#x}"
+        """``ops.so+0x1a2b0``: what can be looked up in the file of code without a symbol."""
+        module = self._symbolizer.modules.find(address)
+        return f"{module.name}+{address - module.base:#x}" if module is not None else f"{address:#x}"
 
 
 def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, int]]:
@@ -192,3 +214,129 @@ def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, 
     if len(offsets) == 4:
         return unpack
     return lambda raw, offset: (*unpack(raw, offset), 0)
+
+
+_AROUND_FUNCTORS = (UNBOXED_WRAPPER_TEXT, BOXED_FROM_UNBOXED_TEXT, *BOXED_FUNCTOR_TEXTS)
+_WRAPPERS = (*_AROUND_FUNCTORS, BOXED_FUNCTION_TEXT)
+
+_OPEN, _CLOSE = "<({[", ">)}]"
+_PUNCTUATION = late_pattern(r"operator[<>=-]+|->|[<({\[>)}\],]")
+"""Brackets and commas, and the operators and arrows whose angle brackets are none."""
+
+FUNCTION_POINTER = "(function pointer)"
+"""The text that ``kernel_target`` gives for a wrapper around a pointer that only the functor object holds."""
+
+
+def is_wrapper(demangled: str) -> bool:
+    """True for the name of one of the dispatcher's kernel wrappers."""
+    return any(wrapper in demangled for wrapper in _WRAPPERS)
+
+
+def kernel_target(demangled: str) -> str | None:
+    """The function, functor or lambda behind a wrapper's demangled name; None when it is not a wrapper.
+
+    FUNCTION_POINTER where the wrapper calls through a pointer that is not part of its type.
+    """
+    for wrapper in _AROUND_FUNCTORS:
+        argument = _first_argument(demangled, wrapper)
+        if argument is not None:
+            return functor_target(argument)
+    argument = _first_argument(demangled, BOXED_FUNCTION_TEXT)
+    return None if argument is None else _function_name(argument)
+
+
+def functor_target(functor: str) -> str:
+    """The function behind a functor class: ``WrapFunctionIntoFunctor_<…>`` or a class of its own."""
+    if functor.startswith(WRAPPED_STATICALLY):
+        arguments = _arguments_of(functor, WRAPPED_FUNCTION_POINTER)
+        return _function_name(arguments[1]) if len(arguments) > 1 else functor
+    argument = _first_argument(functor, WRAPPED_AT_RUNTIME)
+    if argument is None:
+        return functor
+    return argument if "lambda" in argument else FUNCTION_POINTER
+
+
+def _first_argument(text: str, opening: str) -> str | None:
+    arguments = _arguments_of(text, opening)
+    return arguments[0] if arguments else None
+
+
+def _arguments_of(text: str, opening: str) -> list[str]:
+    start = text.find(opening)
+    return [] if start < 0 else template_arguments(text, start + len(opening))
+
+
+def template_arguments(text: str, start: int) -> list[str]:
+    """The template arguments from ``start`` (just behind the ``<``) to the matching ``>``.
+
+    Brackets of all kinds nest; the ``>`` of an ``operator>`` or ``->`` is not a bracket.
+    """
+    arguments: list[str] = []
+    depth, first = 0, start
+    for match in _PUNCTUATION.finditer(text, start):
+        mark = match.group()
+        if mark in _OPEN:
+            depth += 1
+        elif mark == ",":
+            if depth == 0:
+                arguments.append(text[first : match.start()].strip())
+                first = match.end()
+        elif mark in _CLOSE:
+            if depth == 0:
+                arguments.append(text[first : match.start()].strip())
+                return arguments
+            depth -= 1
+    return []
+
+
+def _function_name(argument: str) -> str:
+    """``&(void ns::f<1>(int))`` and ``&ns::f`` to ``ns::f<1>`` and ``ns::f``."""
+    name = argument.lstrip("&").strip()
+    if name.startswith("(") and name.endswith(")") and not name.startswith("(anonymous namespace)"):
+        name = plain_name(name[1:-1])
+    return name
+
+
+def plain_name(signature: str) -> str:
+    """A demangled function without its return type, parameters and qualifiers."""
+    end = _parameters_start(signature)
+    name = signature[:end]
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        letter = name[at]
+        if letter in _CLOSE:
+            depth += 1
+        elif letter in _OPEN:
+            depth -= 1
+        elif letter == " " and depth == 0 and not name.startswith("operator", at - 8):
+            return name[at + 1 :]
+    return name
+
+
+def _parameters_start(signature: str) -> int:
+    """The beginning of the last parameter list; the end of the text when there is none."""
+    end = signature.rfind(")")
+    depth = 0
+    for at in range(end, -1, -1):
+        letter = signature[at]
+        depth += letter == ")"
+        depth -= letter == "("
+        if depth == 0:
+            inside = signature[at : end + 1]
+            return len(signature) if inside == "(anonymous namespace)" else at
+    return len(signature)
+
+
+def most_telling(functions: Sequence[str], key: str = "", operator: str = "") -> str:
+    """The function, of several at one address, that names this key and operator best; the first where none does.
+
+    Folded code has the names of all that were folded: ``wrapper_CPU__add``, ``wrapper_SparseCPU__add``. A name
+    that has the key between underscores is better than one that merely contains it.
+    """
+    base = operator.rpartition("::")[2].rstrip("_")
+
+    def score(function: str) -> tuple[bool, bool, bool]:
+        last = function.rpartition("::")[2]
+        return bool(key) and f"_{key}_" in last + "_", bool(base) and base in last, bool(key) and key in function
+
+    return max(functions, key=score) if functions else ""

@@ -9,21 +9,20 @@ serves for cross-checking. Source: ATen/core/dispatch/Dispatcher.h, OperatorEntr
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError, MemoryFault, UsageError
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.kernel import KernelFunction, KernelReader
-from gdbext.torch.registry.operator_names import ambiguous_operator, matcher, unknown_operator
+from gdbext.torch.registry.operator_names import ambiguous_operator, is_name, matcher, unknown_operator
 from gdbext.torch.registry.schema import SchemaReader, SchemaText
 from gdbext.torch.registry.singleton import find_singleton, not_yet
-from gdbext.torch.values.containers import MapEntry, map_entries, string_reader
+from gdbext.torch.values.containers import MapEntry, map_entries, optional_shape, string_reader
 from gdbext.torch.values.key_names import KeyNames
-from gdbext.torch.values.optional import optional_shape
 
 if TYPE_CHECKING:
     from gdbext.torch.registry.kernel import PythonSource
@@ -71,6 +70,11 @@ class Operator:
         return f"{base}_{self.overload}" if self.overload else base
 
     @cached_property
+    def is_named(self) -> bool:
+        """Its name is one, and the one under which the dispatcher has it."""
+        return is_name(*self._names) and self.dispatcher.is_registered_as(self.address, *self._names)
+
+    @cached_property
     def _table(self) -> bytes:
         return self.dispatcher.read_table(self.address)
 
@@ -103,7 +107,7 @@ class Operator:
 
     @cached_property
     def extractor(self) -> Extractor:
-        """Which of a call's keys count, and which arguments they are taken from."""
+        """The rule which of a call's keys count, and which arguments they are taken from."""
         return self.dispatcher.read_extractor(self.address)
 
     @cached_property
@@ -120,7 +124,7 @@ class Operator:
 
     @cached_property
     def debug(self) -> str:
-        """Where the schema was registered ("registered at FILE:LINE"); "" without a schema."""
+        """The place where the schema was registered ("registered at FILE:LINE"); "" without a schema."""
         if not self.has_schema:
             return ""
         return self.dispatcher.strings.read(self.dispatcher.schema_debug(self.address))
@@ -188,7 +192,7 @@ class Dispatcher:
 
     @cached_property
     def schemas(self) -> SchemaReader:
-        """Prints FunctionSchemas. Raises LayoutError."""
+        """The printer of FunctionSchemas. Raises LayoutError."""
         return SchemaReader(self.memory, self.layout, self.strings, self.symbolizer)
 
     # --- the operators ---------------------------------------------------------------------------
@@ -204,11 +208,22 @@ class Dispatcher:
         return map_entries(self.memory, data, 2 * self.strings.size + 16)
 
     @cached_property
-    def entries(self) -> frozenset[int]:
-        """Addresses of all OperatorDefs: the closed set that proves a pointer. Raises BadData, MemoryFault."""
+    def _slot_of(self) -> dict[int, MapEntry]:
+        """OperatorDef to its slot of the lookup table."""
         at = 2 * self.strings.size
         unpack = struct.Struct("<Q").unpack_from
-        return frozenset(unpack(entry.raw, at)[0] for entry in self._slots)
+        return {unpack(entry.raw, at)[0]: entry for entry in self._slots}
+
+    @property
+    def entries(self) -> Set[int]:
+        """Addresses of all OperatorDefs: the closed set that proves a pointer. Raises BadData, MemoryFault."""
+        return self._slot_of.keys()
+
+    def is_registered_as(self, address: int, name: str, overload: str) -> bool:
+        """The lookup table has that OperatorDef under this name, as far as its slots themselves tell."""
+        slot, size = self._slot_of[address], self.strings.size
+        texts = ((name, 0), (overload, size))
+        return all(self.strings.may_be(text, slot.raw, at, slot.address + at) for text, at in texts)
 
     def by_def(self, address: int) -> Operator | None:
         """The operator whose OperatorDef is at ``address``, None when no such operator is registered."""
@@ -295,27 +310,27 @@ class Dispatcher:
         return self.memory.read(address + self._table_at, self._table_size)
 
     def table_address(self, address: int) -> int:
-        """Where the entry's ``dispatchTable_`` is."""
+        """Address of the entry's ``dispatchTable_``."""
         return address + self._table_at
 
     def table_entry(self, address: int, index: int) -> int:
-        """Where the entry of ``dispatchTable_`` at a table index is."""
+        """Address of the entry of ``dispatchTable_`` at a table index."""
         return address + self._table_at + index * self.kernels.size
 
     def kernels_map(self, address: int) -> int:
-        """Where the entry's ``kernels_`` map is."""
+        """Address of the entry's ``kernels_`` map."""
         return address + self._kernels_at
 
     def schema_of(self, address: int) -> int:
-        """Where the entry's FunctionSchema is, if it has one."""
+        """Address of the entry's FunctionSchema, if it has one."""
         return address + self._schema_at
 
     def schema_engaged(self, address: int) -> int:
-        """Where the optional AnnotatedSchema says whether it holds one."""
+        """Address at which the optional AnnotatedSchema says whether it holds one."""
         return address + self._schema_engaged_at
 
     def schema_debug(self, address: int) -> int:
-        """Where the schema's ``debug`` string is."""
+        """Address of the schema's ``debug`` string."""
         return address + self._schema_at + self._debug_at
 
     def read_extractor(self, address: int) -> Extractor:
@@ -337,7 +352,7 @@ class Dispatcher:
 
         ``guard_`` is a shared_ptr to { atomic<bool> alive; mutex } (a plain mutex ``mutex_`` before 2.1).
         """
-        from gdbext.glibc.mutex import recorded_owner
+        from gdbext.engine.glibc.sync_objects import recorded_owner
 
         shape = self.layout.struct("c10::Dispatcher")
         try:

@@ -1,4 +1,4 @@
-"""What a kernel does next: the redispatches that are expected from a keyset down to the backend.
+"""Predicts a kernel's next step: the redispatches that are expected from a keyset down to the backend.
 
 Nothing here is read from running code. Generated kernels and the fallbacks of libtorch pass the keyset on in known
 ways, and those are recognised by the kernel's own function; an unknown kernel ends the chain.
@@ -9,12 +9,12 @@ autocast_mode.h, torch/csrc/autograd/autograd_not_implemented_fallback.cpp.
 
 from __future__ import annotations
 
+from gdbext.engine.record import Record
 from gdbext.errors import BadData
-from gdbext.model.record import Record
+from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables
 from gdbext.torch.registry.kernel import KernelName
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY, VIEW_KERNELS
 
 CHAIN_LIMIT = 64
 EXPECTED, UNKNOWN, END = "expected", "unknown", "end"
@@ -72,7 +72,7 @@ class RedispatchPredictor:
         return links
 
     def link(self, operator: Operator, keyset: int, entry: ComputedEntry) -> ExpectedLookup:
-        """What the kernel of ``entry``, entered with ``keyset``, is expected to do next."""
+        """The expected next step of the kernel of ``entry``, entered with ``keyset``."""
         name = self._kernels.name(entry.kernel, entry.key, operator.name)
         following, certainty, why = self._step(keyset, entry, name)
         if following is not None:

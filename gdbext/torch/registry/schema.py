@@ -2,20 +2,127 @@
 
 Formats: operator<< of FunctionSchema (ATen/core/function_schema.cpp), Argument (function_schema.h), AliasInfo
 (alias_info.h), IValue (ivalue.cpp) and Type::str() (jit_type.h, type.cpp), 2.13.0.
+
+Types of the schema language (``c10::Type``) as text, as ``Type::str()`` gives them.
+
+Source: ATen/core/jit_type.h and type.cpp, 2.13.0.
+
+The arguments of a schema's text, by type and name.
+
+The results of a schema's text, by type and name, and where C++ functions leave them (torchgen/api/cpp.py).
 """
 
 from __future__ import annotations
 
+import re
+
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError, MemoryFault
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch.symbols import INTERNED_STRINGS
-from gdbext.torch.values.containers import StringReader, vector_span
+from gdbext.torch.assumed_symbols import INTERNED_STRINGS
+from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
 from gdbext.torch.values.ivalue import ValueReader, quoted
-from gdbext.torch.values.jit_type import TypeReader
-from gdbext.torch.values.optional import optional_shape
+
+DEPTH_LIMIT = 32
+MEMBER_LIMIT = 1024
+
+_SIMPLE = {
+    "AnyType": "Any", "AnyEnumType": "AnyEnumType", "TensorType": "Tensor", "StorageType": "Storage",
+    "NumberType": "Scalar", "FloatType": "float", "ComplexType": "complex", "IntType": "int", "NoneType": "NoneType",
+    "StringType": "str", "GeneratorType": "Generator", "QuantizerType": "Quantizer", "BoolType": "bool",
+    "DeviceObjType": "Device", "StreamObjType": "Stream", "PyObjectType": "PyObject", "CapsuleType": "Capsule",
+    "QSchemeType": "QScheme", "ScalarTypeType": "ScalarType", "LayoutType": "Layout",
+    "MemoryFormatType": "MemoryFormat", "AnyListType": "list", "AnyTupleType": "tuple",
+    "AnyClassType": "AnyClassType", "SymIntType": "SymInt", "SymFloatType": "SymFloat", "SymBoolType": "SymBool",
+}  # fmt: skip
+"""Singletons: the text is in the class (``str()``, or ``annotation_str`` where ``str()`` calls that)."""
+
+_ELEMENT = {
+    "ListType": ("c10::ListType", "elem", "{}[]"),
+    "OptionalType": ("c10::OptionalType", "contained_", "{}?"),
+    "FutureType": ("c10::FutureType", "elem", "Future({})"),
+    "AwaitType": ("c10::FutureType", "elem", "Await({})"),
+    "RRefType": ("c10::RRefType", "elem", "RRef({})"),
+}
+"""Types around one other: the structure, its member, and the text. AwaitType and FutureType share SingleElementType."""
+
+_POINTER_SIZE = 16
+"""``c10::TypePtr`` and ``shared_ptr<Type>``: the pointer is the first word of both."""
+
+
+class TypeReader:
+    """Prints types. Raises LayoutError at construction when the layout does not know their kinds."""
+
+    def __init__(self, memory: Memory, layout: Layout, strings: StringReader) -> None:
+        self._memory = memory
+        self._strings = strings
+        self._layout = layout
+        self._kind_at = self._at("c10::Type", "kind_")
+        self._kinds = {value: name for name, value in layout.enum("c10::TypeKind").items()}
+        self._texts: dict[int, str] = {}
+
+    def kind(self, address: int) -> str:
+        """The name of the type's ``TypeKind``: "TensorType". Raises BadData, MemoryFault."""
+        value = self._memory.u32(address + self._kind_at)
+        kind = self._kinds.get(value)
+        if kind is None:
+            raise BadData(f"there is no type at {address:#x} (kind {value})")
+        return kind
+
+    def element(self, address: int) -> int:
+        """The type inside a list, an optional, a future, … Raises BadData (it has none), LayoutError, MemoryFault."""
+        kind = self.kind(address)
+        if kind not in _ELEMENT:
+            raise BadData(f"the {kind} at {address:#x} has no element type")
+        owner, member, _ = _ELEMENT[kind]
+        return self._memory.u64(address + self._at(owner, member))
+
+    def text(self, address: int, depth: int = 0) -> str:
+        """The type as PyTorch writes it in a schema. Raises BadData (it cannot be shown), LayoutError, MemoryFault."""
+        text = self._texts.get(address)
+        if text is None:
+            text = self._texts[address] = self._read(address, depth)
+        return text
+
+    def _read(self, address: int, depth: int) -> str:
+        if depth > DEPTH_LIMIT:
+            raise BadData(f"the type at {address:#x} is nested deeper than {DEPTH_LIMIT} levels")
+        kind = self.kind(address)
+        if kind in _SIMPLE:
+            return _SIMPLE[kind]
+        if kind in _ELEMENT:
+            return _ELEMENT[kind][2].format(self.text(self.element(address), depth + 1))
+        if kind == "DictType":
+            return f"Dict({self._joined(address + self._at('c10::DictType', 'types'), depth)})"
+        if kind == "TupleType":
+            return self._tuple_text(address, depth)
+        if kind == "UnionType":
+            return f"Union[{self._joined(address + self._at('c10::UnionType', 'types_'), depth)}]"
+        if kind == "VarType":
+            return self._strings.read(address + self._at("c10::VarType", "name_"), 256)
+        if kind in ("ClassType", "InterfaceType"):
+            qualified = address + self._at("c10::NamedType", "name_")
+            qualified += optional_shape(self._layout, "c10::QualifiedName").value
+            name = self._strings.read(qualified + self._at("c10::QualifiedName", "qualifiedName_"), 4096)
+            return name if kind == "ClassType" else f"InterfaceType<{name.rpartition('.')[2]}>"
+        raise BadData(f"the type at {address:#x} is a {kind}, which is not shown")
+
+    def _tuple_text(self, address: int, depth: int) -> str:
+        """``(A, B)``. A named tuple has a schema and prints differently; it does not occur in operators."""
+        if self._memory.u64(address + self._at("c10::TupleType", "schema_")):
+            raise BadData(f"the type at {address:#x} is a named tuple, which is not shown")
+        return f"({self._joined(address + self._at('c10::TupleType', 'elements_'), depth)})"
+
+    def _joined(self, vector: int, depth: int) -> str:
+        first, count = vector_span(self._memory, vector, _POINTER_SIZE, MEMBER_LIMIT)
+        members = (self._memory.u64(first + index * _POINTER_SIZE) for index in range(count))
+        return ", ".join(self.text(member, depth + 1) for member in members)
+
+    def _at(self, struct: str, member: str) -> int:
+        return self._layout.struct(struct).field(member).offset
+
 
 ARGUMENT_LIMIT = 512
 """PyTorch itself allows 64 arguments that dispatch; the longest operator has 40."""
@@ -43,7 +150,7 @@ class SchemaText(Record):
     missing: tuple[str, ...]
 
 
-class Argument(Record):
+class SchemaArgument(Record):
     """A ``c10::Argument`` as printed, and what the schema needs to know of it."""
 
     text: str
@@ -79,7 +186,7 @@ class SchemaReader:
         return SchemaText(text, names, -1 if open_returns else len(returns), tuple(self._missing))
 
     @staticmethod
-    def _list(arguments: list[Argument], open_ended: bool) -> str:
+    def _list(arguments: list[SchemaArgument], open_ended: bool) -> str:
         parts: list[str] = []
         starred = False
         for argument in arguments:
@@ -90,16 +197,16 @@ class SchemaReader:
         return ", ".join([*parts, "..."] if open_ended else parts)
 
     @staticmethod
-    def _results(returns: list[Argument], open_ended: bool) -> str:
+    def _results(returns: list[SchemaArgument], open_ended: bool) -> str:
         text = ", ".join([one.text for one in returns] + (["..."] if open_ended else []))
         single = (len(returns) == 1 and not open_ended) or (not returns and open_ended)
         return text if single and not text.startswith("(") else f"({text})"
 
-    def _arguments(self, vector: int) -> list[Argument]:
+    def _arguments(self, vector: int) -> list[SchemaArgument]:
         first, count = vector_span(self._memory, vector, self._layout.struct(_ARGUMENT).size, ARGUMENT_LIMIT)
         return [self._read_argument(first + index * self._layout.struct(_ARGUMENT).size) for index in range(count)]
 
-    def _read_argument(self, address: int) -> Argument:
+    def _read_argument(self, address: int) -> SchemaArgument:
         name = self._strings.read(address + self._at(_ARGUMENT, "name_"))
         keyword_only = self._memory.u8(address + self._at(_ARGUMENT, "kwarg_only_")) != 0
         try:
@@ -107,7 +214,7 @@ class SchemaReader:
         except (MemoryFault, BadData, LayoutError) as error:
             self._missing.append(f"argument {name}: {error}")
             text = f"{_UNKNOWN} {name}".rstrip()
-        return Argument(text, name, keyword_only)
+        return SchemaArgument(text, name, keyword_only)
 
     def _argument_text(self, address: int, name: str) -> str:
         kind_of = self._types.kind
@@ -136,7 +243,7 @@ class SchemaReader:
         return "" if length is None else str(self._memory.i32(length))
 
     def _held(self, optional: int, inner: str) -> int | None:
-        """Where the value of an optional is; None without one."""
+        """Address of the value of an optional; None without one."""
         shape = optional_shape(self._layout, inner)
         return optional + shape.value if self._memory.u8(optional + shape.engaged) else None
 
@@ -210,3 +317,61 @@ class SchemaReader:
         if symbol >= count:
             raise BadData(f"there is no interned string {symbol}")
         return self._strings.read(first + symbol * self._layout.struct(_SYMBOL).size + self._at(_SYMBOL, "unqual_name"))
+
+
+_IN_REGISTERS = ("()", "int", "bool", "float", "ScalarType", "Layout")
+_WITH_DESTRUCTORS = ("Scalar", "SymInt", "SymFloat", "SymBool")
+
+
+def schema_types(text: str) -> list[tuple[str, str]]:
+    """(type without alias mark, name) of each argument of a schema."""
+    inside = text[text.find("(") + 1 : text.rfind(") ->")]
+    found = []
+    for part in re.split(r", (?![^(\[]*[)\]])", inside):
+        words = re.sub(r"\([^)]*\)", "", part).split("=")[0].split()
+        if len(words) == 2:
+            found.append((words[0], words[1]))
+    return found
+
+
+def hidden_result(schema: str) -> bool | None:
+    """The result goes through a hidden first argument: a new tensor or several results do, and whatever has a
+    destructor; a reference, a number or an enumeration does not.
+
+    None where the schema's result is something else. Results of C++ functions: torchgen/api/cpp.py; classes that have
+    destructors: c10/core/Scalar.h, SymInt.h, SymFloat.h, SymBool.h.
+    """
+    result = schema.rpartition("-> ")[2].strip()
+    if result.startswith("Tensor"):
+        return "!" not in result
+    if result in _IN_REGISTERS:
+        return False
+    return True if result.startswith("(") or result in _WITH_DESTRUCTORS else None
+
+
+class SchemaResult(Record):
+    """One result. ``alias`` is the letter that an argument which is returned itself has, too: "" for a new value."""
+
+    kind: str
+    name: str
+    alias: str
+
+
+def schema_results(text: str) -> tuple[SchemaResult, ...]:
+    """The results, unnamed ones as ``result0``, ``result1``, …"""
+    results = text.rpartition("-> ")[2].strip()
+    inside = results[1:-1] if results.startswith("(") else results
+    found = []
+    for number, part in enumerate(re.split(r", (?![^(\[]*[)\]])", inside) if inside else []):
+        alias = re.search(r"\((\w)[^)]*\)", part)
+        words = re.sub(r"\([^)]*\)", "", part).split()
+        name = words[1] if len(words) > 1 else f"result{number}"
+        found.append(SchemaResult(words[0], name, alias.group(1) if alias else ""))
+    return tuple(found)
+
+
+def aliased_arguments(text: str) -> dict[str, str]:
+    """Alias letter → name of the argument that is written to."""
+    inside = text[text.find("(") + 1 : text.rfind(") ->")]
+    found = re.findall(r"\w+\((\w)!\)\S* (\w+)", inside)
+    return dict(found)

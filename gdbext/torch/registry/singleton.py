@@ -1,12 +1,11 @@
-"""Where ``c10::Dispatcher`` is: found by symbols and by the code of one exported function, without any layout."""
+"""Finds ``c10::Dispatcher`` by symbols and by the code of one exported function, without any layout."""
 
 from __future__ import annotations
 
-from gdbext.arch.returned_address import returned_address
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import TargetError
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch.symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
+from gdbext.torch.assumed_symbols import REAL_SINGLETON, SINGLETON, SINGLETON_GUARD, SINGLETON_REFERENCE
 
 _FUNCTION = 256
 """Bytes of ``c10::Dispatcher::realSingleton`` at most, which constructs the dispatcher or returns it."""
@@ -36,10 +35,14 @@ def find_singleton(memory: Memory, symbolizer: Symbolizer) -> int:
 
 
 def _returned(memory: Memory, symbolizer: Symbolizer) -> int | None:
-    """Where the function that makes the dispatcher says that it is."""
+    """The address of the dispatcher that the function which makes it gives."""
     function = symbolizer.address_of(REAL_SINGLETON.examples[0], REAL_SINGLETON.library)
     code = memory.try_read(function, _FUNCTION) if function is not None else None
-    return returned_address(memory.architecture, code, function) if code and function is not None else None
+    if not code or function is None:
+        return None
+    from gdbext.engine.arch.short_functions import returned_address
+
+    return returned_address(memory.architecture, code, function)
 
 
 def not_yet(detail: str) -> TargetError:

@@ -13,25 +13,24 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from gdbext.arch.argument_passing import Passing, Slot
+from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import GdbextError
-from gdbext.model.certainty import Certainty
-from gdbext.model.record import Record
-from gdbext.process.function_code import FunctionCode
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
 from gdbext.torch.registry.operators import Operator
-from gdbext.torch.registry.schema_types import hidden_result, schema_types
+from gdbext.torch.registry.schema import hidden_result, schema_types
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.cpp_signature import parameters
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kept_arguments import KeptArguments
-from gdbext.torch.stack.kernel_signature import kernel_signature
+from gdbext.torch.stack.frames_with_types import frames_with_types
+from gdbext.torch.stack.kernel_signature import KeptArguments, kernel_signature, parameters
 from gdbext.torch.stack.recovery import RecoveredCall
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.cpp_values import CppValues, Value, used_bytes
-from gdbext.unwind.stack import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +41,7 @@ _STACK_LIMIT = 1 << 12
 _BOXED_ARGUMENTS = 5
 _MOVED = ("c10::SymInt", "at::Tensor", "at::Generator")
 _LEFT_BEHIND = ("0", "undefined")
-"""What one of these is afterwards, or may have been from the start."""
+"""The kinds of code after one of these, or from the start."""
 
 
 class Sighting(Record):
@@ -64,12 +63,12 @@ class FoundArgument(Record):
 
 
 class Signature(Record):
-    """How a function is called: words of each schema argument, behind whatever else it takes."""
+    """The signature of a function that is called: words of each schema argument, behind whatever else it takes."""
 
     kinds: tuple[str, ...]
     slots: tuple[tuple[Slot, ...], ...]
     keyset: Slot | None
-    """Where the keyset is, for functions that take one."""
+    """The place of the keyset, for functions that take one."""
 
 
 class ArgumentRecovery:
@@ -85,7 +84,7 @@ class ArgumentRecovery:
         self._values = values
         self._parameters: dict[str, tuple[str, ...] | None] = {}
 
-    def find(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
+    def find(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> tuple[FoundArgument, ...]:
         """The arguments of a call in the order of the schema; () without a schema. Raises MemoryFault, BadData."""
         operator = recovered.operator
         schema = operator.schema if operator is not None else None
@@ -93,15 +92,16 @@ class ArgumentRecovery:
             return ()
         wanted = schema_types(schema.text)
         sightings: list[list[Sighting]] = [[] for _ in wanted]
-        for source in (self._boxed, self._unboxed, self._in_extension):
+        for source in (self._boxed, self._unboxed, self._in_extension, self._by_names):
             for number, sighting in source(stack, call, recovered, operator, len(wanted)):
-                sightings[number].append(sighting)
+                value = self._values.of_schema_type(wanted[number][0], sighting.value)
+                sightings[number].append(sighting._replace(value=value))
         return tuple(_judged(name, kind, seen) for (kind, name), seen in zip(wanted, sightings))
 
     # --- boxed -----------------------------------------------------------------------------------
 
     def _boxed(
-        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, _operator: Operator, count: int
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, _operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """The IValues that a boxed kernel was given."""
         for level in reversed(call.header):
@@ -117,7 +117,7 @@ class ArgumentRecovery:
             if found:
                 return
 
-    def _is_boxed(self, stack: Stack, level: int, recovered: RecoveredCall) -> bool:
+    def _is_boxed(self, stack: NativeStack, level: int, recovered: RecoveredCall) -> bool:
         """The frame calls the boxed function of the kernel: directly, or there is no other."""
         kernel = recovered.kernel
         if kernel is None:
@@ -146,9 +146,9 @@ class ArgumentRecovery:
     # --- unboxed ---------------------------------------------------------------------------------
 
     def _unboxed(
-        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
-        """Where the opener was called, where it called the kernel, and where both keep what they were given."""
+        """Places where the opener was called, where it called the kernel, and where both keep what they were given."""
         kinds = self._operator_parameters(call, operator, count)
         hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
         if kinds is None or hidden is None:
@@ -166,7 +166,7 @@ class ArgumentRecovery:
         yield from self._in_kernel(stack, call, recovered, self._signature(kinds, hidden, ["functor", "keyset"]))
 
     def _in_extension(
-        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
     ) -> Iterator[tuple[int, Sighting]]:
         """A kernel that was called by code into which the dispatcher was inlined: its own name has the types."""
         kernel = recovered.kernel
@@ -178,8 +178,33 @@ class ArgumentRecovery:
             signature = self._signature(found.parameters, found.hidden, ["functor", "keyset"])
             yield from self._at_kernel(stack, call, recovered, signature)
 
+    def _by_names(
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, operator: Operator, count: int
+    ) -> Iterator[tuple[int, Sighting]]:
+        """Layers of the call, and the kernel's own function, whose names have the types."""
+        hidden = hidden_result(operator.schema.text) if operator.schema is not None else None
+        if hidden is None or self._operator_parameters(call, operator, count) is not None:
+            return
+        for frame in frames_with_types(stack, call, count):
+            signature = self._signature(frame.kinds, hidden, frame.before)
+            if signature is None:
+                continue
+            outer = frame.level + 1
+            seen = self._kept(stack, frame.level, signature)
+            if outer < len(stack) and not call.elided and self._called_from(stack, outer):
+                seen = chain(self._passed(stack, outer, signature, recovered, True), seen)
+            for number, sighting in seen:
+                if sighting.value.text not in _LEFT_BEHIND or not _may_be_moved(signature.kinds[number]):
+                    yield number, sighting
+
+    def _called_from(self, stack: NativeStack, level: int) -> bool:
+        """The frame called just the function that stands further in."""
+        inner, target = stack.function(level - 1), self._sites.direct_target(stack, level)
+        site = self._sites.site(stack, level)
+        return site.through_pointer is True or (inner is not None and inner.start == target)
+
     def _in_kernel(
-        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
     ) -> Iterator[tuple[int, Sighting]]:
         kernel = recovered.kernel
         function = stack.function(call.kernel) if call.kernel is not None else None
@@ -188,9 +213,9 @@ class ArgumentRecovery:
         yield from self._at_kernel(stack, call, recovered, signature)
 
     def _at_kernel(
-        self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, signature: Signature | None
     ) -> Iterator[tuple[int, Sighting]]:
-        """Where the kernel was called, and where it keeps what it was given."""
+        """Places where the kernel was called, and where it keeps what it was given."""
         if call.kernel is None or signature is None:
             return
         seen = self._kept(stack, call.kernel, signature)
@@ -209,7 +234,7 @@ class ArgumentRecovery:
         return found if found is not None and len(found) == count else None
 
     def _read_parameters(self, call: DispatchCall, struct: str) -> tuple[str, ...] | None:
-        from gdbext.formats.symbols.demangle import demangle
+        from gdbext.engine.formats.demangle import demangle
 
         if not call.mangled or operator_method(call.mangled)[0] != struct:
             return None
@@ -217,11 +242,12 @@ class ArgumentRecovery:
         return tuple(found[1:] if operator_method(call.mangled)[1] == "redispatch" else found)
 
     def _signature(self, kinds: Sequence[str], hidden: bool, before: Sequence[str]) -> Signature | None:
-        """With a hidden result and the words ``before`` the arguments; None for a type that is not known."""
+        """The signature with a hidden result and the words ``before`` the arguments; None for a type that is not
+        known."""
         passings = [self._values.passing_of(kind) for kind in kinds]
         if None in passings:
             passings = passings[: passings.index(None)]
-        leading = int(hidden) + len(before)
+        leading = self._memory.architecture.leading_arguments(hidden) + len(before)
         known = [passing for passing in passings if passing is not None]
         slots = self._memory.architecture.place_arguments([Passing.WORD] * leading + known)
         if not slots:
@@ -229,7 +255,7 @@ class ArgumentRecovery:
         keyset = slots[leading - 1][0] if "keyset" in before else None
         return Signature(tuple(kinds), tuple(slots[leading:]), keyset)
 
-    def _calls_opener(self, stack: Stack, level: int, call: DispatchCall) -> bool:
+    def _calls_opener(self, stack: NativeStack, level: int, call: DispatchCall) -> bool:
         """The call that frame ``level`` made names the opening function."""
         if level >= len(stack):
             return False
@@ -238,16 +264,16 @@ class ArgumentRecovery:
         return function is not None and function.start == target and call.mangled in function.names
 
     @staticmethod
-    def _is_opener(stack: Stack, level: int, call: DispatchCall) -> bool:
+    def _is_opener(stack: NativeStack, level: int, call: DispatchCall) -> bool:
         function = stack.function(level)
         return function is not None and bool(call.mangled) and call.mangled in function.names
 
     # --- words -----------------------------------------------------------------------------------
 
     def _passed(
-        self, stack: Stack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
+        self, stack: NativeStack, level: int, signature: Signature, recovered: RecoveredCall, on_stack: bool
     ) -> Iterator[tuple[int, Sighting]]:
-        """What frame ``level`` passed to the function that it called."""
+        """The words that frame ``level`` passed to the function that it called."""
         passed = self._sites.arguments(stack, level, _REGISTERS)
         if not _takes_keyset(signature, passed, recovered):
             return
@@ -265,8 +291,8 @@ class ArgumentRecovery:
 
         yield from self._sightings(signature, word, place)
 
-    def _kept(self, stack: Stack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
-        """What the function of frame ``level`` was given, where it keeps it."""
+    def _kept(self, stack: NativeStack, level: int, signature: Signature) -> Iterator[tuple[int, Sighting]]:
+        """The words that the function of frame ``level`` was given, where it keeps them."""
         frame, function = stack.frames[level], stack.function(level)
         if function is None or not frame.cfa:
             return
@@ -305,14 +331,15 @@ def _may_be_moved(kind: str) -> bool:
 
 
 def _takes_keyset(signature: Signature, passed: Sequence[int | None], recovered: RecoveredCall) -> bool:
-    """What stands in the keyset's place is the keyset, as far as both are known: else the signature is another one."""
+    """True if the word in the keyset's place is the keyset, as far as both are known: else the signature is another
+    one."""
     slot = signature.keyset
     seen = passed[slot.register] if slot is not None and slot.register is not None else None
     return seen is None or recovered.keyset is None or seen == recovered.keyset
 
 
 def _judged(name: str, kind: str, seen: Sequence[Sighting]) -> FoundArgument:
-    """What all places say together: the most certain value; unknown where equally certain ones differ."""
+    """The judgement over all places together: the most certain value; unknown where equally certain ones differ."""
     if not seen:
         return FoundArgument(name, kind, None, Certainty.UNKNOWN, "")
     best = max(sighting.certainty for sighting in seen)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_
 
-from gdbext.arch.argument_flow import Location, argument_source
-from gdbext.model.record import Record
-from gdbext.process.function_code import FunctionCode
-from gdbext.process.memory import Memory
-from gdbext.unwind.stack import Stack
+from gdbext.engine.arch.argument_flow import Location, argument_source
+from gdbext.engine.process.code_reader import Decoded, FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.engine.unwind.unwinder import NativeStack
 
 _STUB_BYTES = 16
 """Code of a stub of a procedure linkage table up to its jump, at most."""
@@ -34,19 +36,43 @@ UNKNOWN = CallSite(None, None, ())
 class CallSites:
     """Decodes call sites (once per return address) and reads arguments out of frames."""
 
-    def __init__(self, memory: Memory, code: FunctionCode) -> None:
+    def __init__(self, memory: Memory, code: FunctionCode, extents: FrameTables | None = None) -> None:
+        """``extents``: where functions without symbols begin and end; without it, nothing is known of their calls."""
         self._memory = memory
+        self._extents = extents
         self._architecture = memory.architecture
         self._code = code
         self._sites: dict[int, CallSite] = {}
         self._floats: dict[tuple[int, int], Location | None] = {}
         self._targets: dict[int, int | None] = {}
-        self._evaluated_of: Stack | None = None
+        self._leaving: dict[int, bool] = {}
+        """Functions that may end in a jump through a pointer, by their start."""
+        self._evaluated_of: NativeStack | None = None
         self._evaluated: dict[tuple[int, int], int | None] = {}
-        """By level and number, of the stack that was asked for last: the operator and its keyset are looked for among
-        the same arguments."""
+        """Values by level and number, of the stack that was asked for last: the operator and its keyset are looked for
+        among the same arguments."""
 
-    def site(self, stack: Stack, level: int) -> CallSite:
+    def function(self, stack: NativeStack, level: int) -> Function | None:
+        """The function of frame ``level``; one without a name where no symbol, but call frame information covers it."""
+        found = stack.function(level)
+        if found is None and self._extents is not None:
+            found = self._extents.extent(stack.frames[level].lookup_pc)
+        return found
+
+    def function_at(self, address: int) -> Function | None:
+        """The function around an address, with a name or without."""
+        found = self._code.function(address)
+        return found if found is not None or self._extents is None else self._extents.extent(address)
+
+    def decoded(self, function: Function | None) -> Decoded:
+        """The instructions of a function; none where it cannot be read."""
+        return self._code.of(function)
+
+    def code(self, stack: NativeStack, level: int) -> Decoded:
+        """The decoded function of frame ``level``."""
+        return self._code.of(self.function(stack, level))
+
+    def site(self, stack: NativeStack, level: int) -> CallSite:
         """The call that frame ``level`` made to the next inner frame."""
         frame = stack.frames[level]
         if level == 0 or frame.lookup_pc == frame.pc:
@@ -56,8 +82,8 @@ class CallSites:
             found = self._sites[frame.pc] = self._decode(stack, level)
         return found
 
-    def direct_target(self, stack: Stack, level: int) -> int | None:
-        """Where the direct call that frame ``level`` made leads, through a PLT stub if need be; None if not direct.
+    def direct_target(self, stack: NativeStack, level: int) -> int | None:
+        """The target of the direct call that frame ``level`` made, through a PLT stub if need be; None if not direct.
 
         Only looks at the call instruction itself, so it is cheap enough for every frame.
         """
@@ -68,7 +94,24 @@ class CallSites:
             self._targets[frame.pc] = self._read_target(frame.pc)
         return self._targets[frame.pc]
 
-    def is_through_pointer(self, stack: Stack, level: int) -> bool:
+    def ends_in_pointer(self, stack: NativeStack, level: int) -> bool | None:
+        """Frame ``level`` called its inner frame through a pointer: itself, or by a function that left by a jump
+        through one (``BoxedKernel::callBoxed`` where it was not inlined). None where the call cannot be read."""
+        site = self.site(stack, level)
+        if site.through_pointer is not False:
+            return site.through_pointer
+        target = self.direct_target(stack, level)
+        inner = self.function(stack, level - 1)
+        if target is None or inner is None or inner.start == target:
+            return False
+        if target not in self._leaving:
+            called = self.function_at(target)
+            whole = called is not None and called.start == target
+            code = self._code.of(called).instructions if whole else ()
+            self._leaving[target] = any(one.kind == "jmp" and not one.leads_to_fixed for one in code)
+        return self._leaving[target]
+
+    def is_through_pointer(self, stack: NativeStack, level: int) -> bool:
         """The call that frame ``level`` made is not a direct one, by its instruction alone; False if that is unread."""
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(stack.frames[level].pc - size, size)
@@ -77,10 +120,15 @@ class CallSites:
     def _read_target(self, pc: int) -> int | None:
         size = self._architecture.longest_direct_call
         code = self._memory.try_read(pc - size, size)
-        target = self._architecture.called(code, pc) if code is not None else None
+        if code is None:
+            return None
+        slot = self._architecture.called_slot(code, pc)
+        if slot is not None:
+            return self._memory.try_u64(slot)
+        target = self._architecture.called(code, pc)
         return None if target is None else follow_stub(self._memory, target)
 
-    def argument(self, stack: Stack, level: int, number: int) -> int | None:
+    def argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """Argument ``number`` (from 0) of the call that frame ``level`` made, None where that is not certain."""
         if stack is not self._evaluated_of:
             self._evaluated_of, self._evaluated = stack, {}
@@ -91,31 +139,31 @@ class CallSites:
             self._evaluated[place] = None if location is None else self._evaluate(location, stack, level)
         return self._evaluated[place]
 
-    def arguments(self, stack: Stack, level: int, count: int) -> list[int | None]:
+    def arguments(self, stack: NativeStack, level: int, count: int) -> list[int | None]:
         """The first ``count`` arguments in registers of the call that frame ``level`` made."""
         return [self.argument(stack, level, number) for number in range(count)]
 
-    def float_argument(self, stack: Stack, level: int, number: int) -> int | None:
+    def float_argument(self, stack: NativeStack, level: int, number: int) -> int | None:
         """The low 8 bytes of floating-point argument ``number`` in registers, None where that is not certain."""
         pc, names = stack.frames[level].pc, self._architecture.float_argument_registers
         if (pc, number) not in self._floats:
             location = None
             if self.site(stack, level).sources and number < len(names):
-                code = self._code.of(stack.function(level))
+                code = self.code(stack, level)
                 location = argument_source(self._architecture, code.up_to(pc), names[number], code.labels)
             self._floats[pc, number] = location
         found = self._floats[pc, number]
         return None if found is None else self._evaluate(found, stack, level)
 
     def place(self, number: int) -> str:
-        """Where argument ``number`` is passed, in words."""
+        """The place where argument ``number`` is passed, in words."""
         return self._architecture.argument_registers[number]
 
-    def _evaluate(self, location: Location, stack: Stack, level: int) -> int | None:
+    def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
         found = self._whole(location, stack, level)
         return None if found is None else found & (1 << 8 * location.size) - 1
 
-    def _whole(self, location: Location, stack: Stack, level: int) -> int | None:
+    def _whole(self, location: Location, stack: NativeStack, level: int) -> int | None:
         """All 8 bytes at a place."""
         if location.kind == "fixed":
             return self._fixed(location.value or 0)
@@ -137,15 +185,18 @@ class CallSites:
         """The word at an address, where nobody can have written to it since."""
         return self._memory.try_u64(address) if self._code.is_constant(address) else None
 
-    def _decode(self, stack: Stack, level: int) -> CallSite:
-        code = self._code.of(stack.function(level))
+    def _decode(self, stack: NativeStack, level: int) -> CallSite:
+        code = self.code(stack, level)
         before = code.up_to(stack.frames[level].pc)
         if not before or not before[-1].is_call:
             return UNKNOWN
         call = before[-1]
+        target = call.target
+        if target is None and call.fixed_operand is not None:  # compiled with -fno-plt: through the slot of an import
+            target = self._memory.try_u64(call.fixed_operand)
         registers = self._architecture.argument_registers
         sources = tuple(argument_source(self._architecture, before, name, code.labels) for name in registers)
-        return CallSite(call.target is None, call.target, sources)
+        return CallSite(target is None, target, sources)
 
 
 def follow_stub(memory: Memory, target: int) -> int | None:

@@ -66,15 +66,24 @@ CallKind = Callable[[int], Optional[bool]]
 """Level of a frame → whether it calls its inner frame through a pointer (None: unknown)."""
 
 
+LayersOf = Callable[[int], list[int]]
+"""Level of the frame that calls a kernel → the frames of that dispatch, the one that looks the kernel up first."""
+
+
+def _alone(level: int) -> list[int]:
+    return [level]
+
+
 def group(
     roles: Sequence[FunctionRole],
     signals: frozenset[int],
     calls_pointer: CallKind,
     elided: Mapping[int, FunctionRole] | None = None,
+    layers: LayersOf = _alone,
 ) -> list[DispatchCall]:
     """The dispatch calls of a stack, innermost first. ``signals`` are the levels of signal trampolines, ``elided`` the
     openers that were called where frame ``level`` now stands."""
-    grouping = _Grouping(calls_pointer, len(roles) - 1)
+    grouping = _Grouping(calls_pointer, len(roles) - 1, layers)
     for level in range(len(roles) - 1, -1, -1):
         if level in signals:
             grouping.interrupt(level)
@@ -89,10 +98,11 @@ def group(
 class _Grouping:
     """Walks from the outermost frame inwards; the last call is the one that may still grow."""
 
-    def __init__(self, calls_pointer: CallKind, outermost: int) -> None:
+    def __init__(self, calls_pointer: CallKind, outermost: int, layers: LayersOf) -> None:
         self.calls: list[DispatchCall] = []
         self._above = PLAIN
         self._calls_pointer = calls_pointer
+        self._layers = layers
         self._outermost = outermost
 
     def interrupt(self, level: int) -> None:
@@ -149,7 +159,9 @@ class _Grouping:
             self._host(DispatchCall([level + 1], hosted=True, detail=role, helpers=[level]))
         elif role.is_kernel_entry and not self._above.calls_its_functor and self._calls_pointer(level + 1):
             is_body = role in (Role.BOXED_BODY, Role.UNBOXED_BODY)
-            self._host(DispatchCall([level + 1], hosted=True, needs_proof=is_body, kernel=level))
+            header = self._layers(level + 1)
+            if header:
+                self._host(DispatchCall(header, hosted=True, needs_proof=is_body, kernel=level))
 
     def _host(self, hosted: DispatchCall) -> None:
         current = self.calls[-1] if self.calls else None

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import GdbextError
-from gdbext.model.dispatch.dispatch_event import DispatchEvent
-from gdbext.model.dispatch.dispatch_frame import DispatchFrame, DispatchKeySet, DispatchStage, Kernel
-from gdbext.process.function_code import FunctionCode
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Function, Symbolizer
+from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry.dispatch_table import DispatchTables
-from gdbext.torch.registry.kernel import KernelFunction
-from gdbext.torch.registry.kernel_name import is_wrapper, kernel_target, plain_name
+from gdbext.torch.registry.kernel import KernelFunction, is_wrapper, kernel_target, plain_name
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites, follow_stub
 from gdbext.torch.stack.dispatch_calls import DispatchCall, group
-from gdbext.torch.stack.pending_redispatch import PendingRedispatch
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
+from gdbext.torch.stack.hosted_events import HostedEvents
+from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
+from gdbext.torch.stack.nameless_code import DispatcherLinks, UnreadFrames, role_of_entry, stretches
 from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, engine_calls, static_handle
-from gdbext.torch.symbols import STATIC_HANDLE, STEP_CALLBACKS
-from gdbext.torch.values.key_names import KeyNames
-from gdbext.unwind.stack import Stack
+from gdbext.torch.values.key_names import PRIVATE_USE, KeyNames
 
 MAX_LAYERS = 4
 """Frames between the dispatcher and a kernel, at most (KernelFunction, BoxedKernelWrapper, BoxedKernel)."""
 
 KEPT_STACKS = 256
-"""As many stacks keep their steps."""
+"""Most stacks that keep their steps."""
 
 NoteError = Callable[[GdbextError, str], None]
-Steps = list[tuple[DispatchFrame, DispatchCall, RecoveredCall]]
 
 
 class DispatchStackReader:
@@ -52,19 +52,24 @@ class DispatchStackReader:
         self._dispatcher = dispatcher
         self._unreached = PendingRedispatch(tables, memory, symbolizer) if tables is not None else None
         self._code = FunctionCode(memory, symbolizer)
-        self._sites = CallSites(memory, self._code)
+        self._sites = CallSites(memory, self._code, FrameTables(memory, symbolizer.modules))
+        self._events = HostedEvents(
+            memory, symbolizer, self._sites, dispatcher.keys.num_backends if dispatcher else None
+        )
         self._recovery = CallRecovery(dispatcher, memory, symbolizer, self._sites) if dispatcher else None
+        self._links = DispatcherLinks()
         self._roles: dict[int, FunctionRole] = {}
         self._roles_at: dict[int, FunctionRole] = {}
-        self._kernels: dict[tuple[int, KernelFunction, str], Kernel] = {}
-        self._calls_callbacks: dict[int, bool] = {}
+        self._kernels: dict[tuple[int, KernelFunction, int, str], Kernel] = {}
         self._calls_of: dict[tuple[tuple[int, ...], frozenset[int]], list[DispatchCall]] = {}
-        """By a stack's path and the levels of its signal frames."""
+        """Calls by a stack's path and the levels of its signal frames."""
         self._engine_calls: dict[tuple[int, ...], list[int]] = {}
-        """By a stack's path."""
+        """Calls of the engine, by a stack's path."""
+        self._unread_levels: dict[tuple[int, ...], list[int]] = {}
+        """Levels of frames without names, by a stack's path."""
         self._keysets: dict[int, DispatchKeySet] = {}
-        self._recovered: dict[int, tuple[Stack, Steps]] = {}
-        """By the identity of a stack: its arguments are asked for after its steps."""
+        self._recovered: dict[int, tuple[NativeStack, Steps]] = {}
+        """Recovered calls by the identity of a stack: its arguments are asked for after its steps."""
 
     @property
     def sites(self) -> CallSites:
@@ -76,22 +81,22 @@ class DispatchStackReader:
         """The decoded functions of this process."""
         return self._code
 
-    def roles(self, stack: Stack) -> list[FunctionRole]:
+    def roles(self, stack: NativeStack) -> list[FunctionRole]:
         """The role of each frame, innermost first."""
         return [self._role(stack, level) for level in range(len(stack))]
 
-    def engine_calls(self, stack: Stack) -> list[int]:
+    def engine_calls(self, stack: NativeStack) -> list[int]:
         """Levels of the autograd engine's calls of a node, innermost first."""
         levels = self._engine_calls.get(stack.path)
         if levels is None:
             levels = self._engine_calls[stack.path] = engine_calls(stack)
         return levels
 
-    def steps(self, stack: Stack) -> tuple[DispatchFrame, ...]:
+    def steps(self, stack: NativeStack) -> tuple[DispatchFrame, ...]:
         """The steps of a stack, innermost first."""
         return tuple(step for step, _, _ in self.calls(stack))
 
-    def calls(self, stack: Stack) -> Steps:
+    def calls(self, stack: NativeStack) -> Steps:
         """The steps of a stack, each with the frames that it was made of and what was recovered from them."""
         kept = self._recovered.get(id(stack))
         if kept is not None:
@@ -102,40 +107,68 @@ class DispatchStackReader:
         self._recovered[id(stack)] = (stack, steps)
         return steps
 
-    def _recover_steps(self, stack: Stack) -> Steps:
+    def unread(self, stack: NativeStack) -> list[UnreadFrames]:
+        """Stretches of frames without names in which passes may be missing, innermost first."""
+        levels = self._unread_levels.get(stack.path)
+        if levels is None:
+            levels = [level for level in range(len(stack) - 1) if self._is_unread(stack, level)]
+            self._unread_levels[stack.path] = levels
+        return stretches(stack, levels, self._links) if levels else []
+
+    def _is_unread(self, stack: NativeStack, level: int) -> bool:
+        """Code without a name that is no known kernel, called through a pointer by code that looks kernels up."""
+        module = stack.frames[level].module
+        if module is None or stack.function(level) is not None or not self._links.uses_dispatcher(module):
+            return False
+        function = self._sites.function(stack, level)
+        if function is None:
+            return True
+        if self._role(stack, level).role.is_kernel_entry or self._sites.ends_in_pointer(stack, level + 1) is False:
+            return False
+        return bool(self._events.layers(stack, level + 1))
+
+    def _recover_steps(self, stack: NativeStack) -> Steps:
         calls = self._calls(stack)
         steps: Steps = []
         for found, recovered in zip(calls, self._recover(stack, calls)):
-            behind = self._recovery.left_behind(stack, found, recovered) if self._recovery else None
+            behind = self._recovery.tail_called_kernel(stack, found, recovered) if self._recovery else None
             if behind is not None:
                 steps.append((self._step(stack, *behind, innermost=not steps), *behind))
             if recovered.operator is not None or not found.needs_proof:
                 steps.append((self._step(stack, found, recovered, innermost=not steps), found, recovered))
+        if steps and any(one.first < steps[0][0].level for one in self.unread(stack)):
+            steps[0] = (steps[0][0]._replace(unread_inside=True), *steps[0][1:])
         return steps
 
-    def _calls(self, stack: Stack) -> list[DispatchCall]:
+    def _calls(self, stack: NativeStack) -> list[DispatchCall]:
         """The dispatch calls of a stack, innermost first."""
         signals = frozenset(level for level, frame in enumerate(stack.frames) if frame.is_signal)
         calls = self._calls_of.get((stack.path, signals))
         if calls is None:
             roles = self.roles(stack)
             calls = self._calls_of[stack.path, signals] = group(
-                roles, signals, lambda level: self._sites.site(stack, level).through_pointer, self._elided(stack, roles)
+                roles,
+                signals,
+                lambda level: self._sites.ends_in_pointer(stack, level),
+                self._elided(stack, roles),
+                lambda level: self._events.layers(stack, level),
             )
         return calls
 
-    def _recover(self, stack: Stack, calls: list[DispatchCall]) -> list[RecoveredCall]:
-        """What is known of each dispatch call; found from the outermost one inwards."""
+    def _recover(self, stack: NativeStack, calls: list[DispatchCall]) -> list[RecoveredCall]:
+        """The knowledge of each dispatch call, from the outermost one inwards."""
         results: list[RecoveredCall] = []
-        outer = None
+        outer: Operator | None = None
+        enclosing: RecoveredCall | None = None
         for found in reversed(calls):
-            recovered = self._recovery.recover(stack, found, outer) if self._recovery else RecoveredCall()
+            caller = enclosing if enclosing is not None and self._redispatches(stack, found) else None
+            recovered = self._recovery.recover(stack, found, outer, caller) if self._recovery else RecoveredCall()
             results.append(recovered)
-            outer = recovered.operator or outer
+            outer, enclosing = recovered.operator or outer, recovered
         results.reverse()
         return results
 
-    def _elided(self, stack: Stack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
+    def _elided(self, stack: NativeStack, roles: list[FunctionRole]) -> dict[int, FunctionRole]:
         """Openers that left by a tail call: the caller's call names them, another function stands in their place."""
         found = {}
         for level in range(len(stack) - 1):
@@ -149,7 +182,7 @@ class DispatchStackReader:
                 found[level] = opener
         return found
 
-    def _on_the_way(self, stack: Stack, level: int) -> bool:
+    def _on_the_way(self, stack: NativeStack, level: int) -> bool:
         """The frame stands in the PLT stub through which it is about to enter the opener."""
         pc = stack.frames[level].pc
         return stack.function(level) is None and follow_stub(self._memory, pc) != pc
@@ -163,14 +196,23 @@ class DispatchStackReader:
             role = self._roles_at[address] = classify(function) if starts else PLAIN
         return role
 
-    def _role(self, stack: Stack, level: int) -> FunctionRole:
+    def _role(self, stack: NativeStack, level: int) -> FunctionRole:
         pc = stack.frames[level].lookup_pc
         role = self._roles.get(pc)
         if role is None:
-            role = self._roles[pc] = classify(stack.function(level))
+            function = stack.function(level)
+            role = classify(function) if function is not None else self._role_without_name(stack, level)
+            self._roles[pc] = role
         return role
 
-    def _step(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
+    def _role_without_name(self, stack: NativeStack, level: int) -> FunctionRole:
+        """The role of code without symbols, by the dispatch tables."""
+        function = self._sites.function(stack, level)
+        if function is None or self._recovery is None or not self._links.uses_dispatcher(function.module):
+            return PLAIN
+        return role_of_entry(self._recovery.registered.at(function.start, function.module))
+
+    def _step(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, innermost: bool) -> DispatchFrame:
         operator, overload = self._operator_name(call, recovered)
         keyset = None
         key = None
@@ -180,12 +222,13 @@ class DispatchStackReader:
                 keyset = self._keyset(keys, recovered.keyset)
             if recovered.index is not None:
                 key = keys.key_of_index(recovered.index)
+        of_private_use = keyset is not None and any(name.endswith(PRIVATE_USE) for name in keyset.keys)
         never_entered = None
         if innermost and self._unreached is not None:
             never_entered = self._unreached.next_key(stack, call, recovered, self._code)
         return DispatchFrame(
             level=call.level,
-            event=DispatchEvent(call.event or self._hosted_event(stack, call, recovered)),
+            event=self._event(stack, call, recovered),
             op=operator,
             overload=overload,
             keyset=keyset,
@@ -196,6 +239,7 @@ class DispatchStackReader:
             confidence=recovered.confidence,
             evidence=tuple(recovered.evidence),
             never_entered=never_entered,
+            backend=self._dispatcher.keys.backend if of_private_use and self._dispatcher is not None else "",
         )
 
     def _keyset(self, keys: KeyNames, bits: int) -> DispatchKeySet:
@@ -215,10 +259,12 @@ class DispatchStackReader:
                 return None, ""
         return _name_of_struct(call.operator_struct), ""
 
-    def _kernel(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall, key: str | None) -> Kernel | None:
+    def _kernel(
+        self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall, key: str | None
+    ) -> Kernel | None:
         if recovered.kernel is None or recovered.operator is None or self._dispatcher is None:
             return self._kernel_on_stack(stack, call)
-        place = (recovered.operator.address, recovered.kernel, key or "")
+        place = (recovered.operator.address, recovered.kernel, recovered.entry, key or "")
         fact = self._kernels.get(place)
         if fact is None:
             fact = self._kernels[place] = self._table_kernel(recovered.operator, recovered, key or "")
@@ -228,7 +274,7 @@ class DispatchStackReader:
         assert self._dispatcher is not None
         assert recovered.kernel is not None
         kernel, kernels = recovered.kernel, self._dispatcher.kernels
-        name = kernels.name(kernel, key, operator.qualified)
+        name = kernels.name(kernel, key, operator.qualified, recovered.entry)
         function = name.function
         if name.file:
             function = f"{function} at {name.file}:{name.line}" if name.line else f"{function} at {name.file}"
@@ -244,7 +290,8 @@ class DispatchStackReader:
         )
 
     def _registration(self, operator: Operator, index: int) -> tuple[str, str] | None:
-        """(where the kernel at a table index was registered, the path to it), None where that cannot be proven."""
+        """The line of registration of the kernel at a table index and the path to it, None where that cannot be
+        proven."""
         assert self._tables is not None
         try:
             entry = self._tables.entry(operator, index)
@@ -253,7 +300,7 @@ class DispatchStackReader:
             return None
         return (entry.debug, entry.path) if entry.consistent else None
 
-    def _kernel_on_stack(self, stack: Stack, call: DispatchCall) -> Kernel | None:
+    def _kernel_on_stack(self, stack: NativeStack, call: DispatchCall) -> Kernel | None:
         """The kernel as its frame names it, where no table entry could be found for it."""
         if call.kernel is None:
             return None
@@ -264,37 +311,34 @@ class DispatchStackReader:
 
     # --- event and stage -------------------------------------------------------------------------
 
-    def _hosted_event(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> str:
-        """The event where the dispatcher is inlined into other code, by what that code calls."""
-        boxed = call.kernel is not None and self._enters_boxed(stack, call, recovered)
-        if self._has_step_callbacks(stack, call.header[0]):
-            return "callBoxed" if boxed else "call"
-        return "redispatchBoxed" if boxed else "redispatch"
+    def _event(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> DispatchEvent | None:
+        if call.event:
+            return DispatchEvent(call.event)
+        if call.kernel is None:
+            return self._before_kernel(stack, call)
+        return self._events.of(stack, call, recovered.kernel, self._is_boxed_entry(stack, call, recovered))
 
-    def _enters_boxed(self, stack: Stack, call: DispatchCall, recovered: RecoveredCall) -> bool:
-        if len(call.header) > 1:
-            return False  # a boxing layer: the caller's side is unboxed
+    def _before_kernel(self, stack: NativeStack, call: DispatchCall) -> DispatchEvent | None:
+        """No kernel was entered yet: the function asks for callbacks in all its dispatches, or in none."""
+        return (
+            DispatchEvent.CALL if self._events.asks_for_callbacks(stack, call.header[0]) else DispatchEvent.REDISPATCH
+        )
+
+    def _redispatches(self, stack: NativeStack, call: DispatchCall) -> bool:
+        """The call was given its keyset; it did not make it of its arguments."""
+        if call.event:
+            return call.event.startswith("redispatch")
+        return self._events.is_call(stack, call) is False
+
+    def _is_boxed_entry(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> bool:
+        """The kernel was entered by its boxed function."""
         assert call.kernel is not None
         role = self._role(stack, call.kernel).role
         if role in (Role.BOXED_KERNEL, Role.BOXED_BODY, Role.BOXED_FROM_UNBOXED):
             return True
         return recovered.kernel is not None and not recovered.kernel.unboxed
 
-    def _has_step_callbacks(self, stack: Stack, level: int) -> bool:
-        function = stack.function(level)
-        if function is None:
-            return False
-        known = self._calls_callbacks.get(function.start)
-        if known is None:
-            known = self._calls_callbacks[function.start] = self._search_step_callbacks(function)
-        return known
-
-    def _search_step_callbacks(self, function: Function) -> bool:
-        wanted = STEP_CALLBACKS.address(self._symbolizer)
-        targets = {found.target for found in self._code.of(function).calls if found.target is not None}
-        return wanted is not None and any(follow_stub(self._memory, target) == wanted for target in targets)
-
-    def _stage(self, stack: Stack, call: DispatchCall, innermost: bool) -> DispatchStage:
+    def _stage(self, stack: NativeStack, call: DispatchCall, innermost: bool) -> DispatchStage:
         if call.kernel is not None:
             return DispatchStage.IN_KERNEL
         if call.detail is Role.ENTERING:
@@ -308,9 +352,9 @@ class DispatchStackReader:
         ready = self._handle_is_ready(call) or not innermost
         return DispatchStage.LOOKUP if ready else DispatchStage.ENTERING
 
-    def _unnamed_stage(self, stack: Stack, level: int) -> DispatchStage:
-        """In a stripped library: all that the lookup calls is exported, so nameless functions are layers, and what
-        a layer calls through a pointer is the kernel."""
+    def _unnamed_stage(self, stack: NativeStack, level: int) -> DispatchStage:
+        """The stage in a stripped library: all that the lookup calls is exported, so nameless functions are layers, and
+        what a layer calls through a pointer is the kernel."""
         for layer in range(level, max(level - MAX_LAYERS, 0), -1):
             if stack.function(layer) is not None:
                 break

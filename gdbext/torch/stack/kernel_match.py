@@ -1,19 +1,107 @@
-"""Which table entries of an operator are the kernel that runs in a frame, and the words that a frame holds."""
+"""Finds the table entries of an operator that are the kernel running in a frame, and the words that a frame holds.
+
+Which functions a kernel's entry may have become by tail calls.
+
+A table entry points to a wrapper; the wrapper often ends in a jump to the function it wraps, and then only that
+function stands on the stack. The jumps are read from the wrapper's code, never guessed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.errors import BadData
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.assumed_symbols import RUNTIME_FUNCTOR_CLASS
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.call_arguments import CallSites
-from gdbext.torch.stack.tail_calls import TailCalls
-from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
-from gdbext.unwind.frame_tables import FrameTables
-from gdbext.unwind.stack import Stack
+
+MAX_CODE = 4096
+"""Bytes of a wrapper that are decoded; real ones have 20 to 600."""
+MAX_DEPTH = 4
+"""Jumps that are followed one after the other."""
+FUNCTOR_WORDS = 8
+"""Words of a functor object that are looked through for a function pointer (the function pointer is its first
+member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
+
+
+class TailCalls:
+    """Answers ``reaches(entry, start)``; results are kept, because the same kernels come again and again."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._targets: dict[int, frozenset[int]] = {}
+        self._by_pointer: dict[int, bool] = {}
+
+    def reaches(self, entry: int, start: int, functor: int = 0) -> bool:
+        """True when the function at ``start`` is ``entry`` itself or what ``entry`` jumps to in the end.
+
+        ``functor`` is the object that ``entry`` is called with: a wrapper around a run-time function pointer jumps to
+        the pointer that is stored in it.
+        """
+        if not entry:
+            return False
+        if entry == start or start in self._closure(entry):
+            return True
+        return bool(functor) and self._by_pointer.get(entry, False) and start in self.stored_pointers(functor)
+
+    def ends(self, entry: int, functor: int) -> frozenset[int]:
+        """Functions in which the one at ``entry`` may end by jumps, called with that functor."""
+        found = self._closure(entry)
+        if functor and self._by_pointer.get(entry, False):
+            return found.union(self.stored_pointers(functor))
+        return found
+
+    def _closure(self, entry: int) -> frozenset[int]:
+        found = self._targets.get(entry)
+        if found is None:
+            found = self._targets[entry] = frozenset(self._follow(entry))
+        return found
+
+    def _follow(self, entry: int) -> Iterator[int]:
+        frontier, seen = [entry], {entry}
+        for _ in range(MAX_DEPTH):
+            frontier = [target for start in frontier for target in self._jumps(start, entry) if target not in seen]
+            if not frontier:
+                return
+            seen.update(frontier)
+            yield from frontier
+
+    def _jumps(self, start: int, entry: int) -> Iterator[int]:
+        """Targets of jumps that leave the function at ``start``."""
+        function = self._symbolizer.function(start)
+        size = function.size if function is not None and function.start == start and function.size else 64
+        code = self._memory.try_read(start, min(size, MAX_CODE))
+        if code is None:
+            return
+        for instruction in self._memory.architecture.decode(code, start):
+            if instruction.kind != "jmp":
+                continue
+            target = self._jump_target(instruction)
+            if target is None:
+                self._by_pointer[entry] = True
+            elif not start <= target < start + size:
+                yield target
+
+    def _jump_target(self, instruction: Instruction) -> int | None:
+        if instruction.target is not None:
+            return instruction.target
+        slot = instruction.fixed_operand  # of a PLT stub: the slot holds the function
+        return None if slot is None else self._memory.try_u64(slot)
+
+    def stored_pointers(self, functor: int) -> tuple[int, ...]:
+        """The words of a functor object, one of which may be the function that it wraps."""
+        try:
+            return self._memory.words(functor, FUNCTOR_WORDS)
+        except GdbextError:
+            return ()
+
 
 MAX_FRAME_WORDS = 512
 """Stack words of one frame that are tried; ``at::_ops`` frames have 10 to 60."""
@@ -29,45 +117,67 @@ class KernelMatcher:
         self._tail_calls = TailCalls(memory, symbolizer)
         self._frame_tables = FrameTables(memory, symbolizer.modules)
         self._indices: dict[tuple[int, int], list[int]] = {}
-        """By operator and start of the function that runs."""
-        self._reached: dict[tuple[KernelFunction, int], bool] = {}
-        """By kernel and start of the function that runs."""
+        """Indices by operator and start of the function that runs."""
+        self._reached: dict[tuple[KernelFunction, int], int] = {}
+        """Answers by kernel and start of the function that runs."""
+        self._code: dict[KernelFunction, bool] = {}
 
-    def matches_frame(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
+    def jumps(self, entry: int, functor: int) -> frozenset[int]:
+        """Functions in which a kernel's function may end by jumps."""
+        return self._tail_calls.ends(entry, functor)
+
+    def is_code(self, kernel: KernelFunction) -> bool:
+        """All functions of the kernel lie in executable memory; without that, it is no kernel but something else."""
+        found = self._code.get(kernel)
+        if found is None:
+            entries = (kernel.boxed, kernel.unboxed, kernel.sym_unboxed)
+            found = self._code[kernel] = all(self._is_executable(entry) for entry in entries if entry)
+        return found
+
+    def _is_executable(self, address: int) -> bool:
+        mapping = self._symbolizer.modules.mapping_at(address)
+        return mapping is not None and ("x" in mapping.permissions or not mapping.permissions)  # not all cores tell
+
+    def matches_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
         """Frame ``level`` is one of the kernel's entries, or what these jump to."""
-        start = self._function_start(stack, level)
-        return start is not None and self._reaches(kernel, start)
+        return self.entry_of_frame(stack, level, kernel) != 0
 
-    def _reaches(self, kernel: KernelFunction, start: int) -> bool:
-        """The function at ``start`` is one of the kernel's entries, or what these jump to."""
+    def entry_of_frame(self, stack: NativeStack, level: int, kernel: KernelFunction) -> int:
+        """The kernel's entry that frame ``level`` is, or is jumped to by; 0 for none."""
+        start = self._function_start(stack, level)
+        return self._entry(kernel, start) if start is not None else 0
+
+    def _entry(self, kernel: KernelFunction, start: int) -> int:
+        """The entry of the kernel that is the function at ``start``, or jumps there; 0 for none."""
         reached = self._reached.get((kernel, start))
         if reached is None:
-            entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed)
-            reached = any(self._tail_calls.reaches(entry, start, kernel.functor) for entry in entries)
-            self._reached[kernel, start] = reached
+            entries = (kernel.unboxed, kernel.boxed, kernel.sym_unboxed) if self.is_code(kernel) else ()
+            reaching = (entry for entry in entries if self._tail_calls.reaches(entry, start, kernel.functor))
+            reached = self._reached[kernel, start] = next(reaching, 0)
         return reached
 
-    def fits(self, stack: Stack, level: int, kernel: KernelFunction) -> bool:
-        """Where frame ``level`` is a wrapper that calls the function its functor points to, that function is next."""
+    def fits(self, stack: NativeStack, level: int, kernel: KernelFunction) -> bool:
+        """True if the kernel fits: where frame ``level`` is a wrapper that calls the function its functor points to,
+        that function is next."""
         entry = kernel.unboxed or kernel.sym_unboxed
         if not any(RUNTIME_FUNCTOR_CLASS in name for name in self._symbolizer.names_at(entry)):
             return True
         inner = stack.function(level - 1) if level else None
         return inner is not None and inner.start in self._tail_calls.stored_pointers(kernel.functor)
 
-    def indices(self, stack: Stack, level: int | None, operator: Operator) -> list[int]:
+    def indices(self, stack: NativeStack, level: int | None, operator: Operator) -> list[int]:
         """The table indices whose kernel runs in frame ``level``; [] where there is no kernel frame."""
         start = self._function_start(stack, level) if level is not None else None
         if start is None:
             return []
         found = self._indices.get((operator.address, start))
         if found is None:
-            seen = {kernel: self._reaches(kernel, start) for kernel in set(operator.table) if kernel.valid}
+            seen = {kernel: self._entry(kernel, start) != 0 for kernel in set(operator.table) if kernel.valid}
             found = [index for index, kernel in enumerate(operator.table) if seen.get(kernel)]
             self._indices[operator.address, start] = found
         return found
 
-    def words(self, stack: Stack, level: int) -> Iterator[tuple[str, int]]:
+    def words(self, stack: NativeStack, level: int) -> Iterator[tuple[str, int]]:
         """Callee-saved registers and stack words of a frame, with where they are."""
         frame = stack.frames[level]
         for register in self._memory.architecture.callee_saved:
@@ -81,7 +191,7 @@ class KernelMatcher:
         for at in range(0, len(raw or b""), 8):
             yield f"stack word {frame.sp + at:#x}", int.from_bytes(raw[at : at + 8], "little")  # type: ignore[index]
 
-    def _function_start(self, stack: Stack, level: int) -> int | None:
+    def _function_start(self, stack: NativeStack, level: int) -> int | None:
         function = stack.function(level)
         if function is None:
             start = self._start_by_frame_table(stack, level)
@@ -91,8 +201,8 @@ class KernelMatcher:
                 return self._symbolizer.address_of(name[: -len(".cold")], function.module.name)
         return function.start
 
-    def _start_by_frame_table(self, stack: Stack, level: int) -> int | None:
-        """Where code without symbols (a stripped extension) begins: its call frame information tells."""
+    def _start_by_frame_table(self, stack: NativeStack, level: int) -> int | None:
+        """The start of code without symbols (a stripped extension), as its call frame information tells."""
         try:
             found = self._frame_tables.entry(stack.frames[level].lookup_pc)
         except BadData:

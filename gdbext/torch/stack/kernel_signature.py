@@ -1,17 +1,56 @@
-"""What an unboxed kernel takes and returns, by the name of the function that the dispatcher calls.
+"""Reads what an unboxed kernel takes and returns from the name of the function that the dispatcher calls.
 
 ``c10::impl::wrap_kernel_functor_unboxed_<Functor, Return (Parameters)>::call(OperatorKernel*, DispatchKeySet, …)``
 (ATen/core/boxing/impl/make_boxed_from_unboxed_functor.h, 2.13.0): extensions have no function of their own for an
 operator, whose name would say it.
+
+The parameters of a C++ function by its demangled name.
+
+The words that a function was given, where it keeps them while its frame is on the stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdbext.formats.symbols.demangle import demangle
-from gdbext.model.record import Record
-from gdbext.torch.stack.cpp_signature import parameters, split_types
+from gdbext.engine.arch.base import Slot
+from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.unwinder import NativeStack
+
+_OPENING, _CLOSING = "<([{", ">)]}"
+
+
+def parameters(demangled: str) -> list[str]:
+    """The types of its parameters: those in the last parentheses that stand outside of template arguments.
+
+    [] for a function without any, and for a name without parentheses.
+    """
+    end = demangled.rfind(")")
+    depth = 0
+    for start in range(end, -1, -1):
+        letter = demangled[start]
+        depth += (letter in _CLOSING) - (letter in _OPENING)
+        if depth == 0 and end >= 0:
+            return split_types(demangled[start + 1 : end])
+    return []
+
+
+def split_types(text: str) -> list[str]:
+    """``A, B<C, D>`` are two."""
+    found, depth, start = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in _OPENING) - (letter in _CLOSING)
+        if letter == "," and depth == 0:
+            found.append(text[start:at].strip())
+            start = at + 1
+    last = text[start:].strip()
+    return [*found, last] if last else found
+
 
 _CLASS = "c10::impl::wrap_kernel_functor_unboxed_<"
 _LEADING = ["c10::OperatorKernel*", "c10::DispatchKeySet"]
@@ -30,7 +69,7 @@ class KernelSignature(Record):
 
 
 def kernel_signature(names: Sequence[str]) -> KernelSignature | None:
-    """That of a function with these mangled names; None where they do not say it, or not the same."""
+    """The signature of a function with these mangled names; None where they do not say it, or not the same."""
     found = {_of(demangle(name)) for name in names}
     return found.pop() if len(found) == 1 else None
 
@@ -45,8 +84,45 @@ def _of(name: str) -> KernelSignature | None:
 
 
 def _is_hidden(function: str) -> bool | None:
-    """Of the type ``Return (Parameters)``; None for a result that may be either."""
+    """True for a hidden result of the type ``Return (Parameters)``; None for a result that may be either."""
     result = function.partition(" (")[0]
     if result.endswith("&") or result in _IN_REGISTERS:
         return False
     return True if result.startswith(_THROUGH_POINTER) else None
+
+
+class KeptArguments:
+    """Those of ``function`` in frame ``level``."""
+
+    def __init__(self, memory: Memory, code: FunctionCode, stack: NativeStack, level: int, function: Function) -> None:
+        self._memory = memory
+        self._stack = stack
+        self._level = level
+        self._frame = stack.frames[level]
+        architecture = memory.architecture
+        self._names = architecture.argument_registers
+        self._float_names = architecture.float_argument_registers
+        if self._frame.pc == function.start:
+            self._places = {name: SavedArgument(name) for name in (*self._names, *self._float_names)}
+        else:
+            self._places = saved_arguments(architecture, code.of(function).instructions, self._frame.pc)
+
+    def word(self, slot: Slot, size: int) -> int | None:
+        """A word of which the low ``size`` bytes matter; None where they are not known any more."""
+        if slot.offset is not None:
+            return self._memory.try_u64(self._frame.cfa + slot.offset)
+        if slot.float_register is not None:
+            name = self._float_names[slot.float_register]
+        elif slot.register is not None:
+            name = self._names[slot.register]
+        else:
+            return None
+        holder = self._places.get(name)
+        if holder is None or holder.size < size:
+            return None
+        return holder.word(self._register, self._memory.try_u64, self._frame.cfa)
+
+    def _register(self, name: str) -> int | None:
+        if name in self._float_names:
+            return self._stack.floats().get(name) if self._level == 0 else None
+        return self._frame.registers.get(name)

@@ -1,4 +1,4 @@
-"""Which operator a dispatch call is for: proven by an address that only this operator has.
+"""Finds the operator of a dispatch call: proven by an address that only this operator has.
 
 In falling order: the static handle of ``at::_ops::NAME``; a handle that one of its frames passes on; the address of one
 of the operator's table entries; the functor that a kernel was called with, which stands in one table only.
@@ -11,16 +11,17 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import MemoryFault
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
+from gdbext.torch.assumed_symbols import STATIC_HANDLE
 from gdbext.torch.registry.operators import Dispatcher, Operator
+from gdbext.torch.registry.registered_kernels import RegisteredKernels
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher
 from gdbext.torch.stack.roles import static_handle
-from gdbext.torch.symbols import STATIC_HANDLE
-from gdbext.unwind.stack import Stack
 
 _HANDLE_ARGUMENTS = 3
 """Arguments among which a handle is looked for: the first, behind a hidden result pointer, behind that and ``this``."""
@@ -30,8 +31,15 @@ class OperatorSearch:
     """Finds the operators of dispatch calls. ``evidence`` arguments are lists that grow by what was found."""
 
     def __init__(
-        self, dispatcher: Dispatcher, memory: Memory, symbolizer: Symbolizer, sites: CallSites, running: KernelMatcher
+        self,
+        dispatcher: Dispatcher,
+        memory: Memory,
+        symbolizer: Symbolizer,
+        sites: CallSites,
+        running: KernelMatcher,
+        registered: RegisteredKernels,
     ) -> None:
+        self._registered = registered
         self._dispatcher = dispatcher
         self._memory = memory
         self._symbolizer = symbolizer
@@ -40,11 +48,22 @@ class OperatorSearch:
         self._static_operators: dict[str, Operator | None] = {}
         self._by_functor: dict[int, tuple[Operator, ...]] = {}
 
-    def find(self, stack: Stack, call: DispatchCall, outer: Operator | None, evidence: list[str]) -> Operator | None:
+    def find(
+        self, stack: NativeStack, call: DispatchCall, outer: Operator | None, evidence: list[str]
+    ) -> Operator | None:
         """The operator of a dispatch call, None where none is proven. ``outer`` is that of the next call further out.
 
         Raises GdbextError where the dispatcher cannot be read.
         """
+        operator = self._found(stack, call, outer, evidence)
+        if operator is None or operator.is_named:
+            return operator
+        evidence.append(f"it is not one: its name, {operator.qualified[:80]!r}, is none or that of another")
+        return None
+
+    def _found(
+        self, stack: NativeStack, call: DispatchCall, outer: Operator | None, evidence: list[str]
+    ) -> Operator | None:
         if call.operator_struct:
             return self._of_struct(call, evidence)
         return (
@@ -54,6 +73,7 @@ class OperatorSearch:
             or self._by_functor_passed(stack, call, evidence)
             or self._in_frames(stack, call, evidence)
             or (outer is not None and self._again(stack, call, outer, evidence))
+            or self._by_kernel_alone(stack, call, evidence)
             or None
         )
 
@@ -77,6 +97,10 @@ class OperatorSearch:
         if not definition:
             return None  # the handle is not initialised, or its symbol is stripped
         operator = self._dispatcher.by_def(definition)
+        if operator is not None and operator.struct != name:
+            what = repr(operator.qualified[:80])
+            evidence.append(f"the static handle of at::_ops::{name} at {address:#x} leads to {what}")
+            return None
         if operator is not None:
             evidence.append(f"static handle of at::_ops::{name} at {address:#x}: OperatorDef {definition:#x}")
         return operator
@@ -91,7 +115,7 @@ class OperatorSearch:
 
     # --- handles ---------------------------------------------------------------------------------
 
-    def _passed_on(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _passed_on(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The handle that one of the call's frames passes on."""
         for level in reversed(call.header):
             for number in range(_HANDLE_ARGUMENTS):
@@ -102,7 +126,7 @@ class OperatorSearch:
                     return operator
         return None
 
-    def _passed_in(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _passed_in(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The handle that the dispatcher's outermost function was called with."""
         level = call.header[0] + 1
         if not call.event or call.hosted or call.elided or level >= len(stack):
@@ -125,7 +149,7 @@ class OperatorSearch:
             operator = self._dispatcher.by_def(first) if first else None
         return operator
 
-    def _in_frames(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _in_frames(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         """The one operator that the words of the call's frames point to, if its table has the kernel that runs."""
         meant: dict[int, Operator] = {}
         for level in reversed(call.header):
@@ -152,8 +176,9 @@ class OperatorSearch:
         index = operator.index_of_entry(address) if operator is not None else None
         return None if operator is None or index is None else (operator, index)
 
-    def _by_table_entry(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
-        """What ``lookup`` returned, still in one of the frames: the address of the entry whose kernel runs."""
+    def _by_table_entry(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The operator by what ``lookup`` returned, still in one of the frames: the address of the entry whose kernel
+        runs."""
         if call.kernel is None:
             return None
         functor = self._functor_passed(stack, call)
@@ -176,7 +201,7 @@ class OperatorSearch:
         evidence.append(f"address of a table entry of OperatorDef {operator.address:#x}, whose kernel runs")
         return operator
 
-    def _by_functor_passed(self, stack: Stack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+    def _by_functor_passed(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
         functor = self._functor_passed(stack, call)
         if not functor or functor & 7:
             return None
@@ -189,7 +214,7 @@ class OperatorSearch:
         evidence.append(f"the kernel's functor {functor:#x} stands in the table of one operator only")
         return meant[0]
 
-    def _again(self, stack: Stack, call: DispatchCall, outer: Operator, evidence: list[str]) -> Operator | None:
+    def _again(self, stack: NativeStack, call: DispatchCall, outer: Operator, evidence: list[str]) -> Operator | None:
         """The outer call's operator once more, where its kernel hosts this call and nothing else is left of the handle.
 
         Proven where the keyset passed to the kernel leads, in the operator's table, to the function that runs. Boxed
@@ -210,7 +235,18 @@ class OperatorSearch:
                 return outer
         return None
 
-    def _functor_passed(self, stack: Stack, call: DispatchCall) -> int | None:
+    def _by_kernel_alone(self, stack: NativeStack, call: DispatchCall, evidence: list[str]) -> Operator | None:
+        """The only operator whose table leads to the code without a name that runs."""
+        if call.kernel is None or stack.function(call.kernel) is not None:
+            return None
+        function = self._sites.function(stack, call.kernel)
+        entry = self._registered.at(function.start, function.module) if function is not None else None
+        if function is None or entry is None or len(entry.operators) != 1:
+            return None
+        evidence.append(f"the code at {function.start:#x} is a kernel of one operator only")
+        return self._dispatcher.by_def(entry.operators[0])
+
+    def _functor_passed(self, stack: NativeStack, call: DispatchCall) -> int | None:
         """The functor argument of the call to an unboxed kernel: the first one, the second behind a result's place.
 
         None where it cannot be read, or where the first argument is unknown and the second may be the keyset.

@@ -1,4 +1,4 @@
-"""What part a frame plays in the dispatcher, by the names of its function.
+"""Tells the part that a frame plays in the dispatcher, by the names of its function.
 
 The names are the mangled ones: a prefix of a mangled name is unambiguous, while in the demangled text
 ``at::_ops::mm::call`` may as well be a template argument of something else. The functions are those of
@@ -8,18 +8,17 @@ BoxedKernel_impl.h and impl/boxing.h, impl/make_boxed_from_unboxed_functor.h (to
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.model.record import Record
-from gdbext.process.symbols import Function
-from gdbext.torch import symbols
-from gdbext.torch.symbols import RUNTIME_FUNCTOR_CLASS
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.record import Record, late_pattern
+from gdbext.torch import assumed_symbols
+from gdbext.torch.assumed_symbols import RUNTIME_FUNCTOR_CLASS
 from gdbext.torch.torch_symbol import TorchSymbol
 
 if TYPE_CHECKING:
-    from gdbext.unwind.stack import Stack
+    from gdbext.engine.unwind.unwinder import NativeStack
 
 
 class Role(Enum):
@@ -34,7 +33,7 @@ class Role(Enum):
     SLOW_PATH = "dispatcher (profiled)"
     """``callWithDispatchKeySlowPath``: the same call while RecordFunction callbacks are active."""
     LOOKUP = "lookup"
-    """``OperatorEntry::lookup``."""
+    """The function ``OperatorEntry::lookup`` itself."""
     ENTERING = "entering"
     """Finding or initialising the operator's handle."""
     BOXING = "boxing"
@@ -58,7 +57,7 @@ class Role(Enum):
 
     @property
     def is_layer(self) -> bool:
-        """Between the dispatcher and the kernel, part of neither."""
+        """True for frames between the dispatcher and the kernel, part of neither."""
         return self in (Role.BOXING, Role.SLOW_PATH)
 
     @property
@@ -91,37 +90,37 @@ class FunctionRole(Record):
 
 PLAIN = FunctionRole(Role.PLAIN)
 
-_LENGTH = re.compile(r"\d+")
+_LENGTH = late_pattern(r"\d+")
 _METHODS = {"4call": "call", "10redispatch": "redispatch"}
 
 _FAMILIES: tuple[tuple[TorchSymbol, Role, str], ...] = (
-    (symbols.DISPATCHER_CALL_BOXED, Role.DISPATCHER, "callBoxed"),
-    (symbols.DISPATCHER_CALL_BOXED_FOR_KEY, Role.DISPATCHER, "callBoxed"),
-    (symbols.DISPATCHER_REDISPATCH_BOXED, Role.DISPATCHER, "redispatchBoxed"),
-    (symbols.DISPATCHER_CALL, Role.DISPATCHER, "call"),
-    (symbols.DISPATCHER_REDISPATCH, Role.DISPATCHER, "redispatch"),
-    (symbols.SLOW_PATH, Role.SLOW_PATH, ""),
-    (symbols.HANDLE_CALL_BOXED, Role.HANDLE, "callBoxed"),
-    (symbols.HANDLE_CALL_BOXED_FOR_KEY, Role.HANDLE, "callBoxed"),
-    (symbols.HANDLE_REDISPATCH_BOXED, Role.HANDLE, "redispatchBoxed"),
-    (symbols.LOOKUP, Role.LOOKUP, ""),
-    (symbols.BOXED_WRAPPER, Role.BOXING, ""),
-    (symbols.KERNEL_FUNCTION, Role.BOXING, ""),
-    (symbols.BOXED_CALL, Role.BOXING, ""),
-    (symbols.UNBOXED_CALL, Role.BOXING, ""),
-    (symbols.UNBOXED_WRAPPER, Role.UNBOXED_KERNEL, ""),
-    (symbols.BOXED_FROM_UNBOXED, Role.BOXED_FROM_UNBOXED, ""),
-    (symbols.BOXED_FUNCTION, Role.BOXED_KERNEL, ""),
-    (symbols.BOXED_FUNCTOR, Role.BOXED_KERNEL, ""),
-    (symbols.PYTHON_KERNEL, Role.BOXED_BODY, ""),
-    (symbols.FIND_SCHEMA, Role.ENTERING, ""),
-    (symbols.REAL_SINGLETON, Role.ENTERING, ""),
+    (assumed_symbols.DISPATCHER_CALL_BOXED, Role.DISPATCHER, "callBoxed"),
+    (assumed_symbols.DISPATCHER_CALL_BOXED_FOR_KEY, Role.DISPATCHER, "callBoxed"),
+    (assumed_symbols.DISPATCHER_REDISPATCH_BOXED, Role.DISPATCHER, "redispatchBoxed"),
+    (assumed_symbols.DISPATCHER_CALL, Role.DISPATCHER, "call"),
+    (assumed_symbols.DISPATCHER_REDISPATCH, Role.DISPATCHER, "redispatch"),
+    (assumed_symbols.SLOW_PATH, Role.SLOW_PATH, ""),
+    (assumed_symbols.HANDLE_CALL_BOXED, Role.HANDLE, "callBoxed"),
+    (assumed_symbols.HANDLE_CALL_BOXED_FOR_KEY, Role.HANDLE, "callBoxed"),
+    (assumed_symbols.HANDLE_REDISPATCH_BOXED, Role.HANDLE, "redispatchBoxed"),
+    (assumed_symbols.LOOKUP, Role.LOOKUP, ""),
+    (assumed_symbols.BOXED_WRAPPER, Role.BOXING, ""),
+    (assumed_symbols.KERNEL_FUNCTION, Role.BOXING, ""),
+    (assumed_symbols.BOXED_CALL, Role.BOXING, ""),
+    (assumed_symbols.UNBOXED_CALL, Role.BOXING, ""),
+    (assumed_symbols.UNBOXED_WRAPPER, Role.UNBOXED_KERNEL, ""),
+    (assumed_symbols.BOXED_FROM_UNBOXED, Role.BOXED_FROM_UNBOXED, ""),
+    (assumed_symbols.BOXED_FUNCTION, Role.BOXED_KERNEL, ""),
+    (assumed_symbols.BOXED_FUNCTOR, Role.BOXED_KERNEL, ""),
+    (assumed_symbols.PYTHON_KERNEL, Role.BOXED_BODY, ""),
+    (assumed_symbols.FIND_SCHEMA, Role.ENTERING, ""),
+    (assumed_symbols.REAL_SINGLETON, Role.ENTERING, ""),
 )
 
-_EVALUATE = symbols.AUTOGRAD_EVALUATE.beginnings
+_EVALUATE = assumed_symbols.AUTOGRAD_EVALUATE.beginnings
 _GUARD = "__cxa_guard_acquire"
-_CREATE_HANDLE = re.compile(symbols.CREATE_HANDLE)
-_UNBOXED_BODY = re.compile(r"\w\(c10::DispatchKeySet, [^()]*\)$")
+_CREATE_HANDLE = late_pattern(assumed_symbols.CREATE_HANDLE)
+_UNBOXED_BODY = late_pattern(r"\w\(c10::DispatchKeySet, [^()]*\)$")
 _STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
 _BOXED_SIGNATURES = (
     f"(c10::OperatorHandle const&, c10::DispatchKeySet, {_STACK})",
@@ -137,7 +136,13 @@ def classify(function: Function | None) -> FunctionRole:
         found = _by_mangled_name(name)
         if found is not None:
             return found
-    return _by_signature(function)
+    return _by_signature(function) or _functor(function)
+
+
+def _functor(function: Function) -> FunctionRole:
+    """The call operator of a functor around a function pointer is part of the kernel."""
+    name = next((name for name in function.names if RUNTIME_FUNCTOR_CLASS in name), "")
+    return FunctionRole(Role.PLAIN, "", "", name) if name else PLAIN
 
 
 def _by_mangled_name(name: str) -> FunctionRole | None:
@@ -151,7 +156,7 @@ def _by_mangled_name(name: str) -> FunctionRole | None:
     for family, role, event in _FAMILIES:
         if family.begins(name):
             return FunctionRole(role, event, "", name)
-    if symbols.TYPED_HANDLE.begins(name):
+    if assumed_symbols.TYPED_HANDLE.begins(name):
         return _typed_handle(name)
     if _CREATE_HANDLE.match(name):
         return FunctionRole(Role.ENTERING, "", "", name)
@@ -163,7 +168,7 @@ def _operator(name: str) -> FunctionRole | None:
     return FunctionRole(Role.OPERATOR, event, struct, name) if event else None
 
 
-def engine_calls(stack: Stack) -> list[int]:
+def engine_calls(stack: NativeStack) -> list[int]:
     """Levels of the autograd engine's calls of a node, innermost first."""
     found = []
     for level in range(len(stack)):
@@ -175,9 +180,9 @@ def engine_calls(stack: Stack) -> list[int]:
 
 def operator_method(name: str) -> tuple[str, str]:
     """("mm", "call") of ``_ZN2at4_ops2mm4callE...``; the event is "" for any other function."""
-    if not symbols.OPERATOR_STRUCT.begins(name):
+    if not assumed_symbols.OPERATOR_STRUCT.begins(name):
         return "", ""
-    length = _LENGTH.match(name, len(symbols.OPERATOR_STRUCT.names[0]))
+    length = _LENGTH.match(name, len(assumed_symbols.OPERATOR_STRUCT.names[0]))
     if length is None:
         return "", ""
     end = length.end() + int(length.group())
@@ -197,11 +202,11 @@ def _typed_handle(name: str) -> FunctionRole | None:
     return None
 
 
-def _by_signature(function: Function) -> FunctionRole:
+def _by_signature(function: Function) -> FunctionRole | None:
     for text, mangled in zip(function.demangled, function.names):
         bare = text.split(" [clone ", 1)[0]
         if bare.endswith(_BOXED_SIGNATURES) and not bare.startswith("c10::Dispatcher"):
             return FunctionRole(Role.BOXED_BODY, "", "", mangled)
         if "(c10::DispatchKeySet, " in bare and _UNBOXED_BODY.search(bare):
             return FunctionRole(Role.UNBOXED_BODY, "", "", mangled)
-    return PLAIN
+    return None

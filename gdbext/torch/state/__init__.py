@@ -1,1 +1,1 @@
-"""Thread-local state that takes part in dispatch, and tensors."""
+"""Thread-local dispatch state, settings, autograd nodes and tensors."""

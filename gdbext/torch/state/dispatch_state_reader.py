@@ -4,26 +4,90 @@ Each variable is found by its symbol and read from the thread's block of its mod
 c10/core/impl/LocalDispatchKeySet.h, c10/core/AutogradState.{h,cpp}, c10/core/impl/PythonDispatcherTLS.cpp,
 c10/core/impl/TorchDispatchModeTLS.h, ATen/autocast_mode.cpp, ATen/SequenceNumber.cpp, ATen/PythonTorchFunctionTLS.h,
 ATen/functorch/DynamicLayer.cpp, ATen/functorch/Interpreter.h.
+
+DispatchState: the thread-local state that takes part in dispatch.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, Struct
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError, MemoryFault
-from gdbext.layouts.layout import Layout
-from gdbext.model.dispatch.dispatch_frame import DispatchKeySet
-from gdbext.model.dispatch.dispatch_state import Autocast, AutogradFlags, DispatchState, FunctorchLayer, PythonMode
-from gdbext.process.memory import Memory
-from gdbext.process.struct_view import Struct
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch import symbols
+from gdbext.torch import assumed_symbols
+from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
 from gdbext.torch.values.containers import vector_span
 from gdbext.torch.values.dtype import python_name
 from gdbext.torch.values.key_names import KeyNames
+
+
+@dataclass(frozen=True)
+class AutogradFlags:
+    """``c10::AutogradState``; the defaults are those of a thread that never changed it (AutogradState.cpp).
+
+    None is a flag that this version of PyTorch does not have.
+    """
+
+    grad_mode: bool | None = True
+    inference_mode: bool | None = False
+    forward_ad: bool | None = True
+    multithreading: bool | None = True
+    view_replay: bool | None = False
+
+
+@dataclass(frozen=True)
+class Autocast:
+    """Autocast of one device: on when its key is not excluded; ``dtype`` as in torch.float16, None where unknown."""
+
+    device: str
+    enabled: bool
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class FunctorchLayer:
+    """One interpreter of functorch's stack; ``transform`` is "Vmap", "Grad", "Jvp" or "Functionalize"."""
+
+    transform: str
+    level: int
+
+
+@dataclass(frozen=True)
+class PythonMode:
+    """A mode on a Python mode stack: its class, and for an infrastructure mode its kind ("FAKE", "PROXY", …)."""
+
+    name: str
+    infra: str | None = None
+
+
+@dataclass(frozen=True)
+class DispatchState:
+    """Everything; a member that could not be read is None and ``problems`` says why."""
+
+    included: DispatchKeySet | None
+    excluded: DispatchKeySet | None
+    autograd: AutogradFlags | None
+    autocast: tuple[Autocast, ...] | None
+    autocast_cache: bool | None
+    autocast_nesting: int | None
+    functorch: tuple[FunctorchLayer, ...] | None
+    """The levels of functorch, outermost first."""
+    python_dispatcher: bool | None
+    python_modes: tuple[PythonMode, ...] | None
+    """Infrastructure modes, then the user's from the outermost to the innermost."""
+    torch_function: str | None
+    """The limit of ``__torch_function__``: "enabled", "subclasses disabled" or "all disabled"."""
+    torch_function_modes: tuple[str, ...] | None
+    sequence_number: int | None
+    """The next number of autograd's nodes in this thread."""
+    problems: tuple[str, ...]
+
 
 LAYER_LIMIT = 4096
 MODE_LIMIT = 4096
@@ -93,7 +157,7 @@ class DispatchStateReader:
 
     def _keysets(self, thread: VariablesOfThread) -> tuple[int, int]:
         """``PODLocalDispatchKeySet`` keeps both exclusive-ored with their defaults, so that zero means the default."""
-        raw = thread.read_constant(symbols.KEYSETS, 16)
+        raw = thread.read_constant(assumed_symbols.KEYSETS, 16)
         included, excluded = struct.unpack("<QQ", raw)
         return included ^ self._default_included, excluded ^ self._default_excluded
 
@@ -102,7 +166,7 @@ class DispatchStateReader:
 
     def _autograd(self, thread: VariablesOfThread) -> AutogradFlags:
         shape = self._layout.struct("c10::AutogradState")
-        raw = thread.read(symbols.AUTOGRAD_STATE, shape.size)
+        raw = thread.read(assumed_symbols.AUTOGRAD_STATE, shape.size)
         if raw is None:
             return AutogradFlags()
         return AutogradFlags(
@@ -116,7 +180,7 @@ class DispatchStateReader:
     def _autocast_types(self, thread: VariablesOfThread) -> bytes:
         """The ScalarType that autocast casts to, by device type."""
         count = self._layout.enum("c10::DeviceType").get("COMPILE_TIME_MAX_DEVICE_TYPES", 0)
-        return thread.read_constant(symbols.AUTOCAST_DTYPE, count)
+        return thread.read_constant(assumed_symbols.AUTOCAST_DTYPE, count)
 
     def _autocast(self, excluded: int, raw: bytes) -> tuple[Autocast, ...]:
         devices = self._layout.enum("c10::DeviceType")
@@ -132,25 +196,25 @@ class DispatchStateReader:
         return tuple(found)
 
     def _autocast_cache(self, thread: VariablesOfThread) -> bool:
-        return thread.read_constant(symbols.AUTOCAST_CACHE, 1) != b"\0"
+        return thread.read_constant(assumed_symbols.AUTOCAST_CACHE, 1) != b"\0"
 
     def _autocast_nesting(self, thread: VariablesOfThread) -> int:
-        return struct.unpack("<i", thread.read_constant(symbols.AUTOCAST_NESTING, 4))[0]  # type: ignore[no-any-return]
+        return struct.unpack("<i", thread.read_constant(assumed_symbols.AUTOCAST_NESTING, 4))[0]  # type: ignore[no-any-return]
 
     def _sequence_number(self, thread: VariablesOfThread) -> int:
-        return int.from_bytes(thread.read(symbols.SEQUENCE_NUMBER, 8) or b"", "little")
+        return int.from_bytes(thread.read(assumed_symbols.SEQUENCE_NUMBER, 8) or b"", "little")
 
     def _python_dispatcher(self, thread: VariablesOfThread) -> bool:
-        return any(thread.read_constant(symbols.PYTHON_DISPATCHER, 8))
+        return any(thread.read_constant(assumed_symbols.PYTHON_DISPATCHER, 8))
 
     # --- functorch -------------------------------------------------------------------------------
 
     def _functorch(self, thread: VariablesOfThread) -> tuple[FunctorchLayer, ...]:
         """The stack, outermost first. FuncTorchTLS is { vtable; std::vector<DynamicLayer>; two flags }."""
-        pointer = int.from_bytes(thread.read(symbols.FUNCTORCH, 8) or b"", "little")
+        pointer = int.from_bytes(thread.read(assumed_symbols.FUNCTORCH, 8) or b"", "little")
         if not pointer:
             return ()
-        vtable = symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
+        vtable = assumed_symbols.FUNCTORCH_VTABLE.address(self._symbolizer)
         if vtable is None or self._memory.u64(pointer) != vtable + 16:
             raise BadData(f"the object at {pointer:#x} is not a FuncTorchTLS")
         shape = self._layout.struct("at::functorch::DynamicLayer")
@@ -171,7 +235,7 @@ class DispatchStateReader:
     def _python_modes(self, thread: VariablesOfThread) -> tuple[PythonMode, ...]:
         """Infrastructure modes, then the user's from the outermost to the innermost."""
         shape = self._layout.struct("c10::impl::TorchDispatchModeTLS")
-        state = thread.address(symbols.DISPATCH_MODES)
+        state = thread.address(assumed_symbols.DISPATCH_MODES)
         if state is None:
             return ()
         found = list(self._infra_modes(shape, state)) if "infra_modes_" in shape.fields else []
@@ -188,9 +252,9 @@ class DispatchStateReader:
                 yield PythonMode(self._class_of(self._memory.u64(place)), name)
 
     def _torch_function(self, thread: VariablesOfThread) -> tuple[str, tuple[str, ...]]:
-        """(what ``__torch_function__`` is limited to, its mode stack from the outermost to the innermost)."""
+        """The limit of ``__torch_function__``, and its mode stack from the outermost to the innermost."""
         shape = self._layout.struct("at::impl::PythonTorchFunctionTLS")
-        state = thread.address(symbols.TORCH_FUNCTION)
+        state = thread.address(assumed_symbols.TORCH_FUNCTION)
         if state is None:
             return _TORCH_FUNCTION_STATES[0], ()
         number = self._memory.u32(state + shape.field("disabled_state_").offset)
@@ -203,7 +267,7 @@ class DispatchStateReader:
 
         Raises LayoutError, BadData, ThreadLocalUnknown, MemoryFault.
         """
-        state = self._variables.of(thread_pointer).address(symbols.TORCH_FUNCTION)
+        state = self._variables.of(thread_pointer).address(assumed_symbols.TORCH_FUNCTION)
         if state is None:
             return ()
         stack = state + self._layout.struct("at::impl::PythonTorchFunctionTLS").offset("stack_")

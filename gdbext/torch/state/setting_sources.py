@@ -1,18 +1,22 @@
-"""Where PyTorch keeps its global settings, by the names of its functions and variables, and how Python sets them.
+"""The places of PyTorch's global settings, by the names of its functions and variables, and how Python sets them.
 
 A member of ``at::Context`` has no place that is known beforehand; its accessor has a name, and is nothing but a load
 from that place. Sources, all 2.13.0: aten/src/ATen/Context.{h,cpp}, CPUGeneratorImpl.cpp, ParallelOpenMP.cpp,
 ParallelThreadPoolNative.cpp, record_function.cpp, SavedTensorHooks.cpp, c10/core/DefaultDtype.cpp, AllocatorConfig.cpp,
 c10/util/ThreadLocalDebugInfo.cpp, torch/csrc/autograd/anomaly_mode.cpp; of libgomp, MKL and OpenBLAS their own symbols.
+
+The names that settings assume of torch, as rows like those of torch/assumed_symbols.py, for checks of them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
-from gdbext.model.record import Record
-from gdbext.model.sections.settings_section import DEFAULT, SettingValue
-from gdbext.torch.symbols import C10, CPU, CUDA
+from gdbext.engine.record import Record
+from gdbext.torch.assumed_symbols import C10, CPU, CUDA
+from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.settings_section import DEFAULT, SettingValue
 from gdbext.torch.torch_symbol import TorchSymbol
 
 C10_CUDA = "libc10_cuda.so"
@@ -22,7 +26,7 @@ OLDEST = "2.0.0"
 
 
 class Kind(Enum):
-    """What the bytes of a setting mean."""
+    """The meaning of the bytes of a setting."""
 
     FLAG = "a bool"
     NUMBER = "an unsigned number"
@@ -31,7 +35,7 @@ class Kind(Enum):
     NAME = "an enumerator, as Python writes it: in small letters"
 
 
-class Owner(Record):
+class StaticOwner(Record):
     """An object that a function keeps in a static variable: ``guard`` is set once it is there."""
 
     variable: str
@@ -44,11 +48,11 @@ class Owner(Record):
     """The first release that has it, of 2.0.0 to 2.15.0 (scripts/check_releases.py)."""
 
 
-CONTEXT = Owner(
+CONTEXT = StaticOwner(
     "_ZZN2at13globalContextEvE14globalContext_", "_ZGVZN2at13globalContextEvE14globalContext_", False,
     "at::globalContext()",
 )  # fmt: skip
-GENERATOR = Owner(
+GENERATOR = StaticOwner(
     "_ZZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu",
     "_ZGVZN2at6detail22getDefaultCPUGeneratorEvE15default_gen_cpu", True, "the default generator",
 )  # fmt: skip
@@ -67,7 +71,7 @@ class SettingSource(Record):
     kind: Kind
     default: SettingValue
     statement: str
-    owner: Owner | None = CONTEXT
+    owner: StaticOwner | None = CONTEXT
     library: str = CPU
     member: str = ""
     enumeration: str = ""
@@ -155,7 +159,7 @@ FLAGS_ONCE = ("cublas_fp16_reduction", "cublas_bf16_reduction")
 """They were flags before that enumeration."""
 THREADS_IN_USE = -2
 """CONSUMED of ParallelThreadPoolNative.cpp: the pool exists, and has its size by itself."""
-INTEROP_POOL = Owner(
+INTEROP_POOL = StaticOwner(
     "_ZZN2at12_GLOBAL__N_18get_poolEvE4pool", "_ZGVZN2at12_GLOBAL__N_18get_poolEvE4pool", True, "the inter-op pool",
 )  # fmt: skip
 CALLBACKS = "_ZZN2at12_GLOBAL__N_121GlobalCallbackManager3getEvE7manager"
@@ -178,7 +182,7 @@ DEBUG_INFO = TorchSymbol(
 DEBUG_INFO_GUARD = TorchSymbol(
     ("_ZGVZNK3c10L14tls_debug_infoMUlvE_clEvE3var", "_ZGVZNK3c10UlvE_clEvE3var"),
     "tells whether the thread has one", f"the profiler {_OF_A_THREAD}", C10)  # fmt: skip
-GLOBAL_PROFILER = Owner(
+GLOBAL_PROFILER = StaticOwner(
     "_ZZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_",
     "_ZGVZN5torch8profiler4impl18GlobalStateManagerINS1_17ProfilerStateBaseEE9singletonEvE10singleton_", True,
     "the profiler of all threads",
@@ -201,12 +205,12 @@ OPENBLAS_THREADS, OPENBLAS_READY = "blas_cpu_number", "blas_num_threads"
 
 # --- allocators ---
 
-ALLOCATOR = Owner(
+ALLOCATOR = StaticOwner(
     "_ZZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance",
     "_ZGVZN3c1016CachingAllocator26AcceleratorAllocatorConfig8instanceEvE8instance", False, "the allocators' settings",
     C10, first="2.9.0",
 )  # fmt: skip
-CUDA_ALLOCATOR = Owner(
+CUDA_ALLOCATOR = StaticOwner(
     "_ZZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance",
     "_ZGVZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig8instanceEvE10s_instance", True,
     "CUDA's allocator's settings", C10_CUDA, first="2.2.0",
@@ -225,3 +229,36 @@ CUDA_STATISTICS = TorchSymbol(
     C10_CUDA, first="2.3.0")  # fmt: skip
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
+
+
+_VARIABLES = {
+    "RECORD_FUNCTION_CALLBACKS": (sources.CALLBACKS, "callbacks of RecordFunction"),
+    "MKL_THREADS": (sources.MKL_THREADS, "MKL's number of threads"),
+    "MKL_DYNAMIC": (sources.MKL_DYNAMIC, "whether MKL may use fewer threads"),
+    "MKL_READY": (sources.MKL_READY, "whether MKL has read its environment"),
+}
+
+
+def setting_symbols() -> dict[str, TorchSymbol]:
+    """All rows by name: accessors of settings, objects that hold them, variables."""
+    return dict(_rows())
+
+
+def _rows() -> Iterator[tuple[str, TorchSymbol]]:
+    for each in sources.SETTINGS:
+        if each.symbol:
+            name = each.name.upper()
+            yield name, _row(each.symbol, f"where {each.name} is kept", each.name, each.library, each.first)
+    for name, value in vars(sources).items():
+        if isinstance(value, TorchSymbol):
+            yield name, value
+        elif isinstance(value, sources.StaticOwner):
+            yield name, _row(value.variable, value.made_by, "what it holds", value.library, value.first)
+            purpose = f"tells whether it exists: {value.made_by}"
+            yield f"{name}_GUARD", _row(value.guard, purpose, "what it holds", value.library, value.first)
+    for name, (symbol, purpose) in _VARIABLES.items():
+        yield name, _row(symbol, purpose, purpose, CPU, sources.OLDEST)
+
+
+def _row(symbol: str, purpose: str, lost: str, library: str, first: str) -> TorchSymbol:
+    return TorchSymbol((symbol,), purpose, f"{lost}, among the settings", library, first=first)

@@ -1,20 +1,106 @@
-"""PyTorch's global settings, read from its own variables: nothing is called, and what is not proven is unknown."""
+"""PyTorch's global settings, read from its own variables: nothing is called, and what is not proven is unknown.
+
+What operations on float32 may compute with, by backend and kind of operation (torch.backends.*.fp32_precision).
+
+ATen/Context.{h,cpp}, 2.13.0: an unordered_map from (backend, operation) to a precision. What nobody has set follows the
+backend's "all", and that the "all" of the generic one; cuDNN's convolutions and recurrent networks have a default of
+their own, which is TF32. In 2.9 it is a map of maps of texts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError
-from gdbext.layouts.layout import Layout
-from gdbext.model.sections.settings_section import DEFAULT, Setting, SettingValue
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
+from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.float32_precision import UNSET, precisions
-from gdbext.torch.state.setting_sources import SETTINGS, THREADS_IN_USE, Kind, Owner, SettingSource
-from gdbext.torch.symbols import CPU
-from gdbext.torch.values.containers import vector_span
+from gdbext.torch.state.setting_sources import SETTINGS, THREADS_IN_USE, Kind, SettingSource, StaticOwner
+from gdbext.torch.state.settings_section import DEFAULT, Setting, SettingValue
+from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.dtype import python_name
+
+_TABLE, _ENTRY = "fp32_precision", "at::Context::fp32_precision.entry"
+_LIMIT = 64
+_NONE, _DEFAULT, _TF32, _BF16 = "none", "default", "tf32", "bf16"
+_TEXTS = {_NONE, "ieee", _TF32, _BF16}
+_LINKS = 32
+"""Bytes of std::_Rb_tree_node_base, before a node's value (bits/stl_tree.h)."""
+_GENERIC, _CUDA, _ALL = "generic", "cuda", "all"
+
+UNSET: Mapping[str, SettingValue] = {
+    "cuda.all": _NONE, "cuda.conv": _TF32, "cuda.matmul": _NONE, "cuda.rnn": _TF32, "generic.all": _NONE,
+    "mkldnn.all": _NONE, "mkldnn.conv": _NONE, "mkldnn.matmul": _NONE, "mkldnn.rnn": _NONE,
+}  # fmt: skip
+"""The value that is used as long as nobody has set anything."""
+
+
+def precisions(memory: Memory, layout: Layout, context: int) -> dict[str, SettingValue]:
+    """ "cuda.matmul" and the like to "tf32" and the like, as PyTorch uses them.
+
+    Raises LayoutError, BadData, MemoryFault.
+    ``context`` is the address of the at::Context.
+    """
+    own = own_precisions(memory, layout, context)
+    return {f"{backend}.{operation}": _used(own, backend, operation) for backend, operation in sorted(own)}
+
+
+def own_precisions(memory: Memory, layout: Layout, context: int) -> dict[tuple[str, str], str]:
+    """(backend, operation) to what was set for it alone: "none" and "default" where nobody has. Raises as above."""
+    table = context + layout.struct("at::Context").offset(_TABLE)
+    if "at::Float32Backend" in layout.absent:
+        return _texts(memory, layout, table)
+    entry = layout.struct(_ENTRY)
+    names = [_names(layout, f"at::Float32{kind}") for kind in ("Backend", "Op", "Precision")]
+    places = [entry.field(name) for name in ("first.first", "first.second", "second")]
+    entries = hash_entries(memory, table, hash_table(layout), -(-entry.size // 8), _LIMIT)
+    found = {}
+    for words in entries:
+        raw = b"".join(word.to_bytes(8, "little") for word in words)
+        numbers = [int.from_bytes(raw[at.offset : at.offset + at.size], "little") for at in places]
+        backend, operation, precision = (_name(*pair) for pair in zip(names, numbers))
+        found[backend, operation] = precision
+    if not found or len(found) != len(entries):
+        raise BadData(f"the table of float32 precisions has {len(found)} keys in {len(entries)} entries")
+    return found
+
+
+def _texts(memory: Memory, layout: Layout, table: int) -> dict[tuple[str, str], str]:
+    """The same of 2.9, from its map at ``table``. Raises as above."""
+    strings = string_reader(memory, layout)
+    found = {}
+    for backend in tree_nodes(memory, table, _LIMIT):
+        value = backend + _LINKS + strings.size
+        for operation in tree_nodes(memory, value, _LIMIT):
+            key = strings.read(backend + _LINKS), strings.read(operation + _LINKS)
+            found[key] = strings.read(operation + _LINKS + strings.size)
+    if {".".join(key) for key in found} != UNSET.keys() or not set(found.values()) <= _TEXTS:
+        raise BadData(f"the map of float32 precisions at {table:#x} has other entries than 2.9's")
+    return found
+
+
+def _used(own: Mapping[tuple[str, str], str], backend: str, operation: str) -> str:
+    value = own[backend, operation]
+    has_default = value == _DEFAULT
+    for key in ((backend, _ALL), (_GENERIC, _ALL)):
+        if value in (_NONE, _DEFAULT):
+            value = own.get(key, _NONE)
+    if value == _NONE and has_default:
+        return _TF32
+    return _NONE if backend == _CUDA and value == _BF16 else value
+
+
+def _names(layout: Layout, enumeration: str) -> dict[int, str]:
+    return {value: name.lower() for name, value in layout.enum(enumeration).items()}
+
+
+def _name(names: Mapping[int, str], number: int) -> str:
+    if number not in names:
+        raise BadData(f"a float32 precision has the number {number}, which has no name")
+    return names[number]
+
 
 CONTEXT_CLASS = "at::Context"
 _ACCESSOR_SIZE = 16
@@ -78,17 +164,17 @@ class SettingsReader:
         return self.object(source.owner) + load.offset, load.size
 
     def seed_offset(self) -> int | None:
-        """Where in the CPU's generator its accessor loads the seed from; None where it does anything else."""
+        """Offset in the CPU's generator from which its accessor loads the seed; None where it does anything else."""
         address = self._symbolizer.address_of(sources.SEED_ACCESSOR, CPU)
         code = self._memory.read(address, _ACCESSOR_SIZE) if address is not None else b""
         load = self._memory.architecture.loaded_member(code)
         return load.offset if load is not None else None
 
-    def exists(self, owner: Owner) -> bool:
+    def exists(self, owner: StaticOwner) -> bool:
         """The function that makes the object was called. Raises BadData, MemoryFault."""
         return self._memory.u8(self._address(owner.guard, owner.library)) == 1
 
-    def object(self, owner: Owner) -> int:
+    def object(self, owner: StaticOwner) -> int:
         """The address of the object, 0 for a pointer to none. Raises BadData where it is not made yet, MemoryFault."""
         if not self.exists(owner):
             raise BadData(f"{owner.made_by} was not used yet: the default holds")
@@ -96,7 +182,7 @@ class SettingsReader:
         return self._memory.u64(address) if owner.is_pointer else address
 
     def _address(self, symbol: str, library: str) -> int:
-        """Of a symbol. Raises BadData."""
+        """Address of a symbol. Raises BadData."""
         address = self._symbolizer.address_of(symbol, library)
         if address is None:
             raise BadData(f"{symbol} is not found in {library}")
@@ -114,7 +200,7 @@ class SettingsReader:
         return f"torch.{python_name(names[number][0])}"
 
     def _name(self, source: SettingSource, number: int, size: int) -> SettingValue:
-        """What Python calls the enumerator; before there was an enumeration, a flag."""
+        """The name that Python has for the enumerator; before there was an enumeration, a flag."""
         layout = self._need_layout()
         if source.name in sources.FLAGS_ONCE and not self._has_enumeration(source):
             if size != 1 or number > 1:
@@ -140,7 +226,7 @@ class SettingsReader:
         return count
 
     def _precisions(self) -> Iterator[Setting]:
-        """What float32 operations may compute with, which at::Context has since 2.9."""
+        """The precisions that float32 operations may compute with, which at::Context has since 2.9."""
         layout = self._layout
         if layout is not None and layout.has_struct(CONTEXT_CLASS) and "fp32_precision" not in self._context_fields():
             return

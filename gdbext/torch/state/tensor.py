@@ -5,19 +5,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError
-from gdbext.formats.symbols.demangle import demangle
-from gdbext.model.record import Record
-from gdbext.torch.state.references import strong_references
-from gdbext.torch.symbols import UNDEFINED_TENSOR
+from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
+from gdbext.torch.values.containers import optional_shape
+from gdbext.torch.values.cpp_objects import strong_references
 from gdbext.torch.values.dtype import device_text, python_name, short_name
-from gdbext.torch.values.optional import optional_shape
 
 if TYPE_CHECKING:
-    from gdbext.layouts.layout import Layout
-    from gdbext.process.memory import Memory
-    from gdbext.process.struct_view import Struct
-    from gdbext.process.symbols import Symbolizer
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.memory import Memory, Struct
+    from gdbext.engine.process.symbolizer import Symbolizer
     from gdbext.torch.values.key_names import KeyNames
 
 DIMENSION_LIMIT = 64
@@ -28,11 +27,12 @@ _VTABLE = "_ZTV"
 _VTABLE_START = 16
 """A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
 _CLASS_ENDINGS = ("TensorImpl", "TensorWrapper")
-"""What the classes that derive from TensorImpl in libtorch end in, template arguments apart."""
+"""Endings of the classes that derive from TensorImpl in libtorch, template arguments apart."""
 
 
 class TensorFacts(Record):
-    """What a TensorImpl says of itself. ``sizes`` and ``strides`` are None where they are symbolic or computed."""
+    """The facts that a TensorImpl tells of itself. ``sizes`` and ``strides`` are None where they are symbolic or
+    computed."""
 
     address: int
     implementation: str
@@ -41,14 +41,14 @@ class TensorFacts(Record):
     sizes: tuple[int, ...] | None
     strides: tuple[int, ...] | None
     dtype: str
-    """As in torch.float32: "float32"."""
+    """The name as in torch.float32: "float32"."""
     device: str | None
     backend: str
     """The key of the highest backend in the key set: "CPU", "Meta", "SparseCUDA"; "" for none."""
 
     @property
     def short(self) -> str:
-        """``f32[4, 4] Meta``."""
+        """The tensor in short: ``f32[4, 4] Meta``."""
         if self.implementation == UNDEFINED_TENSOR:
             return "undefined"
         shape = "?" if self.sizes is None else ", ".join(map(str, self.sizes))
@@ -65,7 +65,7 @@ class TensorReader:
         self._impl = layout.struct("c10::TensorImpl")
         self._shape = layout.struct("c10::impl::SizesAndStrides")
         self._dtypes = [python_name(name) for name, _size in layout.dispatch("scalar_types")]
-        self._devices = {number: name for name, number in layout.enum("c10::DeviceType").items()}
+        self._devices = {number: name for name, number in layout.renamed_enum("c10::DeviceType").items()}
         self._device_shape = optional_shape(layout, "c10::Device")
         self._backends = layout.constant("keyset.backend_functionality_keys")
         self._classes: dict[int, str | None] = {}
@@ -94,7 +94,7 @@ class TensorReader:
         )
 
     def read_alive(self, address: int) -> TensorFacts:
-        """As ``read``. Raises BadData for a tensor that was freed and not overwritten yet, too."""
+        """Read as ``read`` does. Raises BadData for a tensor that was freed and not overwritten yet, too."""
         found = self.read(address)
         if found.implementation != UNDEFINED_TENSOR:  # a static object, which counts no references
             self._check_alive(address)
@@ -154,7 +154,7 @@ class TensorReader:
         return numbers[:count], numbers[count:]
 
     def dtype(self, address: int) -> str:
-        """As in TensorFacts. Raises MemoryFault.
+        """The type as in TensorFacts. Raises MemoryFault.
 
         ``caffe2::TypeMeta`` is an index into a table whose first entries are the ScalarTypes (typeid.h).
         """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from gdbext.engine.formats.elf_header import PT_TLS
+from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
+from gdbext.engine.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
-from gdbext.formats.elf.elf_header import PT_TLS
-from gdbext.formats.symbols.symbol_table import STT_TLS, Symbol
-from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
-from gdbext.process.memory import Memory
-from gdbext.process.modules import Module
-from gdbext.process.symbols import Symbolizer
 from gdbext.torch.torch_symbol import TorchSymbol
 
 _GUARD = "__tls_guard"
@@ -68,7 +68,7 @@ class VariablesOfThread:
 
     @property
     def memory(self) -> Memory:
-        """The target's."""
+        """The memory of the target."""
         return self._variables.memory
 
     def read(self, variable: TorchSymbol, size: int) -> bytes | None:
@@ -101,7 +101,7 @@ class VariablesOfThread:
         return None if block is None else self._variables.memory.read(block + symbol.vaddr, size)
 
     def address(self, variable: TorchSymbol) -> int | None:
-        """Where the variable is in that thread; None where the thread has none (yet). Raises as ``read`` does."""
+        """Address of the variable in that thread; None where the thread has none (yet). Raises as ``read`` does."""
         module, symbol = self._variables.find(variable)
         try:
             block = self._variables.block(self._thread_pointer, module, self._variables.guard(module, symbol))
@@ -111,7 +111,7 @@ class VariablesOfThread:
 
 
 def _initial(module: Module, offset: int, size: int) -> bytes:
-    """What a thread's copy starts with: .tdata of the file, zeros behind it. Raises BadData."""
+    """The bytes that a thread's copy starts with: .tdata of the file, zeros behind it. Raises BadData."""
     image = module.image
     segment = None if image is None else next((one for one in image.segments if one.type == PT_TLS), None)
     if image is None or segment is None or offset + size > segment.memsz:

@@ -1,1 +1,1 @@
-"""The small values of PyTorch: containers, IValues, schema types, dtypes, dispatch keys."""
+"""PyTorch's small values: containers, IValues, schema types, dtypes, dispatch keys."""

@@ -2,21 +2,54 @@
 
 Nothing read here is trusted: every count has a cap, every link is checked both ways, and a container that does not
 hold together raises BadData that says how.
+
+Where an optional keeps its value, and where it says whether it has one.
 """
 
 from __future__ import annotations
 
 import struct
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
+
+
+class OptionalShape(Record):
+    """Offsets in bytes from the start of the optional."""
+
+    value: int
+    engaged: int
+    """The flag, a bool."""
+
+
+def has_own_optional(layout: Layout) -> bool:
+    """Torch before 2.2 has ``c10::optional`` (c10/util/Optional.h), whose flag is in front of the value.
+
+    That of an ArrayRef is two words and has no flag: where there is none, the address is 0 and the length 1.
+    """
+    name = "c10::OptionalArrayRef"
+    return layout.has_struct(name) and layout.struct(name).size == 16
+
+
+def optional_shape(layout: Layout, inner: str) -> OptionalShape:
+    """The shape of an optional ``inner``. Raises LayoutError.
+
+    libstdc++'s ``std::optional`` has the value first; ``c10::optional`` of torch before 2.2 (c10/util/Optional.h)
+    is a class of its own, with the flag in front.
+    """
+    names = (f"optional<{inner}>", f"c10::optional<{inner}>")
+    shape = layout.struct(next((name for name in names if layout.has_struct(name)), f"std::optional<{inner}>"))
+    if "init_" in shape.fields:
+        return OptionalShape(shape.field("storage_").offset, shape.field("init_").offset)
+    return OptionalShape(shape.field("_M_payload").offset, shape.field("_M_payload._M_engaged").offset)
+
 
 STRING_LIMIT = 1 << 16
 """Bytes. Nothing that the dispatcher keeps (names, schemas, "registered at" lines) comes near it."""
 VECTOR_LIMIT = 1 << 16
-"""Elements."""
+"""Most elements of a vector."""
 _TREE_DEPTH = 64
 """Links from the root of a red-black tree: more than any tree in memory needs."""
 MAP_SLOT_LIMIT = 1 << 20
@@ -34,7 +67,7 @@ def has_cxx11_abi(layout: Layout) -> bool:
 
 
 def string_reader(memory: Memory, layout: Layout) -> StringReader:
-    """That of the build that the layout is of. Raises LayoutError."""
+    """The reader of strings of the build that the layout is of. Raises LayoutError."""
     return StringReader(memory, has_cxx11_abi(layout))
 
 
@@ -62,6 +95,17 @@ class StringReader:
                 raise BadData(f"the string at {address:#x} claims {length} bytes in its 15-byte buffer")
             return raw[offset + 16 : offset + 16 + length].decode("utf-8", "backslashreplace")
         return self._memory.read(data, length).decode("utf-8", "backslashreplace") if length else ""
+
+    def may_be(self, text: str, raw: bytes, offset: int, address: int) -> bool:
+        """The object whose bytes are at ``raw[offset:]`` can have that text. Only the object is looked at: of a long
+        text its length, of one of the old ABI nothing."""
+        if not self._cxx11:
+            return True
+        data, length = _TWO_WORDS.unpack_from(raw, offset)
+        wanted = text.encode("utf-8", "backslashreplace")
+        if data == address + 16:
+            return length <= 15 and raw[offset + 16 : offset + 16 + length] == wanted
+        return bool(length == len(wanted))
 
     def _parse_counted(self, data: int, limit: int) -> str:
         length = self._memory.u64(data - 24)

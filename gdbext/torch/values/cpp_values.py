@@ -10,16 +10,15 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 
-from gdbext.arch.argument_passing import Passing
-from gdbext.errors import BadData
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
-from gdbext.process.memory import Memory
-from gdbext.torch.symbols import STRING_VIEW
-from gdbext.torch.values.containers import string_reader, vector_span
+from gdbext.engine.arch.base import Passing
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record, late_pattern
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.assumed_symbols import STRING_VIEW
+from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
 from gdbext.torch.values.dtype import device_text, python_name
 from gdbext.torch.values.ivalue import quoted
-from gdbext.torch.values.optional import OptionalShape, has_own_optional, optional_shape
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""
@@ -27,8 +26,15 @@ _LONGEST = 1 << 16
 _TEXT_LIMIT = 200
 _MAX_UNREPRESENTABLE = -(1 << 62) - 1
 """c10/core/SymInt.h: a SymInt from here down is a pointer to a SymNodeImpl."""
-_OPTIONAL = re.compile(r"(?:std|c10)::optional<(.*?)\s*>$")
+_OPTIONAL = late_pattern(r"(?:std|c10)::optional<(.*?)\s*>$")
 _ENUMS = {"c10::ScalarType": "c10::ScalarType", "c10::Layout": "c10::Layout", "c10::MemoryFormat": "c10::MemoryFormat"}
+_PYTHON_NAMES = {
+    "Contiguous": "contiguous_format", "Preserve": "preserve_format", "ChannelsLast": "channels_last",
+    "ChannelsLast3d": "channels_last_3d", "Sparse": "sparse_coo", "SparseCsr": "sparse_csr", "Mkldnn": "_mkldnn",
+    "SparseCsc": "sparse_csc", "SparseBsr": "sparse_bsr", "SparseBsc": "sparse_bsc",
+}  # fmt: skip
+"""Memory formats and layouts as Python has them (torch/csrc/utils/tensor_memoryformats.cpp, tensor_layouts.cpp), where
+that is not the name in small letters."""
 _STRING = "string_view<char"
 _REFERENCES = ("c10::SymInt", "at::Generator", "c10::Storage", "at::Storage")
 """Classes with destructors, passed by the address of a copy."""
@@ -36,6 +42,8 @@ _WORDS = {"long": 8, "bool": 1, "signed char": 1, "c10::Device": 2, **dict.fromk
 """Types of one word, and how many of its bytes they use."""
 
 
+_COMPLEX_AT = 16
+"""Of the number in IValue's ComplexHolder, behind c10::intrusive_ptr_target (ATen/core/ivalue.h)."""
 FLOATS = ("double", "float")
 
 
@@ -49,7 +57,7 @@ class Value(Record):
 
 
 def passing_of(kind: str, own_optional: bool = False) -> Passing | None:
-    """How a parameter of that type is passed; None for a type that is not known.
+    """The way in which a parameter of that type is passed; None for a type that is not known.
 
     ``own_optional``: see ``optional.has_own_optional``.
     """
@@ -86,7 +94,7 @@ def floating(kind: str, word: int) -> Value:
 
 
 def used_bytes(kind: str) -> int:
-    """How many low bytes of each of its words a value of that type takes, at most."""
+    """Number of low bytes of each of its words that a value of that type takes, at most."""
     if kind == "float":
         return 4
     found = _OPTIONAL.match(kind)
@@ -125,7 +133,7 @@ class CppValues:
         return self._word(kind, words[0])
 
     def passing_of(self, kind: str) -> Passing | None:
-        """How this torch passes a parameter of that type; None for a type that is not known."""
+        """The way in which this torch passes a parameter of that type; None for a type that is not known."""
         return passing_of(kind, has_own_optional(self._layout))
 
     # --- values in words -------------------------------------------------------------------------
@@ -156,7 +164,7 @@ class CppValues:
 
     def device(self, value: int) -> str:
         """A c10::Device by its two bytes. Raises BadData."""
-        names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
+        names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
         if value & 255 not in names:
             raise BadData(f"there is no device type {value & 255}")
         return device_text(names, value & 255, value >> 8)
@@ -167,7 +175,7 @@ class CppValues:
         names = {number: name for name, number in self._layout.enum(_ENUMS[kind]).items()}
         if value not in names:
             raise BadData(f"there is no {kind} {value}")
-        return f"torch.{names[value].lower()}"
+        return f"torch.{_PYTHON_NAMES.get(names[value], names[value].lower())}"
 
     def _optional(self, inner: str, words: Sequence[int]) -> Value:
         """One that is passed in registers: the words are its bytes, in order."""
@@ -288,10 +296,20 @@ class CppValues:
             raise BadData(f"there is no Scalar at {address:#x}")
         return Value("a symbolic number")
 
+    def of_schema_type(self, kind: str, value: Value) -> Value:
+        """The value as one of that type of the schema: an IValue has types of data and their like as numbers."""
+        enumeration = f"c10::{kind.rstrip('?')}"
+        if enumeration not in _ENUMS or not value.text.isdigit():
+            return value
+        try:
+            return value._replace(text=self._enumerator(enumeration, int(value.text)))
+        except GdbextError:
+            return value
+
     # --- IValues ---------------------------------------------------------------------------------
 
     def boxed(self, address: int) -> Value:
-        """The IValue at ``address``."""
+        """The value of the IValue at ``address``."""
         shape = self._layout.struct("c10::IValue")
         tags = {number: name for name, number in self._layout.enum("c10::IValue::Tag").items()}
         tag = tags.get(self._memory.u32(address + shape.offset("tag")))
@@ -308,6 +326,9 @@ class CppValues:
             text = self._layout.struct("c10::ivalue::ConstantString").offset("str_")
             strings = string_reader(self._memory, self._layout)
             return Value(quoted(strings.read(self._memory.u64(payload) + text)))
+        if tag == "ComplexDouble":
+            raw = self._memory.read(self._memory.u64(payload) + _COMPLEX_AT, 16)
+            return Value(repr(complex(*struct.unpack("<2d", raw))))
         return Value(f"a {tag}")
 
     def _simple(self, tag: str, payload: int) -> Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import struct
 
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
 from gdbext.torch.values.containers import StringReader, vector_span
 from gdbext.torch.values.dtype import device_text
 
@@ -70,7 +70,7 @@ class ValueReader:
 
     def _device(self, payload: int) -> str:
         kind, index = self._memory.read(payload, 2)
-        names = {number: name for name, number in self._layout.enum("c10::DeviceType").items()}
+        names = {number: name for name, number in self._layout.renamed_enum("c10::DeviceType").items()}
         if kind not in names:
             raise BadData(f"there is no device type {kind}")
         return device_text(names, kind, index)

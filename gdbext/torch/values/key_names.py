@@ -10,10 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gdbext.errors import BadData, LayoutError, UsageError
-from gdbext.layouts.layout import Layout
-from gdbext.model.record import Record
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError, LayoutError, UsageError
+
+if TYPE_CHECKING:
+    from gdbext.engine.process.memory import Memory
+    from gdbext.engine.process.symbolizer import Symbolizer
 
 
 class RuntimeKey(Record):
@@ -25,17 +30,44 @@ class RuntimeKey(Record):
 
 
 class KeysetTest(Record):
-    """What is true of a keyset: ``(keyset & mask) >> shift == value``."""
+    """A test of a keyset: ``(keyset & mask) >> shift == value``."""
 
     mask: int
     shift: int
     value: int
 
 
+PRIVATE_USE = "PrivateUse1"
+"""The backend that a process may give a name of its own (torch.utils.rename_privateuse1_backend)."""
+
+
+def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> Mapping[str, str]:
+    """PRIVATE_USE to the name that the process gave it; empty where it gave none, or nothing can be read."""
+    from gdbext.torch.assumed_symbols import BACKEND_IS_NAMED, BACKEND_NAME
+    from gdbext.torch.values.containers import string_reader
+
+    is_named, name = BACKEND_IS_NAMED.address(symbolizer), BACKEND_NAME.address(symbolizer)
+    try:
+        if is_named is None or name is None or not memory.u8(is_named):
+            return {}
+        return {PRIVATE_USE: string_reader(memory, layout).read(name, _NAME_LIMIT)}
+    except GdbextError:
+        return {}
+
+
+_NAME_LIMIT = 256
+
+
+def shown_key(key: str, backend: str) -> str:
+    """``PrivateUse1 (npu)``: a key as people read it, where its backend was named ``npu``."""
+    return f"{key} ({backend})" if backend and key.endswith(PRIVATE_USE) else key
+
+
 class KeyNames:
     """Everything about keysets of one torch build. Raises LayoutError where the enumeration makes no sense."""
 
     def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self.key_names: tuple[str, ...] = tuple(layout.dispatch("key_names"))
         """``toString(DispatchKey)`` by value, as this build's libc10 answered it."""
         self.num_backends = layout.constant("num_backends")
@@ -96,10 +128,24 @@ class KeyNames:
 
     def index_of_key(self, name: str) -> int:
         """The table slot of a runtime key. Raises UsageError with the closest names for any other word."""
-        index = self._index_of_name.get(name)
+        index = self._index_of_name.get(self.own_name(name))
         if index is None:
             raise self._unknown(name)
         return index
+
+    @property
+    def backend(self) -> str:
+        """The name that the process gave the backend PrivateUse1; "" where it gave none."""
+        return self._layout.renamed.get(PRIVATE_USE, "")
+
+    def own_name(self, name: str) -> str:
+        """PyTorch's name of a key that is named after a renamed backend: AutogradPrivateUse1 of "AutogradNPU"."""
+        name = name.partition(" (")[0]  # as it is shown
+        if name in self._index_of_name or name in self.backends or not self.backend:
+            return name
+        wanted = name.lower()
+        known = (each for each in (*self._index_of_name, *self.backends) if PRIVATE_USE in each)
+        return next((each for each in known if each.replace(PRIVATE_USE, self.backend).lower() == wanted), name)
 
     @property
     def runtime_keys(self) -> tuple[str, ...]:
@@ -107,7 +153,7 @@ class KeyNames:
         return tuple(self._index_of_name)
 
     def selecting(self, name: str) -> tuple[KeysetTest, ...]:
-        """What is true of exactly the keysets whose lookup reads the slot of that key: see table_index(). Raises
+        """The test of exactly the keysets whose lookup reads the slot of that key: see table_index(). Raises
         UsageError for another word."""
         index = self.index_of_key(name)
         functionality = max(at for at, offset in enumerate(self._offsets) if offset <= index)
@@ -122,7 +168,7 @@ class KeyNames:
 
     @property
     def num_slots(self) -> int:
-        """``c10::num_runtime_entries``."""
+        """The number ``c10::num_runtime_entries`` of table slots."""
         return len(self.slots)
 
     # --- bits to names ---------------------------------------------------------------------------
@@ -147,8 +193,11 @@ class KeyNames:
         return tuple(names)
 
     def text(self, bits: int) -> str:
-        """The set as ``str(torch._C.DispatchKeySet)`` prints it."""
-        return f"DispatchKeySet({', '.join(self.decode(bits))})"
+        """The set as ``str(torch._C.DispatchKeySet)`` prints it, a renamed backend with its own name behind the key."""
+        keys = self.decode(bits)
+        if any(key.endswith(PRIVATE_USE) for key in keys):
+            keys = tuple(shown_key(key, self.backend) for key in keys)
+        return f"DispatchKeySet({', '.join(keys)})"
 
     def stray(self, bits: int) -> int:
         """Those of the bits that mean nothing in this build (a real keyset has none)."""
@@ -183,11 +232,12 @@ class KeyNames:
     # --- names to bits ---------------------------------------------------------------------------
 
     def bits_of(self, name: str) -> int:
-        """What the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
+        """The bits that the constructor ``DispatchKeySet(DispatchKey)`` or ``DispatchKeySet(BackendComponent)`` gives.
 
         Takes runtime keys, functionalities ("Dense") and backends ("CPUBit"). Raises UsageError with the closest
         names, also for an alias key, which no keyset can hold.
         """
+        name = self.own_name(name)
         index = self._index_of_name.get(name)
         if index is not None:
             return self.slots[index].bits

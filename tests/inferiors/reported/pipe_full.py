@@ -11,7 +11,7 @@ import time
 
 import truth
 
-child = subprocess.Popen([sys.executable, "-c", "print('x' * 1_000_000)"], stdout=subprocess.PIPE)
+child = subprocess.Popen(["yes"], stdout=subprocess.PIPE)
 truth.thread("main", waits=None)
 truth.note(verdict="waiting-external", names=[str(child.pid), "pipe"])
 while True:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from python_targets import PYTHONS, PythonInferior, View
+
+from support.programs.python_targets import PYTHONS, PythonInferior, View
 
 
 @pytest.fixture(scope="module", params=PYTHONS)

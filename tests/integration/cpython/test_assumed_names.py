@@ -7,14 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-import pythons
 
 from gdbext.cpython.abi import native_functions, stdlib
 from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.versions import SUPPORTED
+from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_index import SymbolIndex
 from gdbext.errors import SymbolFileError
-from gdbext.formats.elf.elf import ElfImage
-from gdbext.formats.symbols.symbol_index import SymbolIndex
+from support.installed import pythons
 
 SINCE = {"eval_frame_handle_pending": None, "_PyEval_AcquireLock": (3, 12), "Py_NewInterpreterFromConfig": (3, 12),
          "_Py_HandlePending": (3, 12), "_PyMutex_LockTimed": (3, 13), "_PyParkingLot_Park": (3, 13),
@@ -29,6 +30,15 @@ FILES = {"_base.py": "concurrent/futures/_base.py", "thread.py": "concurrent/fut
          "queues.py": "multiprocessing/queues.py", "pool.py": "multiprocessing/pool.py",
          "process.py": "concurrent/futures/process.py",
          "<frozen importlib._bootstrap>": "importlib/_bootstrap.py"}  # fmt: skip
+
+
+_POOLS = (
+    pools.FUTURES,
+    pools.QUEUE_FEEDER,
+    pools.MULTIPROCESSING,
+    pools.EXECUTOR_MANAGER,
+    pools.PROCESS_WORKER,
+)
 
 
 def library(abi: PythonAbi) -> Path:
@@ -51,7 +61,7 @@ def functions(text: str) -> set[str]:
 def test_functions_of_the_standard_library(abi: PythonAbi) -> None:
     """Each file has some of the functions that are assumed of it; which ones differs."""
     assumed: dict[str, set[str]] = {}
-    for file, function in (*stdlib.WAITING_FUNCTIONS, *stdlib.POOL_WORKERS):
+    for file, function in (*stdlib.WAITING_FUNCTIONS, *(call for pool in _POOLS for call in pool.python)):
         assumed.setdefault(file, set()).add(function)
     for file, names in assumed.items():
         there = functions(source(abi, file))

@@ -6,10 +6,10 @@ import json
 import subprocess
 
 import pytest
-import pythons
 
 from gdbext.cpython.abi.versions import SUPPORTED
-from gdbext.cpython.objects import linetable
+from gdbext.cpython.objects import code
+from support.installed import pythons
 
 ABIS = {abi.text: abi for abi in SUPPORTED}
 
@@ -43,8 +43,8 @@ def test_every_instruction_has_the_interpreter_s_line(name: str) -> None:
     codes = json.loads(output)
     assert len(codes) > 500
     for first_line, table, size, expected in codes:
-        ranges = linetable.parse(ABIS[name].line_table, bytes.fromhex(table), first_line)
-        ours = [linetable.line_at(ranges, offset) for offset in range(0, size, 2)]
+        ranges = code.parse(ABIS[name].line_table, bytes.fromhex(table), first_line)
+        ours = [code.line_at(ranges, offset) for offset in range(0, size, 2)]
         assert ours == (theirs_of_starts(expected, size) if minor < 10 else theirs_of_ranges(expected, size))
 
 

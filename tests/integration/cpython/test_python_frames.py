@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from python_targets import View
 
 from gdbext.cpython.objects.code import CodeCache
 from gdbext.cpython.threads.frame_reader import FrameReader
-from gdbext.cpython.threads.slots import locals_of
-from gdbext.cpython.threads.thread_names import read_thread_names
+from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.threads.runtime import read_thread_names
+from support.programs.python_targets import View
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 

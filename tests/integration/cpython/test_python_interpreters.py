@@ -10,17 +10,16 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import pythons
-from python_targets import PYTHONS, PythonInferior, view_of
 
 from gdbext.cpython.sync.gil import read_gils
-from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.thread_names import read_thread_names
+from gdbext.cpython.threads.runtime import PythonRuntime, read_thread_names
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import PythonUnsupported
-from gdbext.process.memory import Memory
-from gdbext.process.modules import ModuleTable
-from gdbext.process.symbols import Symbolizer
-from gdbext.targets.live.proc_target import ProcTarget
+from support.installed import pythons
+from support.programs.python_targets import PYTHONS, PythonInferior, view_of
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 

@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import pythons
 
 from gdbext import cpython
-from gdbext.cpython.abi import unpublished
+from gdbext.cpython.abi import python_layout
 from gdbext.cpython.abi.python_abi import InterpreterFrames, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED
+from support.installed import pythons
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 
@@ -54,7 +54,7 @@ def used(abi: PythonAbi) -> set[tuple[str, str]]:
     for source in SOURCES.rglob("*.py"):
         pairs.update(re.findall(r'(?:offset|find|put)\(\s*"(\w+)",\s*"([\w.]+)"', source.read_text()))
         pairs.update((name, "") for name in re.findall(r'size\("(\w+)"\)', source.read_text()))
-    for name, (_, fields) in unpublished.UNPUBLISHED.items():
+    for name, (_, fields) in python_layout.UNPUBLISHED.items():
         pairs |= {(name, field) for field in fields} | {(name, "")}
     for name, published in abi.debug_offsets:
         pairs |= {(name, field) for field in published if field not in ("", "size")}
@@ -109,7 +109,7 @@ def test_simplequeue_is_that_of_the_extension(tmp_path: Path) -> None:
         (lock,) = abi.lock_types_named("_queue.SimpleQueue")
         pattern = f"lib/python{abi.text}/lib-dynload/_queue.*.so"
         for library in (found for each in pythons.prefixes(abi.text) for found in each.glob(pattern)):
-            wanted = {("simplequeueobject", field) for field in ("", *unpublished.UNPUBLISHED[lock.struct][1])}
+            wanted = {("simplequeueobject", field) for field in ("", *python_layout.UNPUBLISHED[lock.struct][1])}
             truth = dwarf_offsets(library, wanted, tmp_path)
             for (_, field), offset in truth.items():
                 layout = layout_for(abi)

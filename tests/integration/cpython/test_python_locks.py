@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from describe_object import describe
-from harness import wait_until
-from python_targets import PYTHONS, PythonInferior, View
 
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.gil import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import python_wait
+from gdbext.cpython.threads.object_text import describe
+from support.programs.harness import wait_until
+from support.programs.python_targets import PYTHONS, PythonInferior, View
 
 pytestmark = [pytest.mark.gdb, pytest.mark.pythons]
 

@@ -6,9 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-import lldbs
 import pytest
-from harness import ROOT, Outcome, run
+
+from support.installed import lldbs
+from support.programs.harness import ROOT, Outcome, run
 
 pytestmark = pytest.mark.gdb
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import pythons
-from harness import ROOT, Outcome, run
+
+from support.installed import pythons
+from support.programs.harness import ROOT, Outcome, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.pythons("3.8", "3.9", "3.13")]
 

@@ -6,9 +6,10 @@ import json
 import os
 import re
 
-import procfs
 import pytest
-from harness import ROOT, run
+
+from support.programs import procfs
+from support.programs.harness import ROOT, run
 
 SCRIPTS = (
     "scripts/test", "scripts/check", "scripts/demo", "scripts/bench", "scripts/dispatch", "scripts/package",

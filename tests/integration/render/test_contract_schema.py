@@ -8,10 +8,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import contract_schema
 import pytest
-import recordings
-from machine import need_module
+
+from support.installed.machine import need_module
+from support.recorded import recordings
+from support.source import contract_schema
 
 Draft202012Validator = need_module("jsonschema").Draft202012Validator
 SAMPLE = ("gil-mutex", "kernel-crash", "dataloader", "fork-openmp", "waits")

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import harness
-import native_build
-import procfs
 import pytest
-from harness import HarnessError, Inferior, Pool
+
+from support.programs import harness, native_build, procfs
+from support.programs.harness import HarnessError, Inferior, Pool
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -68,8 +67,9 @@ def test_closing_ends_the_children_too() -> None:
 
 
 def test_a_killed_harness_leaves_nobody_behind() -> None:
-    tests = str(harness.ROOT / "tests" / "support")
-    code = f"import sys; sys.path.insert(0, {tests!r}); import harness; i = harness.start('fork-mutex')\n"
+    tests = str(harness.ROOT / "tests")
+    code = f"import sys; sys.path.insert(0, {tests!r})\n"
+    code += "from support.programs import harness\ni = harness.start('fork-mutex')\n"
     code += "print(i.process.pid, i.pid, i.folder, flush=True); sys.stdin.read()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import ROOT
+
+from support.programs.harness import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -31,7 +32,7 @@ def test_unmarked():
 @pytest.fixture
 def outcome(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """What pytest says of those tests where there is no gdb, no compiler and no Python 2.4."""
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests' / 'support'}:{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}:{ROOT}")
     if request.param == "ci":
         monkeypatch.setenv("CI", "true")
     else:
@@ -40,7 +41,7 @@ def outcome(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     pytester.makepyprojecttoml((ROOT / "pyproject.toml").read_text())
     folder = pytester.mkdir("tests")
-    (folder / "conftest.py").write_text("pytest_plugins = ['markers']\n")
+    (folder / "conftest.py").write_text("pytest_plugins = ['support.plugins.markers']\n")
     (folder / "test_it.py").write_text(TESTS)
     return pytester.runpytest_subprocess("-p", "no:cacheprovider").stdout.str()
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Inferior
 
-from gdbext.inspection.session import Session
-from gdbext.inspection.threads.arguments import ArgumentReporter
-from gdbext.model.dispatch.argument import Argument
-from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.torch.stack.dispatch_frame import Argument
+from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]
 

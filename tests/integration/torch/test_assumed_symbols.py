@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.formats.elf.elf import ElfImage
-from gdbext.formats.symbols.symbol_index import SymbolIndex
-from gdbext.torch import python_names
-from gdbext.torch.state.setting_sources import C10_CUDA
-from gdbext.torch.state.setting_symbols import setting_symbols
-from gdbext.torch.symbols import CUDA, PYTHON, TORCH_SYMBOLS
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.torch import torch_symbol
+from gdbext.torch.assumed_symbols import CUDA, PYTHON, TORCH_SYMBOLS
+from gdbext.torch.state.setting_sources import C10_CUDA, setting_symbols
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol
 
 pytestmark = [pytest.mark.torch]
@@ -65,8 +64,8 @@ def test_examples_are_found_at_once() -> None:
 
 
 def test_python_names() -> None:
-    loader = TORCH.parent / python_names.LOADER_FILE
-    assert f"self.{python_names.LOADER_WORKERS} = []" in loader.read_text()
-    for file, function in python_names.PIN_MEMORY_THREADS:
+    loader = TORCH.parent / torch_symbol.LOADER_FILE
+    assert f"self.{torch_symbol.LOADER_WORKERS} = []" in loader.read_text()
+    for file, function in torch_symbol.PIN_MEMORY_THREADS:
         tree = ast.parse((loader.parent / "_utils" / file).read_text())
         assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Inferior
-from ways import Look
+
+from support.programs.harness import Inferior
+from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Inferior, started
-from ways import Look
+
+from support.programs.harness import Inferior, started
+from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -97,6 +98,16 @@ def test_one_thread_alone(inferior: Callable[..., Inferior], role: str) -> None:
     assert [thread["tid"] for thread in document["threads"]] == [hang.tid(role)]
     steps = [step for step in steps_of(document, hang.tid(role)) if step["op"] in ("aten::sin", "aten::sin_")]
     assert [step["key"] for step in steps] == KEYS[role], steps
+
+
+def test_a_custom_operator_under_fake_tensors() -> None:
+    """The fallback of autograd stands below one that goes on with everything below its own key."""
+    with started("fake-tensor-call") as hang:
+        steps = steps_of(hang.dispatch("dispatch-bt", debugger="none").document, hang.tid("main"))
+    assert [step["key"] for step in steps] == ["Python", "AutogradCPU", "PythonTLSSnapshot"]
+    bits = [int(step["keyset"]["bits"], 16) for step in steps]
+    assert bits[0] & ~bits[1] == bits[1] & ~bits[2] == 0, "each goes on with keys of the one before"
+    assert all(proven(step) for step in steps)
 
 
 LAYERED = {"leaf", "tail", "boxed", "boxed_tail", "lambda", "many", "thread_typed", "thread_boxed"}

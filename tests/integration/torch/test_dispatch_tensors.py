@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness import Inferior
-from ways import Look
 
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.live.proc_target import ProcTarget
 from gdbext.errors import BadData, MemoryFault
-from gdbext.inspection.session import Session
-from gdbext.targets.live.proc_target import ProcTarget
+from support.programs.harness import Inferior
+from support.programs.ways import Look
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

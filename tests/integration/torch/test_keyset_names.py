@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from keyset_samples import random_bits
-from machine import need_torch
 
+from gdbext.engine.layouts import store
 from gdbext.errors import BadData
-from gdbext.layouts import store
 from gdbext.torch.values.key_names import KeyNames
+from support.installed.machine import need_torch
+from support.truth.keyset_samples import random_bits
 
 torch = need_torch()
 ORACLE = torch._C.DispatchKeySet
 ORACLE_RUNTIME = set(str(torch._C._dispatch_keyset_full())[len("DispatchKeySet(") : -1].split(", "))
 """The names of all runtime keys, from the text of the full set."""
-_LAYOUTS = sorted(store.DATA.glob(f"torch-{torch.__version__}-*.json"))
+_LAYOUTS = sorted(Path(store.DATA).glob(f"torch-{torch.__version__}-*.json"))
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
 

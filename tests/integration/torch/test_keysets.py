@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import keyset_truth
 import pytest
+
+from support.truth import keyset_truth
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Inferior
 
-from gdbext.inspection.session import Session
-from gdbext.layouts import store
-from gdbext.targets.live.proc_target import ProcTarget
-from gdbext.torch.registry.operator_report import OperatorReporter
+from gdbext.diagnosis.session import Session
+from gdbext.engine.layouts import store
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.tools.operators.operator_report import OperatorReporter
+from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]
 
-SHIPPED = store.DATA / "torch-2.13.0+cpu-cxx11.json"
+SHIPPED = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"
 Change = Callable[[dict[str, Any]], None]
 Reading = Callable[[Change], Session]
 
@@ -88,7 +88,7 @@ def test_without_any_schema_the_table_is_there(reading: Reading) -> None:
 
 def test_an_older_optional(reading: Reading) -> None:
     """c10::optional, before torch 2.1, has its flag in front."""
-    from gdbext.torch.values.optional import optional_shape
+    from gdbext.torch.values.containers import optional_shape
 
     def older(document: dict[str, Any]) -> None:
         document["structs"]["c10::optional<int>"] = {

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import harness
 import pytest
-from harness import Inferior
 
-from gdbext.commands import registry
-from gdbext.inspection.session import Session
-from gdbext.layouts import store
-from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.diagnosis.session import Session
+from gdbext.engine.layouts import store
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.tools import table
+from support.programs import harness
+from support.programs.harness import Inferior
 
 pytestmark = [pytest.mark.torch]
 
@@ -52,7 +52,7 @@ def test_keysets_of_another_build(contained: Inferior, monkeypatch: pytest.Monke
         session = Session(target)
         assert session.modules.named(store.TORCH_LIBRARY) is not None
         assert session.layout.match == "probed"
-        document = json.loads(registry.execute("dispatch-bt", ["--json"], lambda: session).output)
+        document = json.loads(table.execute("dispatch-bt", ["--json"], lambda: session).output)
     found = {(call["op"], call["keyset"]["bits"]) for call in document["threads"][0]["dispatch"]}
     for call in contained.truth["calls"]:
         assert (call["op"], call["bits"]) in found

@@ -7,7 +7,8 @@ import subprocess
 from typing import Any
 
 import pytest
-from harness import PATIENCE, ROOT, UNDEMANGLED, started, wait_until
+
+from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, started, wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import debian_torch
 import pytest
-import torch_copies
-from harness import Inferior, start
+
+from support.installed import debian_torch, torch_copies
+from support.programs.harness import Inferior, start
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 
@@ -45,7 +45,7 @@ def test_keysets_are_those_of_a_build_with_names(stripped: Inferior) -> None:
     assert {step["confidence"] for step in (redispatch, *calls)} == {"exact"}
     assert redispatch["kernel"]["function"].startswith("meta_mm at ")
     for call in calls:
-        assert call["kernel"]["function"].startswith("0x"), "libtorch_cpu.so has no name for it"
+        assert call["kernel"]["function"].startswith("libtorch_cpu.so+0x"), "libtorch_cpu.so has no name for it"
         assert "/pytorch/" in call["kernel"]["registered_at"]
 
 
@@ -70,7 +70,7 @@ def test_an_operator_is_shown_by_addresses_and_places(stripped: Inferior) -> Non
     (operator,) = stripped.dispatch("dispatch-op", "aten::mm").document["operators"]
     assert operator["schema"].startswith("aten::mm(")
     (kernel,) = [row for row in operator["registrations"] if row["key"] == "CPU"]
-    assert kernel["function"].startswith("0x")
+    assert kernel["function"].startswith("libtorch_cpu.so+0x")
     assert "RegisterCPU" in kernel["debug"]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gdbext.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
-from gdbext.process.memory import Memory
-from gdbext.process.modules import ModuleTable
-from gdbext.process.symbols import Symbolizer
-from gdbext.targets.live.proc_target import ProcTarget
+from gdbext.engine.glibc.thread_locals import ThreadLocals, ThreadLocalUntouched
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.live.proc_target import ProcTarget
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
 

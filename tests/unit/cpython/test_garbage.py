@@ -11,10 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from describe_object import describe
 
-from gdbext.arch.registry import by_name
-from gdbext.cpython.abi.find_runtime import RuntimeLocation, evidence
 from gdbext.cpython.abi.python_abi import PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, version_text
@@ -22,16 +19,16 @@ from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.sync import locks
 from gdbext.cpython.sync.gil import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
-from gdbext.cpython.threads.python_frame import PythonFrame
-from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.cpython.threads.slots import locals_of, stack_slots
-from gdbext.cpython.threads.thread_names import read_thread_names
-from gdbext.cpython.threads.thread_state import Interpreter, ThreadState
+from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
+from gdbext.cpython.threads.frame_variables import locals_of, stack_slots
+from gdbext.cpython.threads.object_text import describe
+from gdbext.cpython.threads.runtime import PythonRuntime, RuntimeLocation, evidence, read_thread_names
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
 from gdbext.errors import GdbextError, MemoryFault, PythonUnsupported
-from gdbext.process.memory import Memory
-from gdbext.process.modules import Module
-from gdbext.process.symbols import Symbolizer
-from gdbext.targets.base import MemoryMapping, Target, Thread
 
 ABIS = {abi.text: abi for abi in SUPPORTED}
 BASE = 0x7F0000000000
@@ -55,10 +52,10 @@ class Bytes(Target):
             raise MemoryFault(address, size)
         return self.data[at : at + size]
 
-    def threads(self) -> Sequence[Thread]:
+    def threads(self) -> Sequence[TargetThread]:
         return []
 
-    def selected_thread(self) -> Thread | None:
+    def selected_thread(self) -> TargetThread | None:
         return None
 
     def maps(self) -> Sequence[MemoryMapping]:

@@ -9,28 +9,24 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import contract_schema
 import pytest
-from recordings import Replay
 
-from gdbext.commands import registry
+from gdbext.diagnosis.report.report import EndingKind
+from gdbext.diagnosis.report.thread_report import FindingKind, FrameKind, Progress, RunState
+from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.vocabulary import Certainty
 from gdbext.errors import TargetError
-from gdbext.live.breakpoints.break_plan import PLACES
-from gdbext.model.certainty import Certainty
-from gdbext.model.dispatch.dispatch_event import DispatchEvent
-from gdbext.model.dispatch.dispatch_frame import DispatchStage
-from gdbext.model.ending import EndingKind
-from gdbext.model.judgement.finding_kind import FindingKind
-from gdbext.model.symbol_check import SymbolStatus
-from gdbext.model.threads.frame import FrameKind
-from gdbext.model.threads.thread_progress import Progress
-from gdbext.model.threads.thread_report import RunState
-from gdbext.model.threads.wait_kind import WaitKind
-from gdbext.render.json.json_report import _WAIT_CERTAINTY
+from gdbext.tools import table
+from gdbext.tools.breaks.break_plan import PLACES
+from gdbext.tools.info.info_report import SymbolStatus
 from gdbext.torch.registry import redispatch_chain
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from support.recorded.recordings import Replay
+from support.source import contract_schema
 
 DEFINITIONS: dict[str, Any] = contract_schema.schema()["$defs"]
-GDBEXT = Path(registry.__file__).parents[1]
+GDBEXT = Path(table.__file__).parents[1]
 RECORDED = (
     ("gil-mutex", "dispatch-diagnose"),
     ("gil-mutex", "all-threads", "--stacks", "--why"),
@@ -64,7 +60,7 @@ def test_the_document_of_a_failure() -> None:
     def refuse() -> Any:
         raise TargetError("it ended", why="it was killed", help="use its core")
 
-    contract_schema.check(json.loads(registry.execute("dispatch-bt", ["--json"], refuse).output))
+    contract_schema.check(json.loads(table.execute("dispatch-bt", ["--json"], refuse).output))
 
 
 def words_of(enum: type[Enum]) -> list[str]:
@@ -78,7 +74,7 @@ def words_of(enum: type[Enum]) -> list[str]:
         (("finding_kind",), words_of(FindingKind)),
         (("verdict", "properties", "kind"), [kind.value for kind in FindingKind if kind is not FindingKind.NOTE]),
         (("confidence",), words_of(Certainty)),
-        (("wait", "properties", "certainty"), list(dict.fromkeys(_WAIT_CERTAINTY.values()))),
+        (("wait", "properties", "certainty"), words_of(OwnerCertainty)),
         (("event",), words_of(DispatchEvent)),
         (("stage",), words_of(DispatchStage)),
         (("run_state",), words_of(RunState)),

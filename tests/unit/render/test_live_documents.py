@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import contract_schema
 import pytest
 
-from gdbext.model.dispatch.dispatch_event import DispatchEvent
-from gdbext.model.dispatch.dispatch_frame import DispatchStage
-from gdbext.model.ending import Ending, EndingKind
-from gdbext.model.report import Report
-from gdbext.model.sections.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
-from gdbext.model.sections.section import Section
-from gdbext.model.sections.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
-from gdbext.render.json import json_report
-from gdbext.render.text import text_report
+from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
+from gdbext.engine.vocabulary import Section
+from gdbext.tools.breaks import breaks
+from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.tools.trace import trace_section
+from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.tools.values import values_section
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from support.source import contract_schema
 
 REQUEST = BreakRequest("kernel", ("aten::mm", "add"), "CPU", "Meta", go_on=True)
+VIEWS = {"breaks": breaks.render, "trace": trace_section.render, "values": values_section.render}
 BREAKS = BreaksSection(
     requests=(
         RequestedBreakpoints(
@@ -53,15 +54,15 @@ END = {"step": "end", "tid": 9, "number": 1, "returned": True}
 
 
 def document(name: str, section: Section) -> Any:
-    report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
+    report = Report(command=f"dispatch-{name}", target=None, view=VIEWS[name], sections=(section,))
     whole = json.loads(json_report.render(report, pretty=False))
     contract_schema.check(whole)
     return whole[name]
 
 
 def text(name: str, section: Section) -> str:
-    report = Report(command=f"dispatch-{name}", target=None, view=name, sections=(section,))
-    return text_report.render(report)
+    report = Report(command=f"dispatch-{name}", target=None, view=VIEWS[name], sections=(section,))
+    return render_text(report)
 
 
 def test_breakpoints_as_json() -> None:

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from alone import turn
+
+from support.plugins.alone import turn
 
 
 def test_alone_is_alone_and_gets_its_turn(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 
-from harness import ROOT
+from support.programs.harness import ROOT
 
 CHILD = """
 import signal, subprocess, sys
-import dispositions
+from support.plugins import dispositions
 print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
 dispositions.pytest_configure()
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -29,7 +29,7 @@ def _ignore() -> None:
 def test_children_heed_what_we_ignore() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHILD],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
         preexec_fn=_ignore,
         capture_output=True,
         text=True,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from groups import group_of
+
+from support.plugins.groups import group_of
 
 pytest_plugins = ["pytester"]
 

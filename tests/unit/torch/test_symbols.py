@@ -10,17 +10,23 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from parsed import nodes
 
-from gdbext.model.symbol_check import SymbolStatus
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch import symbol_presence, symbols
-from gdbext.torch.state.setting_symbols import setting_symbols
-from gdbext.torch.symbols import TORCH_SYMBOLS
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.tools.info import info_report
+from gdbext.tools.info.info_report import SymbolStatus
+from gdbext.torch import assumed_symbols
+from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
+from gdbext.torch.state.setting_sources import setting_symbols
 from gdbext.torch.torch_symbol import NameKind, TorchSymbol, nested_name
+from support.source.parsed import nodes
 
 PACKAGE = Path(__file__).resolve().parents[3] / "gdbext"
-ALLOWED = ("torch/symbols.py", "torch/torch_symbol.py", "torch/state/setting_sources.py", "formats/symbols/demangle.py")
+ALLOWED = (
+    "torch/assumed_symbols.py",
+    "torch/torch_symbol.py",
+    "torch/state/setting_sources.py",
+    "engine/formats/demangle.py",
+)
 MANGLED = re.compile(r"^\^?_Z(T[VISHW])?(GV)?Z?N?[KL]?(2at|3c10|5torch|4c10d|4gloo)")
 """The beginning of a mangled name in one of torch's namespaces."""
 QUALIFIED = re.compile(r"^(at|c10|torch|c10d|gloo)(::\w+)*::[a-z]\w*(?<!_)$")
@@ -32,7 +38,7 @@ def names_in(package: Path) -> list[str]:
     found = []
     for file in sorted(package.rglob("*.py")):
         relative = file.relative_to(package).as_posix()
-        if relative not in ALLOWED and not relative.startswith("layouts/measure/"):
+        if relative not in ALLOWED and not relative.startswith("engine/layouts/measure/"):
             found += [f"{relative}:{line}: {text}" for line, text in _texts(file.read_text())]
     return found
 
@@ -46,11 +52,10 @@ def _texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 KNOWN = {
-    "inspection/types/boxed_values.py": "c10::detail::DictImpl::dict, a structure of the layouts",
-    "inspection/types/summaries.py": "c10::intrusive_ptr, a class",
-    "inspection/types/type_names.py": "c10::intrusive_ptr, a class",
-    "debuggers/gdb/breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
-    "torch/state/generators.py": "at::mt19937_engine and at::mt19937_data_pod, structures of the layouts",
+    "tools/tensor/cpp_summaries.py": "c10::intrusive_ptr, a class",
+    "tools/tensor/cpp_object.py": "c10::detail::DictImpl::dict of the layouts; c10::intrusive_ptr, a class",
+    "hosts/gdb/gdb_breakpoints.py": "c10::impl::OperatorEntry::registerSchema, shown to people",
+    "tools/info/library_settings.py": "at::mt19937_engine and at::mt19937_data_pod, structures of the layouts",
     "torch/registry/kernel.py": "c10::ambiguous_autogradother_kernel, shown to people",
     "torch/registry/dispatch_table.py": "shown to people",
 }
@@ -119,30 +124,33 @@ class Libraries:
 
 
 def status(row: TorchSymbol, libraries: Libraries) -> SymbolStatus:
-    return symbol_presence.status(row, cast(Symbolizer, libraries))
+    return info_report.status(row, cast(Symbolizer, libraries))
 
 
 def test_status() -> None:
-    whole = symbols.SINGLETON.names[0]
-    assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
-    assert status(symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
-    assert status(symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NOT_LOADED
-    assert status(symbols.SINGLETON_REFERENCE, Libraries(other=symbols.SINGLETON_REFERENCE.names)) is SymbolStatus.FOUND
-    assert status(symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
+    whole = assumed_symbols.SINGLETON.names[0]
+    assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole,))) is SymbolStatus.FOUND
+    assert status(assumed_symbols.SINGLETON, Libraries(libtorch_cpu=(whole + "x",))) is SymbolStatus.MISSING
+    assert status(assumed_symbols.SINGLETON, Libraries(libc10=(whole,))) is SymbolStatus.NOT_LOADED
+    assert (
+        status(assumed_symbols.SINGLETON_REFERENCE, Libraries(other=assumed_symbols.SINGLETON_REFERENCE.names))
+        is SymbolStatus.FOUND
+    )
+    assert status(assumed_symbols.TYPED_HANDLE, Libraries(libtorch_cpu=())) is SymbolStatus.UNOPTIMISED_ONLY
 
 
 def test_an_older_spelling_will_do() -> None:
-    older = symbols.PYTHON_DISPATCHER.names[1]
-    assert status(symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
+    older = assumed_symbols.PYTHON_DISPATCHER.names[1]
+    assert status(assumed_symbols.PYTHON_DISPATCHER, Libraries(libc10=(older,))) is SymbolStatus.FOUND
 
 
 def test_a_family_is_searched_for_only_without_its_examples() -> None:
-    known = Libraries(libtorch_cpu=symbols.AUTOGRAD_POP.examples)
-    assert status(symbols.AUTOGRAD_POP, known) is SymbolStatus.FOUND
+    known = Libraries(libtorch_cpu=assumed_symbols.AUTOGRAD_POP.examples)
+    assert status(assumed_symbols.AUTOGRAD_POP, known) is SymbolStatus.FOUND
     assert known.searched == []
     changed = Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue3popEi",))
-    assert status(symbols.AUTOGRAD_POP, changed) is SymbolStatus.FOUND
+    assert status(assumed_symbols.AUTOGRAD_POP, changed) is SymbolStatus.FOUND
     assert changed.searched == ["_ZN5torch8autograd10ReadyQueue3popE"]
-    assert status(symbols.AUTOGRAD_POP, Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue4popxE",))) is (
+    assert status(assumed_symbols.AUTOGRAD_POP, Libraries(libtorch_cpu=("_ZN5torch8autograd10ReadyQueue4popxE",))) is (
         SymbolStatus.MISSING
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import chromium
-import made_pages
 import pytest
+
+from support.fakes import made_pages
+from support.installed import chromium
 
 pytestmark = pytest.mark.chromium
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gdbext.cpython.abi import debug_offsets
+from gdbext.cpython.abi import python_layout
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.threads.runtime import PythonRuntime
-from gdbext.process.memory import PAGE_BITS, PAGE_SIZE
+from support.recorded.recording_damage import patched
 
 HEADER = 24
 NEXT = ("PyThreadState", "next")
@@ -30,16 +29,13 @@ class Published:
 
     def put(self, index: int, value: int) -> int:
         """Replace a word; what it was."""
-        number, at = divmod(self.start + 8 * index, PAGE_SIZE)
-        assert number == (self.start + 8 * index) >> PAGE_BITS
-        page = bytearray(self.memory.read(number << PAGE_BITS, PAGE_SIZE))
-        (before,) = struct.unpack_from("<Q", page, at)
-        struct.pack_into("<Q", page, at, value)
-        self.memory._pages[number] = bytes(page)
+        address, target = self.start + 8 * index, self.session.target
+        before = self.memory.u64(address)
+        target.recording = patched(target.recording, {address: value})
         return int(before)
 
     def layouts(self) -> list[Any]:
-        return debug_offsets.layouts(self.memory, self.start - HEADER, self.layout)
+        return python_layout.layouts(self.memory, self.start - HEADER, self.layout)
 
     def stacks(self) -> list[Any]:
         found = PythonRuntime.detect(self.memory, self.session.modules, self.session.symbolizer)
@@ -79,3 +75,12 @@ def test_another_build_has_other_sizes(published: Published) -> None:
     assert [layout.offset(*NEXT) for layout in published.layouts()] == [offset + 8, offset]
     published.put(at, 1 << 40)
     assert [layout.offset(*NEXT) for layout in published.layouts()] == [offset], "absurd"
+
+
+@pytest.mark.parametrize("which", ["code", "instruction"])
+def test_a_field_beyond_the_frame(published: Published, which: str) -> None:
+    expected = published.stacks()
+    frame, field = "_PyInterpreterFrame", getattr(published.layout.abi.frames, which)
+    published.put(published.names.index((frame, "size")), 0x100)
+    published.put(published.names.index((frame, field)), 0x10000)
+    assert published.stacks() == expected

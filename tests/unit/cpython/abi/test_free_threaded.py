@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_target import FakeTarget
 
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import abi_of_hexversion
 from gdbext.cpython.sync.gil import read_gils
 from gdbext.cpython.sync.parking import ParkingLot
-from gdbext.cpython.threads.thread_state import Interpreter
+from gdbext.cpython.threads.frame_reader import Interpreter
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import MemoryFault
-from gdbext.process.memory import Memory
+from support.fakes.fake_target import FakeTarget
 
 HEXVERSION = 0x030D05F0
 LAYOUT = layout_for(abi_of_hexversion(HEXVERSION, free_threaded=True))

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import nodes, walk
 
 from gdbext.cpython.abi.python_abi import InterpreterFrames, LoopAnchor, PythonAbi
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, abi_of_hexversion
 from gdbext.errors import PythonUnsupported
+from support.source.parsed import nodes, walk
 
 pytestmark = pytest.mark.xdist_group("laws")
 """One worker parses the package for all of them."""
 
 PACKAGE = Path(__file__).resolve().parents[4] / "gdbext"
-ALLOWED = ("cpython/abi/", "formats/", "layouts/")
+ALLOWED = ("cpython/abi/", "engine/formats/", "engine/layouts/")
 """Where versions may be compared: the rows themselves; formats and layouts have version numbers of their own."""
 VERSION_NAMES = {"version", "minor", "hexversion", "version_info", "py_version"}
 

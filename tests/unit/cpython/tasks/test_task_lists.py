@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gdbext.cpython.abi.task_layout import TaskLayout
+from gdbext.cpython.abi.python_layout import TaskLayout
 from gdbext.cpython.tasks.task_lists import parsed
 
 PUBLISHED = (168, 136, 96, 108, 109, 128, 152, 225864, 10880, 936, 864, 872, 880)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from recordings import Replay
+
+from support.recorded.recordings import Replay
 
 PYTHON = ["take", "spin", "work", "Thread.run", "Thread._bootstrap_inner", "Thread._bootstrap"]
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from gdbext.cpython.threads.frame_reader import place_groups
-from gdbext.cpython.threads.python_frame import FrameGroup
-from gdbext.cpython.threads.stack_frames import python_frames
+from gdbext.cpython.threads.frame_reader import FrameGroup, place_groups
+from gdbext.diagnosis.threads.thread_snapshots import python_frames
 
 SPANS = [(0x1000, 0x1100), (0x1100, 0x1400), (0x1400, 0x1500), (0x1500, 0x1A00)]
 """(sp, cfa) of a call, a part of a loop without a symbol, another call, and a loop that has its name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.model.sections.compile_section import Compilation
+from gdbext.torch.compile.compile_section import Compilation
 from gdbext.torch.compile.dynamo_names import COMPARED, is_known
 from gdbext.torch.compile.dynamo_reader import recompilations
 from gdbext.torch.compile.generated_kernels import fused_operators

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from gdbext.torch.compile.inductor_source import (
+    Parameter,
     called_kernel,
     cpp_arguments,
     cpp_parameters,
     is_only_written,
     kernel_parameters,
     pointed_dtype,
+    shim_signatures,
 )
-from gdbext.torch.compile.shim_signatures import Parameter, shim_signatures
 
 GENERATED = """
 cpp_fused_add_mul_relu_0 = async_compile.cpp_pybinding(['const float*', 'const float*', 'float*'], r'''

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
-from fake_target import FakeTarget
 
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
-from gdbext.layouts import store
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
 from gdbext.torch.distributed.flight_recorder import FlightRecorder
+from support.fakes.fake_target import FakeTarget
 
-LAYOUT = Layout(store.read_layout(store.DATA / "torch-2.13.0+cpu-cxx11.json", whole=True))
+LAYOUT = Layout(store.read_layout(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json", whole=True))
 RECORDER = LAYOUT.struct("c10d::FlightRecorder")
 ENTRY = LAYOUT.struct("c10d::FlightRecorder::Entry")
 BASE, ENTRIES, NODES = 0x100000, 0x200000, 0x300000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from recordings import Replay
 
+from gdbext.diagnosis.job import collectives
+from gdbext.diagnosis.job.collectives import transfer_of
 from gdbext.errors import BadData
-from gdbext.inspection.job import collectives
-from gdbext.inspection.job.collectives import transfer_of
+from support.recorded.recordings import Replay
 
 LATE = ("nccl-late-0-2.15.0", "nccl-late-0-nccl-legacy-2.15.0")
 

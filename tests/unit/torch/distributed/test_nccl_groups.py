@@ -6,16 +6,16 @@ import struct
 from collections.abc import Sequence
 
 import pytest
-from fake_target import FakeTarget
 
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData
-from gdbext.layouts import store
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
-from gdbext.torch.distributed.nccl_groups import GROUP, STATUS, WORK, NcclGroup, read_group
+from gdbext.torch.distributed.process_groups import GROUP, STATUS, WORK, NcclGroup, read_group
+from support.fakes.fake_target import FakeTarget
 
 CXX11 = False
-LAYOUT = Layout(store.read_layout(store.DATA / "torch-2.6.0+cu124-precxx11.json", whole=True))
+LAYOUT = Layout(store.read_layout(f"{store.DATA}/torch-2.6.0+cu124-precxx11.json", whole=True))
 MEMBERS = store.nccl_groups("2.6.0+cu124", CXX11)
 BASE, NUMBERS, WORKS, PAGE = 0x100000, 0x200000, 0x300000, 0x1000
 ALL_REDUCE, BROADCAST = 1, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gdbext.errors import UsageError
-from gdbext.torch.registry.kernel_name import (
+from gdbext.torch.registry.kernel import (
     FUNCTION_POINTER,
     kernel_target,
     most_telling,

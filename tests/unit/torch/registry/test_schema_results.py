@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.torch.registry.schema_results import SchemaResult, aliased_arguments, schema_results
+from gdbext.torch.registry.schema import SchemaResult, aliased_arguments, schema_results
 
 
 @pytest.mark.parametrize(

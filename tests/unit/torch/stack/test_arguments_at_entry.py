@@ -7,16 +7,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from fake_target import FakeTarget
-from recordings import Replay
-
-from gdbext.arch.argument_passing import Slot
-from gdbext.inspection.session import Session
-from gdbext.inspection.threads.arguments import ArgumentReporter
-from gdbext.model.certainty import Certainty
-from gdbext.process.memory import Memory
-from gdbext.targets.recording.replay_target import ReplayTarget
-from gdbext.torch.stack.kept_arguments import KeptArguments
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+from gdbext.engine.arch.base import Slot
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
+from gdbext.engine.vocabulary import Certainty
+from gdbext.torch.stack.kernel_signature import KeptArguments
+from support.fakes.fake_target import FakeTarget
+from support.recorded.recordings import Replay
 
 MATMUL = "_ZN2at4_ops6matmul4callERKNS_6TensorES4_"
 START, CFA = 0x401000, 0x7FFE00001000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.arch.argument_passing import Passing
-from gdbext.torch.stack.cpp_signature import parameters
+from gdbext.engine.arch.base import Passing
+from gdbext.torch.stack.kernel_signature import parameters
 from gdbext.torch.values.cpp_values import passing_of
 
 

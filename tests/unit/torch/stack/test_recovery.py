@@ -31,8 +31,9 @@ def recovery(values: list[int | None]) -> Any:
         arguments=lambda *_: values, site=lambda *_: SimpleNamespace(through_pointer=True), place=str
     )
     made._memory = SimpleNamespace(try_u64=lambda _: None)
-    made._matcher = SimpleNamespace(matches_frame=lambda *_: True)
-    made._dispatcher = SimpleNamespace(keys=SimpleNamespace(known_bits=(1 << 60) - 1, table_index=lambda _: 0))
+    made._matcher = SimpleNamespace(matches_frame=lambda *_: True, entry_of_frame=lambda *_: KERNEL.unboxed)
+    keys = SimpleNamespace(known_bits=(1 << 60) - 1, num_backends=15, table_index=lambda _: 0)
+    made._dispatcher = SimpleNamespace(keys=keys)
     return made
 
 
@@ -43,7 +44,8 @@ def recovery(values: list[int | None]) -> Any:
     ([RESULT, FUNCTOR, None, SELF], None),
 ])  # fmt: skip
 def test_the_address_of_the_functor_is_no_keyset(values: list[int | None], expected: int | None) -> None:
-    result = RecoveredCall()
+    result = RecoveredCall(Operator())  # type: ignore[arg-type]
     call = DispatchCall([3], "call", kernel=2)
-    assert recovery(values)._exact(SimpleNamespace(), call, 3, result, Operator()) is (expected is not None)
+    exact = recovery(values)._exact(SimpleNamespace(), call, 3, result, Operator(), (1 << 60) - 1)
+    assert exact is (expected is not None)
     assert result.keyset == expected

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_target import FakeTarget
 
-from gdbext.arch.base import LoadedMember
-from gdbext.arch.registry import by_name
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.arch.base import LoadedMember
+from gdbext.engine.process.memory import Field, Memory, Struct
 from gdbext.errors import LayoutError
-from gdbext.model.sections.settings_section import NOT_SHOWN, Setting, SettingsSection
-from gdbext.process.memory import Memory
-from gdbext.process.struct_view import Field, Struct
-from gdbext.render.settings_script import script
+from gdbext.tools.info.settings_view import script
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.settings_reader import SettingsReader
+from gdbext.torch.state.settings_section import NOT_SHOWN, Setting, SettingsSection
+from support.fakes.fake_target import FakeTarget
 
 CONTEXT, GENERATOR, SYMBOLS = 0x100000, 0x200000, 0x400000
 PAGE = 0x1000
@@ -296,7 +295,7 @@ def test_the_script(process: Process) -> None:
     text = script(SettingsSection(found, {"OMP_NUM_THREADS": "2'\n"}))
     compile(text, "script", "exec")
     lines = text.splitlines()
-    assert lines[3].startswith('os.environ.update({\'OMP_NUM_THREADS\': "2\'\\n"})')
+    assert lines[3].startswith("os.environ.update({'OMP_NUM_THREADS': \"2'\\n\"})")
     assert "torch.use_deterministic_algorithms(True, warn_only=True)" in lines
     assert "torch.set_default_dtype(torch.float32)" in lines
     assert "# num_threads: nobody set it" in lines

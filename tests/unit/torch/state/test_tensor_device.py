@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from fake_target import FakeTarget
 
-from gdbext.layouts import store
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
+from gdbext.engine.layouts import store
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.torch.state.tensor import TensorReader
 from gdbext.torch.values.key_names import KeyNames
+from support.fakes.fake_target import FakeTarget
 
 IMPLEMENTATION = 0x100000
 CUDA = 1
 
 
-@pytest.mark.parametrize("path", sorted(store.DATA.glob("torch-*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(Path(store.DATA).glob("torch-*.json")), ids=lambda path: path.stem)
 def test_device(path: Path) -> None:
     """c10::optional of torch before 2.2 has its flag in front of the device, std::optional behind it."""
     layout = store.load(path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_target import FakeTarget
 
-from gdbext.process.memory import Memory
+from gdbext.engine.process.memory import Memory
 from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
+from support.fakes.fake_target import FakeTarget
 
 BLOCK = 0x10000
 

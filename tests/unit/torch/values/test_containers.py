@@ -7,12 +7,11 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from fake_target import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gdbext.engine.process.memory import Memory
 from gdbext.errors import BadData, MemoryFault
-from gdbext.process.memory import Memory
 from gdbext.torch.values.containers import (
     StringReader,
     check_hashed,
@@ -21,6 +20,7 @@ from gdbext.torch.values.containers import (
     read_map_header,
     vector_span,
 )
+from support.fakes.fake_target import FakeTarget
 
 BASE = 0x100000
 HEAP = 0x200000
@@ -239,9 +239,7 @@ def test_a_distance_too_far_is_refused() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 200), unique=True, min_size=1, max_size=30), st.integers(1, 150), st.data())
-def test_a_changed_key_is_noticed_where_it_hashes_elsewhere(
-    keys: list[int], change: int, data: st.DataObject
-) -> None:
+def test_a_changed_key_is_noticed_where_it_hashes_elsewhere(keys: list[int], change: int, data: st.DataObject) -> None:
     fake = HashMap(keys)
     contents = fake.contents()
     slot = data.draw(st.sampled_from([index for index, (distance, _) in enumerate(fake.table) if distance >= 0]))

@@ -6,14 +6,14 @@ import struct
 from pathlib import Path
 
 import pytest
-from fake_target import FakeTarget
 
-from gdbext.arch.argument_passing import Passing
-from gdbext.layouts import store
-from gdbext.layouts.layout import Layout
-from gdbext.process.memory import Memory
+from gdbext.engine.arch.base import Passing
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory
+from gdbext.torch.values.containers import has_own_optional
 from gdbext.torch.values.cpp_values import CppValues
-from gdbext.torch.values.optional import has_own_optional
+from support.fakes.fake_target import FakeTarget
 
 TEXT, ITEMS = 0x100000, 0x101000
 VIEWS = ("c10::basic_string_view<char>", "std::basic_string_view<char, std::char_traits<char> >")
@@ -23,7 +23,7 @@ MEMORY = Memory(FakeTarget({
 
 
 def layouts() -> list[Path]:
-    shipped = sorted(store.DATA.glob("torch-*.json"))
+    shipped = sorted(Path(store.DATA).glob("torch-*.json"))
     return [path for path in shipped if store.load(path).has_struct("optional<int64_t>")]
 
 

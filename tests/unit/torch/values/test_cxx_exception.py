@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
-from fake_target import FakeTarget
 
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import GdbextError
-from gdbext.process.memory import Memory
-from gdbext.process.symbols import Symbolizer
-from gdbext.torch.values.cxx_exception import SINGLE_BASE, CxxException, read_exception
+from gdbext.torch.values.cpp_objects import SINGLE_BASE, CxxException, read_exception
+from support.fakes.fake_target import FakeTarget
 
 BLOCK, SINGLE, PLAIN = 0x10000, 0x20000, 0x30000
 """What is made; the tables of virtual functions of type_infos with one base, and with none."""

@@ -6,16 +6,16 @@ import random
 import timeit
 
 import pytest
-from keyset_samples import random_bits
 
+from gdbext.engine.layouts import store
 from gdbext.errors import BadData, UsageError
-from gdbext.layouts import store
 from gdbext.torch.values.key_names import KeyNames
+from support.truth.keyset_samples import random_bits
 
 
 @pytest.fixture(scope="module")
 def keys() -> KeyNames:
-    return KeyNames(store.load(store.DATA / "torch-2.13.0+cpu-cxx11.json"))
+    return KeyNames(store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json"))
 
 
 def test_text_can_be_parsed_back(keys: KeyNames) -> None:
@@ -110,3 +110,20 @@ def test_what_selects_a_key_is_true_of_its_keysets_alone(keys: KeyNames) -> None
         assert found == [keys.table_index(bits) == index for bits in keysets], slot.name
     with pytest.raises(UsageError, match="no dispatch key"):
         keys.selecting("CPUU")
+
+
+def test_a_renamed_backend(keys: KeyNames) -> None:
+    """Keys are accepted by the name that the process gave, and shown with it behind their own."""
+    layout = store.load(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json")
+    layout.find_renamed = lambda: {"PrivateUse1": "npu"}
+    renamed = KeyNames(layout)
+    for word in ("npu", "NPU", "PrivateUse1", "PrivateUse1 (npu)"):
+        assert renamed.bits_of(word) == keys.bits_of("PrivateUse1")
+    assert renamed.bits_of("AutogradNPU") == keys.bits_of("AutogradPrivateUse1")
+    assert renamed.bits_of("npuBit") == keys.bits_of("PrivateUse1Bit")
+    bits = keys.bits_of("AutogradPrivateUse1")
+    assert renamed.text(bits) == "DispatchKeySet(AutogradPrivateUse1 (npu))"
+    assert keys.text(bits) == "DispatchKeySet(AutogradPrivateUse1)"
+    assert renamed.decode(bits) == keys.decode(bits), "JSON has PyTorch's own names"
+    with pytest.raises(UsageError):
+        keys.bits_of("npu")

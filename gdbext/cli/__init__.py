@@ -1,1 +1,0 @@
-"""scripts/dispatch: options, checks, and running a debugger."""

@@ -1,1 +1,0 @@
-"""``scripts/dispatch ranks``: all ranks of a job, one report."""

@@ -1,1 +1,0 @@
-"""One file per command: parse the arguments, ask the session, return a Report."""

@@ -1,1 +1,0 @@
-"""Commands that answer questions about the dispatcher: its operators, keys, tables and tensors."""

@@ -1,1 +1,0 @@
-"""Commands that let the process run on: breakpoints, traces, values, counts."""

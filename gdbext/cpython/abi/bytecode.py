@@ -1,0 +1,181 @@
+"""The loop around an instruction of a Python function, and what is loaded in it, per version of CPython.
+
+Opcodes and inline caches: Lib/opcode.py of 3.8 to 3.12, Lib/_opcode_metadata.py of 3.13, and what is in place of them
+while the interpreter runs (specialised and instrumented ones). tests/integration/cpython/test_sleeping_loops.py
+compares the rows with the Pythons of the machine. Nothing is said of code with an opcode that a row does not know: of a
+newer version, or one that a tracer has replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+from gdbext.engine.record import Record
+
+
+class LoadKind(Enum):
+    """The place from which a value is loaded; the value is the role of its opcodes."""
+
+    GLOBAL = "g"
+    NAME = "n"
+    ATTRIBUTE = "a"
+    FAST = "f"
+    CELL = "d"
+
+
+class Load(Record):
+    """``number`` counts the names of the code (co_names), its local variables, or its cells. ``follows``: it is an
+    attribute of what the load before it gave."""
+
+    kind: LoadKind
+    number: int
+    follows: bool = False
+
+
+class Bytecode(Record):
+    """A version's opcodes.
+
+    ``roles`` has a letter for each: a kind of load, "2" two local variables, "s" a store and a load, "b" a jump
+    backward, "j" a jump to an absolute place, "e" a prefix of the argument, "x" unknown, "." anything else. ``caches``
+    has the number of code units behind each, as a hexadecimal digit. The index of a global variable or attribute is the
+    argument shifted right; ``jump_unit`` is the number of bytes that an absolute jump counts in.
+    """
+
+    roles: str
+    caches: str
+    global_shift: int
+    attribute_shift: int
+    jump_unit: int
+
+
+class _Step(Record):
+    """An instruction: where it begins and ends, its role, its argument."""
+
+    start: int
+    end: int
+    role: str
+    argument: int
+
+
+_UNIT = 2
+_NIBBLE = 4
+
+
+def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
+    """The names that the innermost loop around the instruction at byte ``at`` loads, in order; None where there is no
+    loop, or the code cannot be followed."""
+    steps = list(_steps(form, code))
+    if any(step.role == "x" for step in steps):
+        return None
+    loops = [(target, step.end) for step in steps for target in _targets(form, step) if target <= at < step.end]
+    if not loops:
+        return None
+    start, end = max(loops)
+    return list(_loads(form, [step for step in steps if start <= step.start < end]))
+
+
+def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
+    at = prefix = 0
+    begin = 0
+    while at + 1 < len(code):
+        opcode, argument = code[at], prefix << 8 | code[at + 1]
+        role = form.roles[opcode]
+        end = at + _UNIT * (1 + (int(form.caches[opcode], 16) if form.caches else 0))
+        if role == "e":
+            prefix = argument
+        else:
+            yield _Step(begin, end, role, argument)
+            prefix, begin = 0, end
+        at = end
+
+
+def _targets(form: Bytecode, step: _Step) -> Iterator[int]:
+    """The target of a jump backward."""
+    if step.role == "b":
+        yield step.end - step.argument * _UNIT
+    elif step.role == "j" and step.argument * form.jump_unit < step.start:
+        yield step.argument * form.jump_unit
+
+
+def _loads(form: Bytecode, steps: list[_Step]) -> Iterator[Load]:
+    loaded_before = False
+    for step in steps:
+        if step.role == "2":
+            yield Load(LoadKind.FAST, step.argument >> _NIBBLE)
+            yield Load(LoadKind.FAST, step.argument & 15)
+        elif step.role == "s":
+            yield Load(LoadKind.FAST, step.argument & 15)
+        elif step.role in _SHIFTED:
+            shift = {"g": form.global_shift, "a": form.attribute_shift}.get(step.role, 0)
+            follows = loaded_before and step.role == LoadKind.ATTRIBUTE.value
+            yield Load(LoadKind(step.role), step.argument >> shift, follows)
+        loaded_before = step.role in _LOADING
+
+
+_SHIFTED = frozenset(kind.value for kind in LoadKind)
+_LOADING = _SHIFTED | {"2", "s"}
+
+BYTECODES: Mapping[tuple[int, int], Bytecode] = {
+    (3, 8): Bytecode(
+        "x......xx....xx...x..x........xxxxxxxxxxxxxxxxxxxx........x...............x.....x..................x"
+        ".n....a....jjjjjgxxxxx.xf..xxx....x.d..xx...e...d..........xa...xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "",
+        global_shift=0,
+        attribute_shift=0,
+        jump_unit=1,
+    ),
+    (3, 9): Bytecode(
+        "x......xx....xx...x..x........xxxxxxxxxxxxxxxxxx.....x....x.....................xx......x..........x"
+        ".n....a....jjjjjg..xx..xf..xxx....x.d..xx...e...dxxxxx....xxa.....xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "",
+        global_shift=0,
+        attribute_shift=0,
+        jump_unit=1,
+    ),
+    (3, 10): Bytecode(
+        "x......xx....xx...x..x.............xxxxxxxxxxxxxx....x....x.....................xx......x..........."
+        ".n....a....jjjjjg...x..xf..xx.....x.d..xx...e...dxxx.x....xxa.....xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "",
+        global_shift=0,
+        attribute_shift=0,
+        jump_unit=2,
+    ),
+    (3, 11): Bytecode(
+        "..................................e...baaaaa.ffgg......gaaaa..aa...................................."
+        ".n....a.........g.......f.........b..d..b...e...d...........a............bbbb....xxxxxxxxxxxxxxxxxxx"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        "00011111100001101444444444222200000000044444000550000005aaaa10aa111100001100111111000000000010040000"
+        "000000420000010050000110000100000000000001010000000004400044a000001011140000011110000000000000000000"
+        "00000000000000000000000000000000000000000000000000000000",
+        global_shift=1,
+        attribute_shift=0,
+        jump_unit=2,
+    ),
+    (3, 12): Bytecode(
+        ".................x....................................................a.aa..aaaaaaa...f.f..........."
+        ".n....a....gg...g.......f..f......b..d..b...e........................xx......xxxxxxxxxxxxxxxxxxxxxxx"
+        "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.........b......xxx",
+        "0000001110100110101111133100330000300033333333333000000031111011111100909900999999900000000011040000"
+        "0000009100044400400000110000000000000000010000004000040000011100001110030000000000000000000000000000"
+        "00000000000000000000000000000000000001000300000010000000",
+        global_shift=1,
+        attribute_shift=1,
+        jump_unit=2,
+    ),
+    (3, 13): Bytecode(
+        ".................x....................................................xe.....bb...a.df.f2..gn......."
+        "...........s.......xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx..........................................aaaaaaaaa"
+        "aaagg..................xxxxxxxxxxxxx...........x.b....xx",
+        "0001010000000000000000000000000000000001300001000000030000110000000000001000010000900000000401000111"
+        "1000100040000000010000000000000000000000000000000011111111111133333333333333333333111111111999999999"
+        "99944110144411333333111000000000000000000011300001111100",
+        global_shift=1,
+        attribute_shift=1,
+        jump_unit=2,
+    ),
+}
+"""The opcodes of each version."""

@@ -1,0 +1,234 @@
+"""Locks that a thread holds by ``with lock:`` or by ``lock.acquire()`` before a ``try``, read from its Python frames.
+
+While the body of a ``with`` runs, the bound ``__exit__`` of its lock lies on the frame's value stack. Words above the
+stack's top are left over from earlier calls, so only slots that are proven to be in use count: the interpreter must
+be able to unwind to the depth that the exception table (Objects/exception_handling_notes.txt of 3.11,
+InternalDocs/exception_handling.md of 3.13) or the block stack (PyTryBlock, cpython/frameobject.h of 3.8) names for the
+current instruction. The block begins only after ``__enter__`` has returned, so a thread that still waits for the lock
+is not counted.
+
+A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
+hand, and is inside a ``try`` block, has most likely taken the lock on its way there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
+from gdbext.cpython.sync.locks import LockState, read_lock
+from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+from gdbext.cpython.threads.frame_variables import attributes, locals_of, objects_at, used_names, value_stack, variables
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.errors import GdbextError
+
+_WITH_FRAMES = 200
+"""Innermost Python frames that are read."""
+_TABLE_LIMIT = 1 << 20
+_DEPTH_LIMIT = 1000
+_NAMES_OF_FUNCTIONS = {
+    "method_descriptor": ("PyDescrObject", "d_name"), "function": ("PyFunctionObject", "func_name"),
+}  # fmt: skip
+"""Type of a function object → where its name is."""
+_BLOCKS = 20
+"""Most blocks of a code object: CO_MAXBLOCKS (cpython/code.h)."""
+_BLOCK_SIZE, _BLOCK_LEVEL = 12, 8  # sizeof(PyTryBlock): three ints, b_level is the last
+
+
+def held_locks(runtime: PythonRuntime, state: ThreadState) -> list[LockState]:
+    """The locks (Lock, RLock, also those of a Condition) inside whose ``with`` block the thread is, innermost first.
+    Raises nothing.
+
+    Not among them: a lock that a Condition.wait further in has given up, and those of functions that mention
+    ``release``, which may have let go of them inside the block.
+    """
+    found: list[LockState] = []
+    given_up: set[int] = set()
+    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+        try:
+            given_up.update(_given_up(runtime, frame))
+            managers = list(_entered(runtime, frame))
+            locks = [lock for lock in (lock_of(runtime, each) for each in managers) if lock is not None]
+            locks = [lock for lock in locks if lock.address not in given_up]
+            if locks and not _mentions_release(runtime, frame):
+                found.extend(locks)
+        except GdbextError:
+            continue
+    return found
+
+
+def entered_objects(runtime: PythonRuntime, state: ThreadState) -> list[int]:
+    """All objects inside whose ``with`` block the thread is: a Semaphore for example. Raises nothing."""
+    found: list[int] = []
+    for frame in runtime.frames.stack(state).frames[:_WITH_FRAMES]:
+        try:
+            found.extend(_entered(runtime, frame))
+        except GdbextError:
+            continue
+    return found
+
+
+def entered_in(runtime: PythonRuntime, frame: PythonFrame) -> list[int]:
+    """The context managers inside whose ``with`` or ``async with`` block one frame is, the outermost first.
+
+    Raises MemoryFault, BadData.
+    """
+    return list(_entered(runtime, frame))
+
+
+def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
+    """The lock that a context manager is, or that a Condition has; None for any other."""
+    lock = read_lock(runtime, manager)
+    if lock is not None:
+        return lock
+    own = runtime.dicts.attribute(manager, stdlib.CONDITION_LOCK)
+    return read_lock(runtime, own) if own and runtime.dicts.attribute(manager, stdlib.CONDITION_WAITERS) else None
+
+
+def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The lock that threading.Condition.wait has released for the time of the wait."""
+    if frame.function.rpartition(".")[2] != stdlib.CONDITION_WAIT or not frame.file.endswith(stdlib.THREADING_FILE):
+        return
+    condition = locals_of(runtime, frame).get("self", 0)
+    lock = runtime.dicts.attribute(condition, stdlib.CONDITION_LOCK) if condition else None
+    if lock:
+        yield lock
+
+
+def _mentions_release(runtime: PythonRuntime, frame: PythonFrame) -> bool:
+    """``release`` is among the names that the function's code uses (co_names)."""
+    names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", "co_names"))
+    return any(runtime.objects.text_equals(name, "release") for name in runtime.objects.tuple_items(names))
+
+
+def _entered(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
+    """The context managers whose ``with`` block the frame is in, the outermost first. Raises MemoryFault, BadData."""
+    depth = min(_live_depth(runtime, frame), _DEPTH_LIMIT)
+    if not depth:
+        return
+    previous = 0
+    for slot in objects_at(runtime, value_stack(runtime, frame), depth):
+        manager = _manager_of_exit(runtime, previous, slot)
+        if manager:
+            yield manager
+        previous = slot
+
+
+def _manager_of_exit(runtime: PythonRuntime, previous: int, address: int) -> int:
+    """The object whose ``__exit__`` stands in a slot: bound to it, or as a function in the slot before it; else 0."""
+    if address & 7 or address < 4096:
+        return 0
+    form = runtime.layout.abi.frames
+    memory, offset = runtime.memory, runtime.layout.offset
+    try:
+        if isinstance(form, InterpreterFrames) and form.exit_form is ExitForm.FUNCTION_AND_SELF:
+            return address if _is_exit(runtime, previous) else 0
+        kind = runtime.objects.type_of(address).name
+        if kind == "builtin_function_or_method":
+            return memory.u64(address + offset("PyCFunctionObject", "m_self"))
+        if kind == "method" and _is_exit(runtime, memory.u64(address + offset("PyMethodObject", "im_func"))):
+            return memory.u64(address + offset("PyMethodObject", "im_self"))
+    except GdbextError:
+        pass  # what is left over on a stack need not be an object
+    return 0
+
+
+def _is_exit(runtime: PythonRuntime, address: int) -> bool:
+    """A function, or a method of a built-in type, called ``__exit__`` or ``__aexit__``. Raises MemoryFault, BadData."""
+    kind = runtime.objects.type_of(address).name if address else ""
+    if kind not in _NAMES_OF_FUNCTIONS:
+        return False
+    name = runtime.memory.u64(address + runtime.layout.offset(*_NAMES_OF_FUNCTIONS[kind]))
+    return any(runtime.objects.text_equals(name, each) for each in ("__exit__", "__aexit__"))
+
+
+def _live_depth(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Slots of the value stack that are certainly in use."""
+    form = runtime.layout.abi.frames
+    if isinstance(form, FrameObjects):
+        return _depth_by_block_stack(runtime, frame)
+    return _depth_by_exception_table(runtime, frame, form)
+
+
+def is_protected(runtime: PythonRuntime, frame: PythonFrame) -> bool:
+    """The frame is inside a ``try`` or ``with`` block. Raises MemoryFault, BadData."""
+    form = runtime.layout.abi.frames
+    if isinstance(form, FrameObjects):
+        return 0 < runtime.memory.i32(frame.address + runtime.layout.offset("PyFrameObject", "f_iblock")) <= _BLOCKS
+    return bool(_depths(runtime, frame, form))
+
+
+def _depth_by_exception_table(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> int:
+    return max(_depths(runtime, frame, form), default=0)
+
+
+def _depths(runtime: PythonRuntime, frame: PythonFrame, form: InterpreterFrames) -> list[int]:
+    """The depths of all entries of the exception table that the current instruction is in."""
+    memory, offset = runtime.memory, runtime.layout.offset
+    instruction = memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+    at = runtime.codes.get(frame.code).offset_of(instruction)
+    table = memory.u64(frame.code + offset("PyCodeObject", "co_exceptiontable"))
+    return [depth for start, end, depth in entries(runtime.objects.bytes(table, _TABLE_LIMIT)) if start <= at < end]
+
+
+def _depth_by_block_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    offset, memory = runtime.layout.offset, runtime.memory
+    count = memory.i32(frame.address + offset("PyFrameObject", "f_iblock"))
+    if not 0 < count <= _BLOCKS:
+        return 0
+    last = frame.address + offset("PyFrameObject", "f_blockstack") + (count - 1) * _BLOCK_SIZE
+    return max(memory.i32(last + _BLOCK_LEVEL), 0)
+
+
+def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
+    """The exception table: (start, end, depth); offsets in bytes from the first instruction.
+
+    Each entry is four numbers, most significant six bits first; bit 6 says that more follow, bit 7 marks the first
+    byte of an entry: start, length and target in code units of two bytes, then depth << 1 | lasti.
+    """
+    position = 0
+
+    def number() -> int:
+        nonlocal position
+        byte = table[position]
+        value = byte & 63
+        position += 1
+        while byte & 64:
+            byte = table[position]
+            value = value << 6 | byte & 63
+            position += 1
+        return value
+
+    try:
+        while position < len(table):
+            start, length, _, depth = number(), number(), number(), number()
+            yield start * 2, (start + length) * 2, depth >> 1
+    except IndexError:
+        return
+
+
+_FRAMES = 64
+"""Innermost Python frames that are read."""
+_CALLS = frozenset({"acquire", "release"})
+
+
+def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple[int, LockState]]:
+    """Locks that are taken, and that frames of this kind have at hand, each with the number of its frame: 0 is the
+    innermost one, which may as well be about to take the lock. Raises nothing."""
+    for number, frame in enumerate(runtime.frames.stack(state).frames[:_FRAMES]):
+        try:
+            if not used_names(runtime, frame) >= _CALLS or not is_protected(runtime, frame):
+                continue
+        except GdbextError:
+            continue
+        for address in _at_hand(runtime, frame):
+            lock = read_lock(runtime, address)
+            if lock is not None and lock.locked:
+                yield number, lock
+
+
+def _at_hand(runtime: PythonRuntime, frame: PythonFrame) -> set[int]:
+    own = variables(runtime, frame)
+    inner = attributes(runtime, own["self"]).values() if "self" in own else ()
+    return {*own.values(), *inner}

@@ -1,0 +1,194 @@
+"""Objects that a polling loop checks between sleeps, and how long it sleeps.
+
+``while not os.path.exists(path): time.sleep(1)`` shows nothing but a sleep. What it looks for is among the variables
+of the frame that sleeps, and the names that its code uses tell which of them.
+
+How long it sleeps is the argument of ``time.sleep``, which is still on the frame's value stack. Since 3.11 it sleeps
+until an absolute time (pysleep, Modules/timemodule.c), so that the system call alone does not say how long without the
+system's clock, which a core does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.objects.objects import FLAG_UNICODE
+from gdbext.cpython.threads.frame_variables import attributes, items, stack_slots, used_names, variables
+from gdbext.cpython.threads.loop_names import loop_names
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.loop_names import LoopNames
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+_SLEEP = "sleep"
+
+
+def asked_to_sleep(runtime: PythonRuntime, frame: PythonFrame) -> float | None:
+    """Seconds in all; None where the frame does not call ``time.sleep``, or where more than one such call has left its
+    argument on the stack. Raises nothing."""
+    try:
+        slots = stack_slots(runtime, frame)
+        places = [number for number, slot in enumerate(slots[:-1]) if _is_sleep(runtime, slot)]
+        return runtime.objects.number(slots[places[0] + 1]) if len(places) == 1 else None
+    except GdbextError:
+        return None
+
+
+def _is_sleep(runtime: PythonRuntime, address: int) -> bool:
+    found = runtime.functions.source(address)
+    return found is not None and (found.kind, found.qualname) == ("builtin", _SLEEP)
+
+
+_PATH_LIMIT = 4096
+_LOCK_FILES = (".lock", "/lock")
+"""Endings of the names of lock files: those of filelock, of the caches of Hugging Face, Triton and torch's
+extensions."""
+_FILE_ENDINGS = (
+    *_LOCK_FILES, ".lck", ".pid", ".done", ".flag", ".ready", ".pt", ".pth", ".ckpt", ".json", ".txt", ".bin",
+)  # fmt: skip
+"""Endings of names without a folder that are taken for a file's."""
+_PATH_WORDS = 16
+"""Words of a pathlib.Path that are read: it has slots, one of them the whole path."""
+
+
+class PolledKind(Enum):
+    """The kind of object that is looked at; the value is the names of functions and attributes by which code does
+    so."""
+
+    FILE = frozenset({
+        "exists", "isfile", "isdir", "lexists", "is_file", "is_dir", "stat", "access", "listdir", "scandir", "glob",
+        "iterdir", "getsize", "open", "unlink",
+    })  # fmt: skip
+    PROCESS = frozenset({"poll", "wait", "waitpid", "returncode", "is_alive", "exitcode", "join", "_try_wait"})
+    THREAD = frozenset({"is_alive", "join"})
+    OBJECT = frozenset({
+        "is_set", "wait", "get", "get_nowait", "put_nowait", "empty", "qsize", "full", "done", "running", "locked",
+    })  # fmt: skip
+    FLAG = frozenset[str]()
+    """A bool: code that looks at it calls nothing."""
+
+
+class PolledObject(Record):
+    """One object. ``name`` is the variable's or attribute's; ``path`` is set for a FILE, ``pid`` for a PROCESS,
+    ``ident`` (threading.get_ident) for a THREAD, ``kind`` for an OBJECT, ``value`` for a FLAG."""
+
+    polled_as: PolledKind
+    name: str
+    address: int
+    path: str = ""
+    pid: int = 0
+    ident: int = 0
+    kind: Waitable | None = None
+    value: bool = False
+    is_item: bool = False
+    """It is in a container of that name."""
+
+
+def polled_objects(runtime: PythonRuntime, frame: PythonFrame) -> list[PolledObject]:
+    """The objects that the loop of the frame looks at, by what it loads; lock files, which it may look at by any
+    function; flags only where there is nothing else. Empty where the frame is in no loop, or nobody can tell."""
+    loop = loop_names(runtime, frame)
+    if loop is None:
+        return []
+    found: dict[tuple[PolledKind, object], PolledObject] = {}
+    for each in _objects_in_reach(runtime, frame, loop):
+        if each is not None:
+            found.setdefault((each.polled_as, each.path or each.pid or each.address), each)
+    wanted = [each for each in found.values() if _is_looked_at(each, loop)]
+    flags = [each for each in found.values() if each.polled_as is PolledKind.FLAG]
+    return wanted or (flags if "/lib/python" not in frame.file else [])
+
+
+def _is_looked_at(each: PolledObject, loop: LoopNames) -> bool:
+    """The loop calls a function for it: a method of the very object, where it has a name of its own."""
+    if each.polled_as is PolledKind.FILE:
+        return bool(each.polled_as.value & loop.names) or each.path.endswith(_LOCK_FILES)
+    methods = {attribute for before, attribute in loop.pairs if before == each.name}
+    return bool(each.polled_as.value & (loop.attributes if each.is_item else methods))
+
+
+def sleeps(runtime: PythonRuntime, frame: PythonFrame) -> bool:
+    """The frame's own code calls ``sleep``."""
+    return "sleep" in used_names(runtime, frame)
+
+
+def _objects_in_reach(runtime: PythonRuntime, frame: PythonFrame, loop: LoopNames) -> Iterator[PolledObject | None]:
+    for name, value in variables(runtime, frame).items():
+        if name not in loop.variables:
+            continue
+        found = describe(runtime, name, value)
+        if found is not None:
+            yield found
+            continue
+        yield from _items(runtime, name, value)
+        for attribute, inner in attributes(runtime, value).items():
+            if (name, attribute) in loop.pairs:
+                yield describe(runtime, attribute, inner)
+                yield from _items(runtime, attribute, inner)
+
+
+def _items(runtime: PythonRuntime, name: str, container: int) -> Iterator[PolledObject | None]:
+    for item in items(runtime, container):
+        found = describe(runtime, name, item)
+        yield found._replace(is_item=True) if found is not None and found.polled_as is not PolledKind.FLAG else None
+
+
+def describe(runtime: PythonRuntime, name: str, address: int) -> PolledObject | None:
+    """A description of the object, None for what nobody waits for. Raises nothing."""
+    try:
+        info = runtime.objects.type_of(address)
+        if info.name == "bool":
+            return PolledObject(PolledKind.FLAG, name, address, value=bool(runtime.objects.integer(address)))
+        path = _path(runtime, address, info.name, info.flags, info.size)
+        if path:
+            return PolledObject(PolledKind.FILE, name, address, path=path)
+        own = attributes(runtime, address)
+        pid = process_id(runtime, own)
+        if pid:
+            return PolledObject(PolledKind.PROCESS, name, address, pid=pid)
+        kind = next((kind for kind, wanted in stdlib.OBJECT_KINDS if all(each in own for each in wanted)), None)
+        if kind is Waitable.THREAD:
+            return PolledObject(
+                PolledKind.THREAD, name, address, ident=runtime.objects.integer(own[stdlib.THREAD_IDENT])
+            )
+        return PolledObject(PolledKind.OBJECT, name, address, kind=kind) if kind is not None else None
+    except GdbextError:
+        return None
+
+
+def _path(runtime: PythonRuntime, address: int, type_name: str, flags: int, size: int) -> str:
+    """A str or pathlib.Path that may be a file's name, "" for anything else."""
+    if flags & FLAG_UNICODE:
+        text = runtime.objects.text(address, _PATH_LIMIT)
+        named = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
+        return text if named and "\n" not in text and "://" not in text and " " not in text else ""
+    if type_name not in stdlib.PATH_TYPES:
+        return ""
+    texts = []
+    for word in runtime.memory.words(address, min(size // 8, _PATH_WORDS)):
+        try:
+            texts.append(runtime.objects.text(word, _PATH_LIMIT) if word else "")
+        except GdbextError:
+            continue
+    return max(texts, key=len, default="")
+
+
+def process_id(runtime: PythonRuntime, own: Mapping[str, int]) -> int:
+    """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
+    popen = own.get(stdlib.PROCESS_POPEN)
+    if popen is not None and stdlib.PROCESS_PARENT in own:
+        own = attributes(runtime, popen)
+    elif stdlib.POPEN_ARGUMENTS not in own:
+        return 0
+    pid = own.get(stdlib.POPEN_PID)
+    try:
+        return runtime.objects.integer(pid) if pid else 0
+    except GdbextError:
+        return 0

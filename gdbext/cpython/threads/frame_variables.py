@@ -1,0 +1,219 @@
+"""The objects that the code of a Python frame can reach by name: its locals, the globals that it uses, attributes.
+
+f_globals and f_locals (frameobject.h, pycore_frame.h) are dicts; the names that the code uses are in co_names, which
+has globals and attributes alike (Objects/codeobject.c).
+
+What a Python frame holds: its local variables by name, and the slots of its value stack.
+
+f_localsplus (frameobject.h) and localsplus (pycore_frame.h): first the fast locals, cells and free variables, then
+the value stack of at most co_stacksize slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from gdbext.cpython.abi.python_abi import FrameObjects, InterpreterFrames
+from gdbext.cpython.objects.objects import FLAG_DICT, FLAG_HEAP_TYPE, FLAG_LIST, FLAG_TUPLE
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.errors import GdbextError
+
+_LOCALS_LIMIT = 10_000
+_STACK_LIMIT = 1_000
+
+
+def locals_of(runtime: PythonRuntime, frame: PythonFrame) -> dict[str, int]:
+    """Fast locals that are set, by name: address of the object; cells are opened. Raises MemoryFault, BadData.
+
+    Globals and the variables of class bodies and exec() are not fast locals.
+    """
+    names = runtime.codes.get(frame.code).local_names()[:_LOCALS_LIMIT]
+    values = objects_at(runtime, slots_of(runtime, frame), len(names))
+    found = ((name, _open_cell(runtime, value)) for name, value in zip(names, values) if value)
+    return {name: value for name, value in found if value}
+
+
+def local_of(runtime: PythonRuntime, frame: PythonFrame, name: str) -> int:
+    """Address of one fast local; 0 where it is not set or nothing can be read."""
+    try:
+        return locals_of(runtime, frame).get(name, 0)
+    except GdbextError:
+        return 0
+
+
+_WEAK_REFERENCES = ("weakref", "weakref.ReferenceType", "ReferenceType")
+
+
+def referent(runtime: PythonRuntime, address: int) -> int:
+    """The object that a weak reference refers to; 0 for any other object, and where nothing can be read. None once it
+    is gone."""
+    try:
+        if runtime.objects.type_of(address).name in _WEAK_REFERENCES:
+            return runtime.memory.u64(address + runtime.layout.offset("PyWeakReference", "wr_object"))
+    except GdbextError:
+        pass
+    return 0
+
+
+def namespace_of(runtime: PythonRuntime, frame: PythonFrame, field: str = "f_globals") -> int:
+    """Address of the dict of the frame's global variables, or of ``f_locals``. Raises MemoryFault, LayoutError."""
+    struct = "PyFrameObject" if isinstance(runtime.layout.abi.frames, FrameObjects) else "_PyInterpreterFrame"
+    return runtime.memory.u64(frame.address + runtime.layout.offset(struct, field))
+
+
+def stack_slots(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ...]:
+    """All objects on the value stack, also above its top: what is used and what is left over cannot be
+    distinguished while C code runs, so whoever asks must prove what he finds. Raises MemoryFault, BadData."""
+    size = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_stacksize"))
+    words = objects_at(runtime, value_stack(runtime, frame), min(size, _STACK_LIMIT))
+    return tuple(word for word in words if word)
+
+
+def objects_at(runtime: PythonRuntime, address: int, count: int) -> tuple[int, ...]:
+    """The objects that ``count`` slots of a frame refer to; 0 for an empty slot, and for a number that stands in the
+    slot itself. Raises MemoryFault."""
+    words = runtime.memory.words(address, count) if count else ()
+    form = runtime.layout.abi.frames
+    tag_bits = form.tag_bits if isinstance(form, InterpreterFrames) else 0
+    if not tag_bits:
+        return words
+    return tuple(0 if word & tag_bits == tag_bits else word & ~tag_bits for word in words)
+
+
+def value_stack(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the first slot of the value stack. Raises MemoryFault."""
+    memory, offset = runtime.memory, runtime.layout.offset
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return memory.u64(frame.address + offset("PyFrameObject", "f_valuestack"))
+    return slots_of(runtime, frame) + 8 * memory.u32(frame.code + offset("PyCodeObject", "co_nlocalsplus"))
+
+
+def instruction(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """The position of the frame in its code: f_lasti, or the address of an instruction; 0 where it cannot be read."""
+    form, offset = runtime.layout.abi.frames, runtime.layout.offset
+    try:
+        if isinstance(form, FrameObjects):
+            return runtime.memory.u32(frame.address + offset("PyFrameObject", "f_lasti"))
+        return runtime.memory.u64(frame.address + offset("_PyInterpreterFrame", form.instruction))
+    except GdbextError:
+        return 0
+
+
+def slots_of(runtime: PythonRuntime, frame: PythonFrame) -> int:
+    """Address of the first fast local."""
+    if isinstance(runtime.layout.abi.frames, FrameObjects):
+        return frame.address + runtime.layout.offset("PyFrameObject", "f_localsplus")
+    return frame.address + runtime.layout.offset("_PyInterpreterFrame", "localsplus")
+
+
+def _open_cell(runtime: PythonRuntime, address: int) -> int:
+    try:
+        if runtime.objects.type_of(address).name == "cell":
+            return runtime.memory.u64(address + runtime.layout.offset("PyCellObject", "ob_ref"))
+    except GdbextError:
+        pass  # shown as it is: whoever looks at it will find out what is wrong with it
+    return address
+
+
+_NAMES = 500
+_GLOBALS = 5_000
+_ATTRIBUTES = 64
+_ITEMS = 32
+_CELLS = 16
+"""Most names, globals, attributes, items and cells of a closure that are read."""
+
+
+def used_names(runtime: PythonRuntime, frame: PythonFrame) -> frozenset[str]:
+    """The globals and attributes that the frame's code uses (co_names); empty where they cannot be read."""
+    try:
+        names = runtime.memory.u64(frame.code + runtime.layout.offset("PyCodeObject", "co_names"))
+        return frozenset(runtime.objects.text(name, 128) for name in runtime.objects.tuple_items(names, _NAMES))
+    except GdbextError:
+        return frozenset()
+
+
+Namespaces = dict[int, dict[str, int]]
+"""Dicts of variables that were read already, by address: threads share their modules."""
+
+
+def variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces | None = None) -> dict[str, int]:
+    """Name → address of the object: the globals that the code uses, then its locals. Raises nothing."""
+    found = global_variables(runtime, frame, known if known is not None else {})
+    with suppress(GdbextError):  # the globals alone are an answer, too
+        found.update(locals_of(runtime, frame))
+    return found
+
+
+def global_variables(runtime: PythonRuntime, frame: PythonFrame, known: Namespaces) -> dict[str, int]:
+    """The variables of its module, and of a class body, that the frame's code uses. Raises nothing."""
+    names = used_names(runtime, frame)
+    found: dict[str, int] = {}
+    for field in ("f_globals", "f_locals") if names else ():
+        namespace = _namespace(runtime, frame, field, known)
+        found.update((name, namespace[name]) for name in names if name in namespace)
+    return found
+
+
+def _namespace(runtime: PythonRuntime, frame: PythonFrame, field: str, known: Namespaces) -> dict[str, int]:
+    try:
+        address = namespace_of(runtime, frame, field)
+        if address and address not in known:
+            known[address] = {}
+            known[address] = dict(_named(runtime, runtime.dicts.items(address, _GLOBALS)))
+    except GdbextError:
+        return {}
+    return known.get(address, {})
+
+
+def _named(runtime: PythonRuntime, entries: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+    for key, value in entries:
+        try:
+            yield runtime.objects.text(key, 128), value
+        except GdbextError:
+            continue
+
+
+def attributes(runtime: PythonRuntime, address: int) -> Mapping[str, int]:
+    """The attributes of an instance by name; empty where there are none or they cannot be read."""
+    found: dict[str, int] = {}
+    try:
+        if not runtime.objects.type_of(address).flags & FLAG_HEAP_TYPE:
+            return found
+        for key, value in runtime.dicts.attributes(address):
+            found[runtime.objects.text(key, 128)] = value
+            if len(found) >= _ATTRIBUTES:
+                break
+    except GdbextError:
+        pass  # what was read until then
+    return found
+
+
+def items(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """The first items of a list or tuple, the first values of a dict; empty for anything else."""
+    objects = runtime.objects
+    try:
+        flags = objects.type_of(address).flags
+        if flags & FLAG_LIST:
+            return objects.list_items(address)[:_ITEMS]
+        if flags & FLAG_TUPLE:
+            return objects.tuple_items(address)[:_ITEMS]
+        if flags & FLAG_DICT:
+            return tuple(value for _, value in runtime.dicts.items(address, _ITEMS))
+    except GdbextError:
+        pass  # a container that changes just now has nothing to show
+    return ()
+
+
+def closure_of(runtime: PythonRuntime, address: int) -> tuple[int, ...]:
+    """Addresses of what a function has in its closure; nothing for what is no function."""
+    try:
+        if not address or address & 7 or runtime.objects.type_of(address).name != "function":
+            return ()
+        closure = runtime.memory.u64(address + runtime.layout.offset("PyFunctionObject", "func_closure"))
+        cells = runtime.objects.tuple_items(closure, _CELLS) if closure else ()
+        at = runtime.layout.offset("PyCellObject", "ob_ref")
+        return tuple(runtime.memory.u64(cell + at) for cell in cells)
+    except GdbextError:
+        return ()

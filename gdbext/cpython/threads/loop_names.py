@@ -1,0 +1,101 @@
+"""The names that the loop of a Python frame looks at: those that its code loads between a jump's target and the jump.
+
+Names alone do not tell what a loop looks at: a function uses many outside of it. So only those count that are loaded in
+the innermost loop around the instruction at which the frame is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, loop_around
+from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
+from gdbext.cpython.objects.code import CODE_UNIT
+from gdbext.cpython.threads.frame_variables import instruction
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import PythonFrame
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+_CODE_LIMIT = 1 << 16
+"""Bytes of a function's code that are followed."""
+_NAMES = 2_000
+
+
+class LoopNames(Record):
+    """``variables`` are local, enclosing and global ones, ``attributes`` all attributes and methods; ``pairs`` those of
+    which the owner has a name, a variable's or an attribute's: (name, attribute)."""
+
+    variables: frozenset[str]
+    attributes: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names of the code."""
+        return self.variables | self.attributes
+
+
+def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
+    """The names that the innermost loop around the frame's instruction loads; None where it is in none, or nobody can
+    tell."""
+    form = BYTECODES.get(runtime.layout.abi.version)
+    if form is None:
+        return None
+    try:
+        code, at = _code_of(runtime, frame)
+        loads = loop_around(form, code, at)
+        return _named(loads, _NameTables(runtime, frame.code)) if loads is not None else None
+    except (GdbextError, IndexError):
+        return None
+
+
+def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:
+    """The code of a frame, and the offset of its instruction. Raises GdbextError."""
+    layout, memory, abi = runtime.layout, runtime.memory, runtime.layout.abi
+    place = instruction(runtime, frame)
+    if abi.code_form is CodeForm.INLINE:
+        size = memory.u64(frame.code + layout.offset("PyVarObject", "ob_size")) * CODE_UNIT
+        code = runtime.codes.get(frame.code)
+        return memory.read(code.bytecode, min(size, _CODE_LIMIT)), code.offset_of(place)
+    assert isinstance(abi.frames, FrameObjects)
+    text = runtime.objects.bytes(memory.u64(frame.code + layout.offset("PyCodeObject", "co_code")), _CODE_LIMIT)
+    return text, place * abi.frames.lasti_unit
+
+
+class _NameTables:
+    """The names that loads count in. Raises GdbextError."""
+
+    def __init__(self, runtime: PythonRuntime, code: int) -> None:
+        fields = runtime.layout.abi.local_names
+        names, *tables = (_texts(runtime, code, field) for field in ("co_names", *fields))
+        self._tables: dict[LoadKind, Sequence[str]] = dict.fromkeys(LoadKind, names)
+        self._tables[LoadKind.FAST] = tables[0]
+        self._tables[LoadKind.CELL] = [name for table in (tables[1:] or tables) for name in table]
+
+    def name(self, load: Load) -> str:
+        """The name with that index. Raises IndexError."""
+        return self._tables[load.kind][load.number]
+
+
+def _texts(runtime: PythonRuntime, code: int, field: str) -> list[str]:
+    items = runtime.memory.u64(code + runtime.layout.offset("PyCodeObject", field))
+    return [runtime.objects.text(each, 128) for each in runtime.objects.tuple_items(items, _NAMES)] if items else []
+
+
+def _named(loads: Sequence[Load], tables: _NameTables) -> LoopNames:
+    variables, attributes, pairs = set(), set(), set()
+    before = ""
+    for load in loads:
+        name = tables.name(load)
+        if load.kind is LoadKind.ATTRIBUTE:
+            attributes.add(name)
+            if load.follows:
+                pairs.add((before, name))
+        else:
+            variables.add(name)
+        before = name
+    return LoopNames(frozenset(variables), frozenset(attributes), frozenset(pairs))

@@ -1,1 +1,0 @@
-"""One folder per debugger; nothing imports them but by name."""

@@ -1,1 +1,0 @@
-"""All that is gdb: target, commands, run control, breakpoints, batch job."""

@@ -1,1 +1,0 @@
-"""All that is LLDB: target, commands, run control, breakpoints, batch job."""

@@ -1,0 +1,277 @@
+"""``dispatch-bt``: the dispatcher's path through a stack.
+
+``dispatch-bt`` as text: each pass through the dispatcher innermost first, Python lines in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, ThreadReport
+from gdbext.diagnosis.reporting import dispatcher_errors, make_report, with_arguments
+from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool_arguments import add_thread_choice, chosen_threads
+from gdbext.diagnosis.verdict.recursion import fold
+from gdbext.engine.vocabulary import Certainty, ErrorReport
+from gdbext.errors import GdbextError
+from gdbext.render.style import Style, escape, python_source
+from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gdbext.diagnosis.report.thread_report import BackwardNode
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.targets.base_target import TargetThread
+
+_EPILOG = """\
+Innermost first. Each entry is one pass through the dispatcher:
+
+  #11   [redispatch] op=[aten::mm], key=[Meta]  in-kernel, exact
+        DispatchKeySet(Meta)  0x18000, table index 16
+        kernel meta_mm at model.py:3  (boxed only)
+               registered at model.py:9, path 1
+
+#11 is the native frame, [redispatch] the event (call, redispatch, callBoxed, redispatchBoxed), key the one that was
+chosen. The stage is entering (the operator's handle is being made), lookup, invoking (boxing layers) or in-kernel.
+exact: the keyset was read where the calling code passed it, and this operator's table has the running kernel for it;
+verified: found in the frame and proven the same way; inferred: from the kernel alone. --why shows the proof. path is
+the step of computeDispatchTableEntryWithDebug that chose the kernel: 1 its own, 2.x an alias key, 3 a fallback.
+--args adds a line, "(self=f32[32, 64] cpu, dim=1)": read from the boxed stack, or from registers and stack slots by the
+C++ signature. "?" is a value that cannot be known any more, "1?" one that is likely and not proven.
+In a backward pass "node" names what the engine runs in the frames above that line, with its sequence number.
+"never entered" names the key that an innermost kernel was expected to redispatch to and has not reached.
+"""
+
+
+class DispatchBacktrace(Tool):
+    """The command ``dispatch-bt`` as a tool."""
+
+    name = "dispatch-bt"
+    summary = "Show the dispatcher's path through a thread's stack: operators, keysets, kernels."
+    mode = Mode.STOPPED
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options: which threads, and how much of them."""
+        parser.epilog = _EPILOG
+        add_thread_choice(parser)
+        parser.add_argument("--native", action="store_true", help="also show every native frame")
+        parser.add_argument(
+            "--args", action="store_true", help="also show each operator's arguments, where they can be proven"
+        )
+        parser.add_argument(
+            "--values", action="store_true", help="also show statistics of the arguments' tensors (implies --args)"
+        )
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:  # noqa: ARG002
+        """The chosen threads' paths through the dispatcher. A thread that cannot be read costs that thread."""
+        from gdbext.diagnosis.threads.source_lines import source_lines
+
+        session, (threads, errors) = session.settled(lambda each: self._read(each, args))
+        sources = {} if args.json else source_lines(session.target, threads)
+        return make_report(self, session, args, threads=threads, errors=errors, sources=sources)
+
+    def _read(self, session: Session, args: Namespace) -> tuple[list[ThreadReport], list[ErrorReport]]:
+        from gdbext.diagnosis.threads.thread_reporting import report_stack
+
+        threads = []
+        errors = [*dispatcher_errors(session)]
+        for thread in chosen_threads(session.target, args, self.name):
+            try:
+                report = report_stack(session, thread, native=args.native, explained=args.why)
+                if args.args or args.values:
+                    report = with_arguments(session, report, statistics=args.values)
+                threads.append(_with_nodes(session, thread, report))
+            except GdbextError as error:
+                errors.append(ErrorReport.of(error, f"thread {thread.tid}"))
+        return threads, errors
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        return render(report, style)
+
+
+def _with_nodes(session: Session, thread: TargetThread, report: ThreadReport) -> ThreadReport:
+    """The report with the nodes that run, where the thread is in a backward pass."""
+    if not session.has_torch:
+        return report
+    stack = session.threads.of(thread).stack
+    levels = session.dispatch_stacks.engine_calls(stack)
+    if not levels:
+        return report
+    return report._replace(nodes=session.extras.backward_nodes(session, thread, stack, levels))
+
+
+_SOURCE = "        "
+"""Indent of a line of source: below the function's name."""
+_PASS = "     "
+"""Indent below a frame's first line: the width of "#1234"."""
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """All threads of the report, a blank line between them."""
+    for position, thread in enumerate(report.threads):
+        if position:
+            yield ""
+        yield from thread_lines(thread, style, report.why, report.sources)
+    if not report.threads:
+        yield "No thread to show."
+
+
+def thread_lines(
+    thread: ThreadReport, style: Style, why: bool = False, sources: SourceLines = NO_SOURCES
+) -> Iterator[str]:
+    """One thread: a headline, then its blocks, repeated blocks folded."""
+    yield style(headline(thread), "bold")
+    blocks = _blocks(thread, style, why, sources)
+    if thread.unseen_dispatch is not None:
+        what = "there may be more than this in the dispatcher" if thread.dispatch else "nothing known in the dispatcher"
+        yield style(f"{_PASS} {what}: {escape(thread.unseen_dispatch.reason)}", "yellow")
+    elif not thread.dispatch:
+        yield f"{_PASS} not in the dispatcher ({thread.frame_count} native frames)"
+    yield from folded_lines(blocks, style)
+    for note in thread.notes:
+        yield style(f"{_PASS} note: {escape(note)}", "yellow")
+
+
+def source_text(frame: Frame, style: Style, sources: SourceLines) -> Iterator[str]:
+    """The line of source that a Python frame is at, with a warning where the file is another one by now."""
+    source = sources.get((frame.file, frame.line or 0))
+    if source is not None:
+        doubt = style(f"  [{escape(source.changed)}]", "yellow") if source.changed else ""
+        yield f"{_SOURCE}{python_source(source.text, style)}{doubt}"
+
+
+def headline(thread: ThreadReport) -> str:
+    """``Thread 1 "MainThread" (tid 2056): aten::mm, key Meta, in-kernel``."""
+    return title(thread) + where(thread)
+
+
+def title(thread: ThreadReport) -> str:
+    """``Thread 1 "MainThread" (tid 2056)``."""
+    number = f" {thread.number}" if thread.number is not None else ""
+    name = thread.python_name or thread.name
+    named = f' "{escape(name)}"' if name else ""
+    signal = f", stopped by {thread.signal}" if thread.signal else ""
+    return f"Thread{number}{named} (tid {thread.tid}{signal})"
+
+
+def where(thread: ThreadReport) -> str:
+    """The innermost operator in a few words, "" outside the dispatcher."""
+    if not thread.dispatch:
+        return ""
+    step = thread.dispatch[0]
+    key = f", key {step.key}" if step.key else ""
+    return f": {escape(step.qualified)}{key}, {step.stage.value}"
+
+
+Block = tuple[str, "tuple[str, ...]"]
+"""The lines of a block, with what makes it equal to another (no frame numbers)."""
+
+
+def folded_lines(blocks: list[Block], style: Style) -> Iterator[str]:
+    """The lines of ``blocks``; a block sequence that repeats is shown once, with its count."""
+    for run in fold([block[0] for block in blocks]):
+        for _, lines in blocks[run.start : run.start + run.period]:
+            yield from lines
+        if run.times > 1:
+            plural = "entries" if run.period > 1 else "entry"
+            yield style(f"{_PASS} … the {run.period} {plural} above, {run.times} times in a row …", "yellow")
+
+
+def _blocks(thread: ThreadReport, style: Style, why: bool, sources: SourceLines) -> list[Block]:
+    frames = thread.frames or thread.python
+    blocks: list[tuple[int, int, Block]] = []
+    for order, frame in enumerate(frames):
+        blocks.append((frame.level, order, _frame_block(frame, style, sources)))
+    for step in thread.dispatch:
+        # A step stands above the frame that opens it, so that innermost-first order holds for both.
+        blocks.append((step.level, -1, _step_block(step, style, why)))
+    blocks.extend((node.level, -1, _node_block(node, style)) for node in thread.nodes)
+    blocks.sort(key=lambda item: (item[0], item[1]))
+    return [block for _, _, block in blocks]
+
+
+def _step_block(step: DispatchFrame, style: Style, why: bool) -> Block:
+    first = f"#{step.level:<4} {dispatch_words(step)}"
+    lines = [style(first, "bold") + f"  {step.stage.value}, {step.confidence.value}"]
+    lines += (f"{_PASS}   {escape(line)}" for line in _argument_lines(step.arguments))
+    lines.append(f"{_PASS}   {_keyset_line(step)}")
+    if step.kernel is not None:
+        lines.extend(f"{_PASS}   {line}" for line in _kernel_lines(step))
+    if step.never_entered:
+        lines.append(style(f"{_PASS}   never entered: {step.never_entered}", "yellow"))
+    if why:
+        lines.extend(f"{_PASS}   why: {escape(evidence)}" for evidence in step.evidence)
+    return repr((step.event, step.qualified, step.key, step.keyset)), tuple(lines)
+
+
+def _node_block(node: BackwardNode, style: Style) -> Block:
+    variable = f" of {escape(node.variable)}" if node.variable else ""
+    known = node.sequence_nr is not None and not node.variable
+    text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
+    return text, (style(f"#{node.level:<4} {text}", "cyan"),)
+
+
+def dispatch_words(step: DispatchFrame) -> str:
+    """``[call] op=[aten::mm], key=[AutogradMeta]``, as in PyTorch's own trace."""
+    return f"[{step.event_name}] op=[{escape(step.qualified)}], key=[{step.key_text or 'unknown'}]"
+
+
+def _argument_lines(arguments: Sequence[Argument]) -> Iterator[str]:
+    """All of them on one line, then the statistics of each tensor, where there are any."""
+    if not arguments:
+        return
+    yield f"({', '.join(map(_argument_text, arguments))})"
+    for argument in arguments:
+        yield from (_tensor_line(argument.name, each) for each in argument.tensors if each.statistics is not None)
+
+
+def _tensor_line(name: str, tensor: ArgumentTensor) -> str:
+    from gdbext.torch.values.tensor_facts import statistics_text
+
+    assert tensor.statistics is not None
+    return f"  {name}: {tensor.short} at {tensor.address:#x}: {statistics_text(tensor.statistics)}"
+
+
+def _argument_text(argument: Argument) -> str:
+    doubt = "?" if argument.certainty is Certainty.INFERRED else ""
+    return f"{argument.short}{doubt}"
+
+
+def _keyset_line(step: DispatchFrame) -> str:
+    if step.keyset is None:
+        return "DispatchKeySet unknown"
+    text = step.keyset_text
+    index = f", table index {step.table_index}" if step.table_index is not None else ""
+    return f"{text}  {step.keyset.bits:#x}{index}"
+
+
+def _kernel_lines(step: DispatchFrame) -> Iterator[str]:
+    kernel = step.kernel
+    assert kernel is not None
+    if kernel.valid is False:
+        yield "kernel missing"
+        return
+    boxing = "boxed only" if kernel.boxed and kernel.unboxed is False else "unboxed" if kernel.unboxed else ""
+    yield f"kernel {escape(kernel.function)}" + (f"  ({boxing})" if boxing else "")
+    if kernel.registered_at:
+        path = f", path {kernel.path}" if kernel.path else ""
+        yield f"       {escape(kernel.registered_at)}{path}"
+
+
+def _frame_block(frame: Frame, style: Style, sources: SourceLines) -> Block:
+    function = escape(frame.function)
+    if frame.kind is FrameKind.PYTHON:
+        text = f'py    {function}  File "{escape(frame.file)}", line {frame.line if frame.line else "?"}'
+        return text, (style(text, "cyan"), *source_text(frame, style, sources))
+    role = f"  [{frame.role}]" if frame.role else ""
+    module = f"  {escape(frame.module)}" if frame.module else ""
+    role += f"  {escape(frame.file)}" if frame.file else ""
+    pc = f"{frame.pc:#018x} " if frame.pc is not None else ""
+    same = pc if frame.function == "??" else ""  # functions without names are not one function
+    return f"{same}{function}{module}", (f"#{frame.level:<4} {pc}{function}{style(module + role, 'dim')}",)

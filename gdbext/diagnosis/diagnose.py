@@ -1,0 +1,176 @@
+"""``dispatch-diagnose``: the verdict on one screen, its evidence, and what to try next.
+
+The child processes of the examined one: what each of them does, and with ``--children`` its own verdict.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.reporting import core_errors, dispatcher_errors, make_report, with_arguments
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+
+    from gdbext.diagnosis.inspection import Inspection
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.samples import ChildrenSection, ChildReport
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.targets.system.peer import ChildProcess
+    from gdbext.engine.vocabulary import Section
+    from gdbext.render.style import Style
+
+
+class Diagnose(Tool):
+    """The command ``dispatch-diagnose`` as a tool."""
+
+    name = "dispatch-diagnose"
+    summary = "Say why the process hangs or crashed, with evidence and what to try next."
+    mode = Mode.STOPPED
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Several looks, and child processes."""
+        parser.add_argument("--samples", type=int, metavar="N",
+                            help="look N times and tell stuck from slow; lets the process run in between")  # fmt: skip
+        parser.add_argument(
+            "--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default 1)"
+        )
+        parser.add_argument(
+            "--children",
+            action="store_true",
+            help="also diagnose the child processes; each is stopped for a few milliseconds",
+        )
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Inspect all threads, judge, and add advice."""
+        if args.samples is not None:
+            return self._sampled(session, args, host)
+        session, found = session.settled(_inspected)
+        return self._report(session, args, found, ())
+
+    def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Several looks; the last session is ours to close."""
+        from gdbext.diagnosis.samples import sample
+
+        counting = session.extras.call_count(session)
+        try:
+            last, sampled = sample(session, host, args.samples, args.interval)
+            if counting is not None:
+                sampled = sampled.with_calls(counting.total())
+        finally:
+            if counting is not None:
+                counting.close()
+        try:
+            return self._report(last, args, _with_innermost_arguments(last, sampled.inspection), (sampled.section,))
+        finally:
+            last.target.close()
+
+    def _report(self, session: Session, args: Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
+        from gdbext.diagnosis.threads.source_lines import source_lines
+        from gdbext.diagnosis.verdict.advice import advice
+
+        verdict = found.judgement.verdict
+        told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
+        shown = {session.target.pid, *verdict.finding.threads}
+        involved = [thread for thread in found.threads if thread.tid in shown]
+        children = children_of(session, args.children)
+        if children is not None:
+            sections = (*sections, children)
+        if found.known:
+            from gdbext.diagnosis.samples import KnownBugsSection
+
+            sections = (*sections, KnownBugsSection(found.known))
+        return make_report(
+            self,
+            session,
+            args,
+            threads=found.threads,
+            verdict=verdict._replace(advice=told),
+            findings=found.judgement.findings,
+            errors=(*dispatcher_errors(session), *core_errors(session.target, found.threads)),
+            sections=(*sections, *([found.collectives] if found.collectives is not None else [])),
+            sources={} if args.json else source_lines(session.target, involved),
+        )
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        from gdbext.diagnosis.diagnose_view import render
+
+        return render(report, style)
+
+
+def _inspected(session: Session) -> Inspection:
+    from gdbext.diagnosis.inspection import inspect_threads
+
+    return _with_innermost_arguments(session, inspect_threads(session))
+
+
+def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:
+    """``found`` with the arguments of the innermost operator, in those threads that the verdict is about."""
+    involved = found.judgement.verdict.finding.threads
+    threads = (
+        with_arguments(session, thread, limit=1) if thread.tid in involved and thread.dispatch else thread
+        for thread in found.threads
+    )
+    return found._replace(threads=tuple(threads))
+
+
+MAX_EXAMINED = 64
+"""Children that are looked at: each stands still for some milliseconds."""
+
+
+def children_of(session: Session, examine: bool) -> ChildrenSection | None:
+    """The children; None where there are none, or nobody knows (a core). ``examine``: each is stopped, read and let go
+    again, as the process itself is."""
+    known = session.procfs.children() if session.procfs is not None else {}
+    children = [known[pid] for pid in sorted(known)]
+    if not children:
+        return None
+    from gdbext.diagnosis.samples import ChildrenSection
+
+    assert session.procfs is not None
+    theirs = session.procfs.grandchildren()
+    family: list[tuple[ChildProcess, int | None]] = []
+    for child in children:
+        family += [(child, None), *((each, child.pid) for each in theirs.get(child.pid, ()))]
+    reports = (
+        _examined(each, parent) if examine and number < MAX_EXAMINED else _report(each, parent)
+        for number, (each, parent) in enumerate(family)
+    )
+    return ChildrenSection(tuple(reports))
+
+
+def _report(child: ChildProcess, parent: int | None) -> ChildReport:
+    from gdbext.diagnosis.samples import ChildReport
+
+    return ChildReport(child.pid, child.command or child.name, child.doing, parent=parent)
+
+
+def _examined(child: ChildProcess, parent: int | None) -> ChildReport:
+    from dataclasses import replace
+
+    from gdbext.diagnosis.inspection import inspect_threads
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.glibc.brief_look import brief_look
+
+    known = _report(child, parent)
+    if child.ending:
+        return known
+    try:
+        target = brief_look(child.pid)
+    except GdbextError as error:
+        return replace(known, summary=error.what)
+    try:
+        _, found = Session(target).settled(inspect_threads)
+    except GdbextError as error:
+        return replace(known, summary=error.what)
+    finally:
+        target.close()
+    main = next((thread for thread in found.threads if thread.tid == child.pid), None)
+    line = (main.user_line or main.python_line) if main is not None else ""
+    finding = found.judgement.verdict.finding
+    return replace(known, verdict=finding.kind.value, summary=finding.summary, line=line)

@@ -1,0 +1,182 @@
+"""``dispatch-diagnose`` as text: one screen that answers "why does it hang?", in jstack's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.diagnosis.bt import headline, thread_lines
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.report.thread_report import ThreadReport
+from gdbext.diagnosis.report.wait import Wait, WaitEdge
+from gdbext.diagnosis.report.wait_kind import Relation
+from gdbext.diagnosis.threads_view import (
+    finding_lines,
+    folded,
+    python_lines,
+    python_stack_lines,
+    state_text,
+    verdict_lines,
+)
+from gdbext.diagnosis.waits.pool_table import Pool
+from gdbext.render.style import Style, escape
+
+_MAX_OTHERS = 12
+_MAX_PATHS = 2
+_MAX_FINDINGS = 5
+_MAX_CHILDREN = 16
+_MAX_COMMAND = 160
+_MAX_PATH_LINES = 48
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """Verdict, cycle or chain, operator path, the other findings and threads, advice."""
+    verdict = report.verdict
+    if verdict is None:
+        return
+    yield from verdict_lines(verdict, style)
+    yield from _known_lines(report)
+    known = {thread.tid: thread for thread in report.threads}
+    involved = [known[tid] for tid in verdict.finding.threads if tid in known]
+    if verdict.finding.cycle:
+        yield ""
+        yield from _cycle_lines(verdict.finding.cycle, known, style)
+    yield from _evidence(report, involved, style)
+    yield from _paths(involved, style, report)
+    yield from _other_findings(report, style)
+    yield from _other_threads(report.threads, involved, style)
+    yield from _children(report, style)
+    if verdict.advice:
+        yield ""
+        yield style("What to try next", "bold")
+        for line in verdict.advice:
+            yield f"  - {escape(line)}"
+
+
+def _known_lines(report: Report) -> Iterator[str]:
+    """A line for each known bug; with --why also which threads show it."""
+    if not report.sections:
+        return
+    from gdbext.diagnosis.samples import KnownBugsSection
+
+    section = report.find_section(KnownBugsSection)
+    for match in section.matches if section is not None else ():
+        yield escape(match.line)
+        if report.why:
+            yield from (f"    {escape(text)}" for text in match.evidence)
+
+
+def _children(report: Report, style: Style) -> Iterator[str]:
+    """The child processes with what each of them does."""
+    if not report.sections:
+        return
+    from gdbext.diagnosis.samples import ChildrenSection
+
+    section = report.find_section(ChildrenSection)
+    if section is None:
+        return
+    yield ""
+    yield style("Child processes", "bold")
+    for child in section.children[:_MAX_CHILDREN]:
+        indent = "  " if child.parent is None else "    "
+        yield f"{indent}{escape(f'{child.pid}: {child.doing}; {_shortened(child.command)}')}"
+        if child.summary:
+            yield escape(f"{indent}    {child.verdict + ': ' if child.verdict else ''}{child.summary}")
+        if child.line:
+            yield escape(f"{indent}    at {child.line}")
+    if len(section.children) > _MAX_CHILDREN:
+        yield f"  … and {len(section.children) - _MAX_CHILDREN} more"
+
+
+def _shortened(command: str) -> str:
+    return command if len(command) <= _MAX_COMMAND else f"{command[: _MAX_COMMAND - 1]}…"
+
+
+def _cycle_lines(cycle: Sequence[WaitEdge], known: dict[int, ThreadReport], style: Style) -> Iterator[str]:
+    for edge in cycle:
+        yield style(f'"{escape(known[edge.tid].label)}"', "bold") + ":"
+        yield f"  {escape(edge.wait.phrase)}"
+        yield f'  {_how_held(edge.wait)} "{escape(known[edge.owner].label)}"'
+
+
+def _how_held(wait: Wait) -> str:
+    relation = wait.kind.traits.relation
+    if relation in (Relation.IS, Relation.OWES):
+        return "which is" if relation is Relation.IS else "which needs"
+    return "which is held by" if wait.certainty.is_proven else "which seems to be held by (inferred from its stack)"
+
+
+def _evidence(report: Report, involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
+    if not report.why:
+        return
+    texts = [text for thread in involved if thread.wait is not None for text in thread.wait.evidence]
+    for finding in report.findings:
+        if report.verdict is not None and report.verdict.is_about(finding):
+            known = set(texts)
+            texts += (each for each in dict.fromkeys(finding.evidence) if each not in known)
+    if texts:
+        yield ""
+        yield style("Evidence", "bold")
+        for text in texts:
+            yield f"  {escape(text)}"
+
+
+def _paths(involved: Sequence[ThreadReport], style: Style, report: Report) -> Iterator[str]:
+    """The dispatcher's path of the threads that the verdict is about, and their Python lines."""
+    inside = [thread for thread in involved if thread.dispatch]
+    for thread in inside[:_MAX_PATHS]:
+        yield ""
+        lines = list(thread_lines(thread, style, report.why, report.sources))
+        yield from lines[:_MAX_PATH_LINES]
+        if len(lines) > _MAX_PATH_LINES:
+            yield f"      … {len(lines) - _MAX_PATH_LINES} more lines: dispatch-bt --thread {thread.tid}"
+    pid = report.target.pid if report.target is not None else 0
+    for thread in _with_main(involved, report.threads, pid):
+        if not thread.dispatch and thread.python_line:
+            yield ""
+            yield style(headline(thread), "bold")
+            lines_of = python_stack_lines if thread.tid == pid else python_lines
+            yield from (f"      {line}" for line in lines_of(thread, style, report.sources))
+
+
+def _with_main(involved: Sequence[ThreadReport], threads: Sequence[ThreadReport], pid: int) -> list[ThreadReport]:
+    """The threads, and the main thread behind them: what it does is what a user came for."""
+    main = [thread for thread in threads if thread.tid == pid and thread not in involved]
+    return [*involved, *main]
+
+
+def _other_findings(report: Report, style: Style) -> Iterator[str]:
+    others = [each for each in report.findings if report.verdict is None or not report.verdict.is_about(each)]
+    if others:
+        yield ""
+        yield style("Also found", "bold")
+    for finding in others[:_MAX_FINDINGS]:
+        for line in finding_lines(finding, style, report.why):
+            yield f"  {line}"
+    if len(others) > _MAX_FINDINGS:
+        yield f"  … and {len(others) - _MAX_FINDINGS} more: all-threads"
+
+
+def _idle_workers(pool: Pool, count: int) -> str:
+    return f"idle {pool.name} worker{'s' if count > 1 else ''}"
+
+
+def _others_heading(count: int, total: int) -> str:
+    if count == 1:
+        return "The only thread" if total == 1 else "The other thread"
+    return f"The {count} threads" if count == total else f"The other {count} of {total} threads"
+
+
+def _other_threads(threads: Sequence[ThreadReport], involved: Sequence[ThreadReport], style: Style) -> Iterator[str]:
+    seen = {thread.tid for thread in involved}
+    groups = folded([thread for thread in threads if thread.tid not in seen])
+    if groups:
+        yield ""
+        yield style(_others_heading(sum(map(len, groups)), len(threads)), "bold")
+    for group in groups[:_MAX_OTHERS]:
+        first = group[0]
+        what = state_text(first, threads) if first.pool is None else _idle_workers(first.pool, len(group))
+        operator = f", in {first.dispatch[0].qualified}" if first.dispatch else ""
+        who = f"{len(group)} × " if len(group) > 1 else f"{first.label}: "
+        yield f"  {escape(who + what + operator)}"
+    if len(groups) > _MAX_OTHERS:
+        yield f"  … and {sum(map(len, groups[_MAX_OTHERS:]))} more: all-threads"

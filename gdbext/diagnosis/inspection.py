@@ -1,0 +1,259 @@
+"""The straight road: snapshots of all threads → what each waits for and holds → reports → verdict.
+
+What a verdict is made from, gathered from the snapshots and reports of all threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Optional
+
+from gdbext.diagnosis.job.job_rank import is_rank
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, report_thread
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import Judgement, judge
+from gdbext.diagnosis.verdict.recursion import Recursion, SameArguments, detect, never_the_same
+from gdbext.diagnosis.waits import openmp
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import MemoryMapping, Target
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.job.collectives_section import CollectivesSection
+    from gdbext.diagnosis.report.thread_report import EventLoop
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.verdict.crash import Crash, SignalStop
+    from gdbext.diagnosis.verdict.progress import SamplePlace
+    from gdbext.engine.vocabulary import ErrorLog
+    from gdbext.known.known_bug import KnownMatch
+    from gdbext.torch.values.cpp_objects import CxxException
+
+MemoryMaps = Callable[[], Sequence[MemoryMapping]]
+RepeatedOf = Callable[[ThreadSnapshot], SameArguments]
+ThrownBy = Callable[[ThreadSnapshot], Optional["CxxException"]]
+
+_ABORTING = 16
+"""Frames between a signal and the function that ended the program."""
+
+
+def observe(
+    process: ProcessSnapshot,
+    threads: Sequence[ThreadReport],
+    target: Target,
+    thrown: ThrownBy = lambda _: None,
+    repeated: RepeatedOf = lambda _: never_the_same,
+) -> Observations:
+    """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated,
+    ``repeated`` of those that repeat themselves."""
+    crashes = {each.tid: crash for each in process.threads if (crash := _crash(each, target.maps, thrown)) is not None}
+    loops = {}
+    for each in process.threads:
+        loop = _recursion(each, crashes, repeated(each))
+        if loop is not None:
+            loops[each.tid] = loop
+    return Observations(
+        tuple(threads),
+        process.pid,
+        crashes,
+        loops,
+        _masters(process.threads, crashes),
+        complete=len(threads) == len(process.tids),
+        stopped=bool(threads) and all(each.kernel_state == "T" for each in process.threads),
+        has_run=target.has_run,
+        moved=target.threads_that_ran,
+    )
+
+
+def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Crash | None:
+    """The crash of the thread, None where it did not crash."""
+    stop = _stop(snapshot)
+    if stop is None:
+        return None
+    from gdbext.diagnosis.verdict.crash import describe
+
+    if stop.aborted_by is FunctionTag.TERMINATE:
+        stop = stop._replace(thrown=thrown(snapshot))
+    return describe(snapshot.tid, stop, maps()) if stop.is_fatal else None
+
+
+def _stop(snapshot: ThreadSnapshot) -> SignalStop | None:
+    """The place and the signal by which the thread was stopped, None where no signal stopped it."""
+    if snapshot.signal is None:
+        return None
+    from gdbext.diagnosis.verdict.crash import ABORTS, SignalStop
+
+    registers, memory = snapshot.registers, snapshot.process.memory
+    architecture = memory.architecture
+    return SignalStop(
+        snapshot.signal,
+        pc=registers.get(architecture.program_counter, 0),
+        sp=registers.get(architecture.stack_pointer, 0),
+        user_limit=architecture.user_limit,
+        at_trap=architecture.stopped_at_trap(registers, memory.try_read),
+        aborted_by=next((tag for tag in ABORTS if snapshot.first(tag, within=_ABORTING) is not None), None),
+    )
+
+
+def _recursion(
+    snapshot: ThreadSnapshot, crashes: Mapping[int, Crash], same_arguments: SameArguments
+) -> Recursion | None:
+    """The runaway recursion that the thread is in."""
+    crashed = crashes.get(snapshot.tid)
+    overflown = crashed is not None and crashed.is_stack_overflow
+    levels = sorted(frame.level for frame in snapshot.python)
+    return detect(snapshot.dispatch, levels, overflown, same_arguments, complete=snapshot.unseen_dispatch is None)
+
+
+def _masters(threads: Sequence[ThreadSnapshot], crashes: Mapping[int, Crash]) -> dict[int, int]:
+    """The master of each crashed OpenMP worker: the thread inside an operator that has a team, where there is one such
+    thread."""
+    masters = [each.tid for each in threads if each.dispatch and openmp.is_in_a_team(each)] if crashes else []
+    if len(masters) != 1:
+        return {}
+    return {each.tid: masters[0] for each in threads if each.tid in crashes and openmp.is_worker(each)}
+
+
+_NAMED = 16
+"""Innermost frames whose functions are named, of a thread that runs."""
+_PLACED = 200
+"""Outermost frames that tell where a thread is; deeper ones differ only in recursions."""
+
+
+class Inspection(Record):
+    """Everything that all-threads and dispatch-diagnose report."""
+
+    threads: tuple[ThreadReport, ...]
+    judgement: Judgement
+    collectives: CollectivesSection | None = None
+    """The process's knowledge of its job; None where it is no rank of one, or nothing of that can be read."""
+    places: Mapping[int, SamplePlace] = MappingProxyType({})
+    """The place of each thread, to compare several samples by; empty unless asked for."""
+    known: tuple[KnownMatch, ...] = ()
+    """Bugs of other projects because of which the process may hang."""
+
+
+def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
+    """Inspects every thread, ``frames``: with its whole stack, ``placed``: with what several samples are compared by.
+    What cannot be read is in the session's errors."""
+    process = session.threads.all()
+    states = {thread.tid: _state(thread, session.errors) for thread in process.threads}
+    for tid, state in states.items():
+        if state is not None and _lacks_owner(state):
+            session.target.need_registers(tid)  # one that a function keeps may tell whose it is
+    collectives = _collectives(session, process, states)
+    threads = _report_threads(session, process, states, frames)
+    seen = observe(
+        process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each)
+    )
+    judgement = judge(seen)
+    notes = tuple(missing_kernels(session, process, threads))
+    judgement = judgement._replace(findings=judgement.findings + notes)
+    known = _known_bugs(session, process, threads) if judgement.verdict.kind.traits.is_hang else ()
+    return Inspection(threads, judgement, collectives, _places(process) if placed else {}, known)
+
+
+def _known_bugs(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> tuple[KnownMatch, ...]:
+    from gdbext.diagnosis.verdict.known_bugs import known_bugs
+    from gdbext.torch.layout_choice import torch_version
+
+    versions = {
+        "torch": torch_version(session.modules) if session.has_torch else None,
+        "python": session.python.version if session.python is not None else None,
+    }
+    return known_bugs(process, threads, versions, lambda error: session.errors.note(error, "known bugs"))
+
+
+def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
+    from gdbext.diagnosis.threads.thread_reporting import uncaught_exception
+
+    return uncaught_exception(session, snapshot)
+
+
+def _repeated(session: Session, snapshot: ThreadSnapshot) -> SameArguments:
+    def same(positions: Sequence[int], period: int) -> bool:
+        from gdbext.diagnosis.threads.repeated_arguments import RepeatedArguments
+
+        return RepeatedArguments(session, snapshot)(positions, period)
+
+    return same
+
+
+def _lacks_owner(state: State) -> bool:
+    """The thread waits for what may be a lock, and nothing that was read tells who has it."""
+    wait = state.wait
+    if wait is None or state.state is RunState.IDLE or wait.owners or wait.being_released:
+        return False
+    return wait.missing_workers is None and wait.kind.traits.may_be_lock
+
+
+def _collectives(
+    session: Session, process: ProcessSnapshot, states: dict[int, State | None]
+) -> CollectivesSection | None:
+    if not is_rank(session.target, process, states):
+        return None
+    from gdbext.diagnosis.job.collectives import name_collectives
+
+    return name_collectives(session, process, states)
+
+
+def _report_threads(
+    session: Session, process: ProcessSnapshot, states: Mapping[int, State | None], frames: bool
+) -> tuple[ThreadReport, ...]:
+    states = follow_main_thread(process, states)
+    loops = _event_loops(process)
+    held = held_resources((state.wait for state in states.values() if state is not None), process.gils)
+    return tuple(
+        report_thread(
+            thread,
+            states[thread.tid],
+            held.get(thread.tid, ()),
+            all_frames(session, thread) if frames else (),
+        )._replace(loop=loops.get(thread.tid))
+        for thread in process.threads
+    )
+
+
+def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
+    """Thread id → its loop. A process without a frame of asyncio has none that runs."""
+    users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
+    if not users:
+        return {}
+    from gdbext.diagnosis.waits.event_loops import event_loops
+
+    return event_loops(process, users)
+
+
+def _state(thread: ThreadSnapshot, errors: ErrorLog) -> State | None:
+    """The state of a thread, None where its wait cannot be read."""
+    try:
+        return state_of(thread)
+    except GdbextError as error:
+        errors.note(error, f"wait of thread {thread.tid}")
+        return None
+
+
+def _places(process: ProcessSnapshot) -> dict[int, SamplePlace]:
+    return {thread.tid: _place(thread) for thread in process.threads}
+
+
+def _place(thread: ThreadSnapshot) -> SamplePlace:
+    from gdbext.diagnosis.verdict.progress import SamplePlace
+
+    addresses = tuple(frame.pc for frame in reversed(thread.frames[-_PLACED:]))
+    lines = tuple((frame.function, frame.line) for frame in thread.python)
+    python = thread.process.python
+    instruction = python.instruction(thread.tid) if python is not None and thread.python else None
+    inner = range(min(len(thread.frames), _NAMED)) if thread.syscall is None else ()
+    return SamplePlace(addresses, lines, instruction, tuple(_function(thread, level) for level in inner))
+
+
+def _function(thread: ThreadSnapshot, level: int) -> str:
+    """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
+    function = thread.stack.function(level)
+    name = function.demangled[0].split("(")[0] if function is not None else "an unnamed function"
+    return f"{name} ({thread.module_name(level) or 'no library'})"

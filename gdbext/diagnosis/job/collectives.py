@@ -1,0 +1,390 @@
+"""Reads a process's knowledge of its job: groups, sequence numbers and pending collectives, from whatever has them.
+
+Names the collective, send or recv that the threads of a rank wait in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.job.collectives_section import (
+    Collective,
+    CollectivesSection,
+    CollectivesSource,
+    JobRank,
+    ProcessGroup,
+)
+from gdbext.diagnosis.job.job_rank import from_environment
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import number
+from gdbext.errors import GdbextError
+from gdbext.torch.distributed.flight_recorder import (
+    FlightRecorder,
+    GroupStatus,
+    RecordedEntry,
+    find_recorders,
+    find_recorders_of_hooks,
+)
+from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
+from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, POINT_TO_POINT, TORCH_FILES, UNNUMBERED
+from gdbext.torch.values.dtype import python_name
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+RECENT = 8
+"""Operations of each group that are kept besides the pending ones, to match them over ranks."""
+PENDING_LIMIT = 256
+Issued = tuple[FlightRecorder, RecordedEntry]
+_WORLD = "0"
+"""The name that torch.distributed gives to the first group, which is the whole job."""
+
+
+def recorders_of(session: Session) -> list[FlightRecorder]:
+    """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
+    memory, symbolizer, layout = session.memory, session.symbolizer, session.layout
+    found = find_recorders(memory, symbolizer)
+    try:
+        found += find_recorders_of_hooks(memory, symbolizer, layout)
+    except GdbextError as error:
+        session.errors.note(error, "flight recorder")
+    recorders = [FlightRecorder(memory, layout, address) for address in found]
+    return [recorder for recorder in recorders if recorder.is_enabled]
+
+
+def read_collectives(session: Session) -> CollectivesSection:
+    """Everything; what cannot be read is in the session's errors. Raises NotTorch, LayoutError."""
+    layout = session.layout
+    recorded, groups = _Recorded(session), known_groups(session)
+    names = _names(groups.objects, recorded)
+    found = [recorded.group(name, groups.objects.get(name), groups) for name in names]
+    store = next((group.store for group in found if group.store), None)
+    source = None
+    if found:
+        source = CollectivesSource.FLIGHT_RECORDER if recorded.recorders else CollectivesSource.PROCESS_GROUP
+    elif not layout.has_struct("c10d::ProcessGroup"):
+        session.errors.note(_unknown_layout(layout.id), "collectives")
+    identity = _identity(session, found)
+    return CollectivesSection(source, identity, tuple(found), store or _rendezvous(session))
+
+
+def before_torch(session: Session) -> CollectivesSection:
+    """The facts that the environment tells of a rank that has not loaded torch yet."""
+    return CollectivesSection(None, from_environment(session.target), (), _rendezvous(session))
+
+
+def _unknown_layout(layout: str) -> GdbextError:
+    return GdbextError(
+        f"layout {layout} does not have the structures of torch.distributed",
+        why="it was measured before they were, or the headers of this build lack them",
+        help="measure it again: scripts/gen_layouts.py --torch /path/to/site-packages/torch --cache",
+    )
+
+
+class KnownGroups(Record):
+    """Group objects by name, and what reads more of them."""
+
+    reader: ProcessGroupReader | None
+    objects: dict[str, GroupObject]
+
+
+def known_groups(session: Session) -> KnownGroups:
+    """The groups that torch.distributed keeps; none without Python."""
+    if session.python is None:
+        return KnownGroups(None, {})
+    try:
+        reader = ProcessGroupReader(session.memory, session.layout, session.symbolizer, session.python)
+        objects = {group.name: group for group in reader.groups()}
+    except GdbextError as error:
+        session.errors.note(error, "process groups")
+        return KnownGroups(None, {})
+    for problem in reader.problems:
+        session.errors.note(problem, "process groups")
+    return KnownGroups(reader, objects)
+
+
+def _names(objects: Iterable[str], recorded: _Recorded) -> list[str]:
+    """All groups that anybody knows, the job's own first. Gloo describes its groups before they have their names."""
+    names = dict.fromkeys([*objects, *recorded.described, *recorded.entries])
+    return sorted((name for name in names if name), key=lambda name: name != _WORLD)
+
+
+class _Recorded:
+    """The contents of the recorders, by group."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now, self._steady = _clock(session, time.CLOCK_REALTIME), _clock(session, time.CLOCK_MONOTONIC)
+        self._statuses: dict[str, GroupStatus] = {}
+        self.recorders: list[FlightRecorder] = []
+        self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self.entries: dict[str, list[tuple[FlightRecorder, RecordedEntry]]] = {}
+        try:
+            self.recorders = recorders_of(session)
+        except GdbextError as error:
+            session.errors.note(error, "flight recorder")
+        for recorder in self.recorders:
+            try:
+                self._read(recorder)
+            except GdbextError as error:
+                session.errors.note(error, "flight recorder")
+
+    def _read(self, recorder: FlightRecorder) -> None:
+        statuses = recorder.statuses()
+        for (name, description), ranks in recorder.groups().items():
+            self.described[name] = (description, ranks)
+        for entry in recorder.entries():
+            self.entries.setdefault(entry.group, []).append((recorder, entry))
+            if entry.pg_id in statuses:
+                self._statuses[entry.group] = statuses[entry.pg_id]
+        for problem in recorder.problems:
+            self._session.errors.note(problem, "flight recorder")
+
+    def group(self, name: str, known: GroupObject | None, groups: KnownGroups) -> ProcessGroup:
+        """One group, from the recorder and from the group itself."""
+        description, ranks = self.described.get(name, ("", ()))
+        entries = self.entries.get(name, [])
+        status = self._statuses.get(name) or (known.status if known is not None else None)
+        ranks = ranks or (known.ranks if known is not None else ())
+        return ProcessGroup(
+            name=name,
+            description=description or (known.description if known is not None else ""),
+            backend=known.backend if known is not None else _backend(entries),
+            rank=known.rank if known is not None else None,
+            size=known.size if known is not None else len(ranks) or None,
+            ranks=tuple(ranks),
+            last_enqueued=_number(status.enqueued) if status is not None else None,
+            last_started=_number(status.started) if status is not None else None,
+            last_completed=_number(status.completed) if status is not None else None,
+            pending=tuple(self._pending(entries, known, ranks)),
+            recent=tuple(self._collective(*each, ranks) for each in entries[-RECENT:]),
+            store=self._store(known, groups),
+        )
+
+    def _pending(
+        self, entries: Sequence[Issued], known: GroupObject | None, ranks: Sequence[int]
+    ) -> Iterable[Collective]:
+        if self.recorders:
+            return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
+        return [_queued(work, self._steady) for work in (known.queued if known is not None else ())]
+
+    def _collective(self, recorder: FlightRecorder, entry: RecordedEntry, ranks: Sequence[int]) -> Collective:
+        """``ranks``: the members of its group, by their ranks in it."""
+        file, line = self._line(recorder, entry) if entry.is_pending else (None, None)
+        op, peer = transfer_of(entry.profiling_name.partition(":")[2] or entry.profiling_name)
+        return Collective(
+            seq=entry.p2p_seq if entry.is_p2p else entry.collective_seq,
+            op=op,
+            state=entry.state if entry.is_pending else "completed",
+            sizes=entry.input_sizes,
+            dtypes=tuple(map(python_name, entry.input_dtypes)),
+            output_sizes=entry.output_sizes,
+            output_dtypes=tuple(map(python_name, entry.output_dtypes)),
+            is_p2p=entry.is_p2p,
+            peer=ranks[peer] if peer is not None and peer < len(ranks) else None,
+            age_ms=max(0, (self._now - entry.created) // 1_000_000) if self._now is not None else None,
+            timeout_ms=entry.timeout_ms,
+            thread=entry.thread_name,
+            backend=entry.profiling_name.rpartition(":")[0],
+            file=file,
+            line=line,
+        )
+
+    def _line(self, recorder: FlightRecorder, entry: RecordedEntry) -> tuple[str | None, int | None]:
+        """The user's line: the innermost frame outside of torch, else the innermost one."""
+        frames = traceback_lines(self._session, recorder, entry)
+        user = next((place for place in frames if TORCH_FILES not in place[1]), None)
+        found = user or next(iter(frames), None)
+        return (found[1], found[2]) if found is not None else (None, None)
+
+    def _store(self, known: GroupObject | None, groups: KnownGroups) -> str | None:
+        if known is None or not known.store or groups.reader is None:
+            return None
+        return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
+
+
+def traceback_lines(session: Session, recorder: FlightRecorder, entry: RecordedEntry) -> list[tuple[str, str, int]]:
+    """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
+    if session.python is None:
+        return []
+    found = []
+    try:
+        for frame in recorder.traceback(entry):
+            code = session.python.codes.get(frame.code)
+            found.append((code.name, code.file, code.line(frame.offset) or code.first_line))
+    except GdbextError as error:
+        session.errors.note(error, f"traceback of {entry.profiling_name} #{entry.collective_seq}")
+    return found
+
+
+def transfer_of(op: str) -> tuple[str, int | None]:
+    """``recv 0<-1`` of NCCL (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): the operation and the other end's rank
+    in the group; None for any other."""
+    name, _, ends = op.partition(" ")
+    other = number(ends.rpartition("->" if name == "send" else "<-")[2])
+    return (name, other) if name in ("send", "recv") and other is not None else (op, None)
+
+
+def _queued(work: QueuedWork, now: int | None) -> Collective:
+    """A piece of work in a group's own queue, which knows neither sizes nor lines; ``now`` by the steady clock."""
+    backend, _, op = work.title.rpartition(":")
+    state = "started" if work.in_progress else "scheduled"
+    age = None if now is None or work.began is None else max(0, (now - work.began) // 1_000_000)
+    return Collective(work.seq, op, state, timeout_ms=work.timeout_ms, age_ms=age, backend=backend)
+
+
+def _backend(entries: Sequence[Issued]) -> str | None:
+    """The backend by the names of its operations: ``gloo:all_reduce``."""
+    return next((entry.profiling_name.partition(":")[0] for _, entry in entries if ":" in entry.profiling_name), None)
+
+
+def _number(sequence: int) -> int | None:
+    return None if sequence < 0 else sequence
+
+
+def _clock(session: Session, which: int) -> int | None:
+    """Nanoseconds by that clock of the process; None for a core."""
+    seconds = session.procfs.clock(which) if session.procfs is not None else None
+    return None if seconds is None else int(seconds * 1e9)
+
+
+def _identity(session: Session, groups: Sequence[ProcessGroup]) -> JobRank:
+    """The whole job's group says it, where there is one; else the environment."""
+    known = from_environment(session.target)
+    world = next((group for group in groups if group.name == _WORLD and group.rank is not None), None)
+    if world is None:
+        return known
+    meeting = (world.store or "").removeprefix("tcp://") or None  # as the environment would name it
+    return known._replace(rank=world.rank, size=world.size, job=known.job or meeting)
+
+
+def _rendezvous(session: Session) -> str | None:
+    """The place where the ranks meet, as the environment says."""
+    environ = session.target.environ()
+    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    return f"tcp://{host}:{port}" if host and port else None
+
+
+_ON_DEVICES = ("nccl", "xccl", "hccl")
+"""Beginnings of the names of backends whose operations run on a device, not in a thread."""
+_DEPTH = 12
+"""Innermost Python frames among which a send or recv is looked for."""
+
+
+def name_collectives(
+    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
+) -> CollectivesSection | None:
+    """The process's knowledge of its job; the waits in ``states`` get to know what they are for."""
+
+    if not session.has_torch:
+        return before_torch(session)
+    try:
+        section = read_collectives(session)
+    except GdbextError as error:
+        session.errors.note(error, "collectives")
+        return None
+    for thread in process.threads:
+        state = states[thread.tid]
+        if state is None or state.wait is None or state.wait.collective is not None:
+            continue
+        if state.wait.kind is WaitKind.COLLECTIVE:
+            found = _point_to_point(session, thread, section) or _unnumbered(thread, section)
+            found = found or _oldest(thread, section) or _one_end(thread, state.wait.resource.name)
+        else:
+            found = _on_device(section) if state.wait.kind is WaitKind.DEVICE else None
+        states[thread.tid] = state._replace(wait=state.wait._replace(collective=found))
+    return section
+
+
+def _on_device(section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that a device has to finish, whichever thread issued it: a backward pass has threads of its
+    own."""
+    pending = [(group, each) for group in section.groups for each in group.pending if _runs_on_device(group, each)]
+    found = _wait_for(pending)
+    return found._replace(on_device=True) if found is not None else None
+
+
+def _runs_on_device(group: ProcessGroup, operation: Collective) -> bool:
+    backend = operation.backend or group.backend or ""
+    return backend.startswith(_ON_DEVICES)
+
+
+def _wait_for(pending: Sequence[tuple[ProcessGroup, Collective]]) -> CollectiveWait | None:
+    """The wait for the oldest of these."""
+    if not pending:
+        return None
+    group, first = max(pending, key=lambda each: each[1].age_ms or 0)
+    if first.peer is not None:
+        return CollectiveWait(first.op, group=group.label, peer=first.peer)
+    return CollectiveWait(first.op, first.seq, group.label, group.last_enqueued, group.last_completed)
+
+
+def _oldest(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The oldest operation that this thread issued and that has not ended.
+
+    Threads are compared by their kernel's name, which is what the recorder keeps for people; where no name fits or the
+    groups do not know who issued what, there is no telling them apart, and a thread without Python runs no program.
+    """
+    if not thread.python:
+        return None
+    pending = [(group, each) for group in section.groups for each in group.pending]
+    return _wait_for([each for each in pending if each[1].thread in ("", thread.name)] or pending)
+
+
+def _point_to_point(session: Session, thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """The send or recv whose Python function is on the stack: its arguments name the other end."""
+    from gdbext.cpython.threads.frame_variables import locals_of
+
+    runtime, table = session.python, session.python_threads
+    if runtime is None or table is None:
+        return None
+    for state in table.states.get(thread.tid, ()):
+        for frame in runtime.frames.stack(state).frames[:_DEPTH]:
+            names = POINT_TO_POINT.get(frame.function) if frame.file.endswith(DISTRIBUTED_FILE) else None
+            if names is None:
+                continue
+            try:
+                found = locals_of(runtime, frame)
+                numbers = [_integer(session, found.get(name, 0)) for name in names]
+            except GdbextError:
+                continue
+            peer = numbers[0] if numbers[0] is not None else _in_job(numbers[1], section.groups)
+            return CollectiveWait(frame.function, peer=peer, tag=_integer(session, found.get("tag", 0)))
+    return None
+
+
+def _unnumbered(thread: ThreadSnapshot, section: CollectivesSection) -> CollectiveWait | None:
+    """An operation of all ranks that has no number. Its group is known where there is but one."""
+    for frame in thread.python[:_DEPTH]:
+        if frame.function in UNNUMBERED and frame.file is not None and frame.file.endswith(DISTRIBUTED_FILE):
+            group = section.groups[0].label if len(section.groups) == 1 else ""
+            return CollectiveWait(frame.function, group=group)
+    return None
+
+
+def _one_end(thread: ThreadSnapshot, function: str | None) -> CollectiveWait | None:
+    """The wait for an isend or irecv of a program: gloo records neither it nor its other end."""
+    ends = {"waitRecv": "recv", "waitSend": "send"}
+    op = ends.get((function or "").rpartition("::")[2])
+    return CollectiveWait(op) if op is not None and thread.python else None
+
+
+def _integer(session: Session, address: int) -> int | None:
+    try:
+        return session.python.objects.integer(address) if session.python is not None and address else None
+    except GdbextError:  # None, of which most arguments are
+        return None
+
+
+def _in_job(rank: int | None, groups: tuple[ProcessGroup, ...]) -> int | None:
+    """A rank of the only group as a rank of the job; of one among several groups nobody knows which it is."""
+    if rank is None or len(groups) != 1 or rank >= len(groups[0].ranks):
+        return None
+    return groups[0].ranks[rank]

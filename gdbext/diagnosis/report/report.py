@@ -1,0 +1,204 @@
+"""Report: what a command returns. It carries facts; render/ turns them into text, JSON, DOT or a trace.
+
+TargetReport: which process a report is about, and what was recognised in it.
+
+Ending: why a live command does not let the process run any longer.
+
+A report as text for people: the lines of its view, and what all reports end with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import RecordedRun
+from gdbext.engine.terminal import one_line
+from gdbext.engine.vocabulary import Section
+from gdbext.errors import GdbextError
+from gdbext.render.style import Style, escape
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.thread_report import Finding, ThreadReport, Verdict
+    from gdbext.diagnosis.threads.source_lines import SourceLines
+    from gdbext.engine.vocabulary import ErrorReport
+    from gdbext.render.style import Style
+
+
+class TargetReport(Record):
+    """The ``target`` of a report. Versions and the layout are None where there is none or it is not known."""
+
+    kind: str
+    """The kind of target: "live" or "core"."""
+    pid: int
+    debugger: str
+    """The debugger: "gdb", "lldb" or "none"."""
+    torch_version: str | None = None
+    layout_id: str | None = None
+    layout_match: str = "none"
+    """"exact", "generated", "probed" or "none"."""
+    python_version: str | None = None
+    paused_ms: float | None = None
+    """Milliseconds that the process stood still for this report; None where nobody measured it."""
+    moved: tuple[int, ...] = ()
+    """Threads that ran on while memory was read: what is said of them may mix two moments."""
+    stops: int | None = None
+    """Number of times that the process was stopped; 0: all of its threads slept, and nobody was; None where nobody
+    counted."""
+    cut_short: tuple[tuple[int, str], ...] = ()
+    """Thread id and system call of those that were stopped in a call that a stop may end early."""
+    withheld_sources: int = 0
+    """Source files of a core's Python frames whose lines are not shown, for nobody vouched that those of this machine
+    are the core's."""
+    recording: RecordedRun | None = None
+    """The recording that was replayed in place of the target."""
+
+
+class EndingKind(Enum):
+    """The value is the JSON name."""
+
+    ASKED = "asked"
+    """A hook asked for the end."""
+    EXITED = "exited"
+    KILLED = "killed"
+    GONE = "gone"
+    """The process ended, and nobody saw how."""
+    INTERRUPTED = "interrupted"
+    """The user interrupted the run."""
+    SIGNAL = "signal"
+    """The process got a signal that stops it."""
+    STOPPED = "stopped"
+    """A breakpoint or a catchpoint of the user's stopped it, or the debugger did."""
+    REPLACED = "replaced"
+    """The process replaced itself by another program (exec)."""
+    LIMIT = "limit"
+    """There was as much to see as the user wanted."""
+    FAILED = "failed"
+    """The ending's ``error`` says why."""
+
+    @property
+    def leaves_process(self) -> bool:
+        """There is still a process."""
+        return self not in (EndingKind.EXITED, EndingKind.KILLED, EndingKind.GONE)
+
+    @property
+    def is_by_command(self) -> bool:
+        """The command had enough, and the process has nothing to do with that: it may run on."""
+        return self in (EndingKind.LIMIT, EndingKind.FAILED, EndingKind.REPLACED)
+
+
+class Ending(Record):
+    """``status`` is the exit status of a process that exited."""
+
+    kind: EndingKind
+    text: str
+    status: int | None = None
+    error: GdbextError | None = None
+
+
+SCHEMA = "gdbext/1"
+View = Callable[["Report", "Style"], Iterator[str]]
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+class Report(Record):
+    """The answer to one command.
+
+    ``view`` makes its text, a line each; a report of nothing but an error has none.
+    """
+
+    command: str
+    target: TargetReport | None
+    view: View | None = None
+    threads: tuple[ThreadReport, ...] = ()
+    verdict: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
+    errors: tuple[ErrorReport, ...] = ()
+    sections: tuple[Section, ...] = ()
+    """The sections that this command alone reports."""
+    why: bool = False
+    """The user asked for the evidence."""
+    sources: SourceLines = MappingProxyType({})
+    """Source lines of the Python frames, for text; a JSON document names file and line only."""
+
+    def section(self, kind: type[SectionType]) -> SectionType:
+        """The section of that type. Raises LookupError where there is none."""
+        found = self.find_section(kind)
+        if found is None:
+            raise LookupError(f"the report of {self.command} has no {kind.name}")
+        return found
+
+    def find_section(self, kind: type[SectionType]) -> SectionType | None:
+        """The section of that type, None where there is none."""
+        return next((section for section in self.sections if isinstance(section, kind)), None)
+
+
+_MOST_NAMED = 8
+"""Threads that a line names."""
+
+
+def render_text(report: Report, color: bool = False) -> str:
+    """The whole text, ending in a newline. What a view gives is a line each: a name makes no lines of its own."""
+    style = Style(color)
+    lines = [
+        *(report.view(report, style) if report.view is not None else ()),
+        *_moved(report),
+        *_standstill(report),
+        *_withheld(report),
+        *_errors(report, style),
+    ]
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def _moved(report: Report) -> Iterator[str]:
+    """The line on threads that are not of one moment."""
+    moved = report.target.moved if report.target is not None else ()
+    if moved:
+        named = ", ".join(map(str, moved[:_MOST_NAMED])) + (", …" if len(moved) > _MOST_NAMED else "")
+        yield ""
+        yield f"Ran on while memory was read, so that what is said of them may mix two moments: {named}"
+
+
+def _standstill(report: Report) -> Iterator[str]:
+    """The line on whether the process was stopped for the report, and which system calls that may have ended early."""
+    target = report.target
+    if target is None or target.stops is None or not report.threads:
+        return
+    yield ""
+    if not target.stops:
+        yield "Nobody was stopped: every thread slept, and none had a turn while it was read."
+        return
+    times = "" if target.stops == 1 else f", {target.stops} stops together"
+    yield f"The process stood still for {target.paused_ms or 0:.1f} ms{times}: not every thread slept long enough."
+    if target.cut_short:
+        named = ", ".join(f"{call} of {tid}" for tid, call in target.cut_short[:_MOST_NAMED])
+        more = ", …" if len(target.cut_short) > _MOST_NAMED else ""
+        yield f"That may have ended system calls early, with a short count or EINTR: {named}{more}"
+
+
+def _withheld(report: Report) -> Iterator[str]:
+    """The line on sources that are not shown."""
+    count = report.target.withheld_sources if report.target is not None else 0
+    if count:
+        files = "a source file" if count == 1 else f"{count} source files"
+        yield ""
+        yield f"Lines of {files} are not shown: nobody vouched that they are the core's (--sysroot / shows them)."
+
+
+def _errors(report: Report, style: Style) -> Iterator[str]:
+    """Each error; reasons and next steps that many of them share only once."""
+    if not report.errors:
+        return
+    yield ""
+    yield style("Could not be read:", "bold")
+    shown = set()
+    for error in report.errors:
+        where = f"{escape(error.where)}: " if error.where else ""
+        yield f"  {where}{escape(error.what)}"
+        for title, text in (("why", error.why), ("try", error.help)):
+            if text and (title, text) not in shown:
+                shown.add((title, text))
+                yield f"    {title}: {escape(text)}"

@@ -1,0 +1,315 @@
+"""ThreadReport: one thread, as it is reported.
+
+Frame: one line of a stack for people.
+
+BackwardNode: a node of autograd's graph that runs in the frames of a stack.
+
+EventLoop: a loop of asyncio with its tasks, each with what it awaits.
+
+Progress: what one thread did between several samples of a process.
+
+Finding: one thing worth saying about a process, by reference to what it is about.
+
+FindingKind: what can be wrong with a process, strongest first.
+
+Verdict: the answer to "why does it hang?".
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.wait import Resource, Wait, WaitEdge
+    from gdbext.diagnosis.waits.pool_table import Pool
+    from gdbext.engine.vocabulary import Absent
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+    from gdbext.torch.state.dispatch_state_reader import DispatchState
+
+
+class FrameKind(Enum):
+    """The kind of a frame: native or Python."""
+
+    NATIVE = "native"
+    PYTHON = "python"
+
+
+class Frame(Record):
+    """One frame of a thread. ``level`` counts native frames from the innermost one, 0; a Python frame has the level
+    of the native frame that evaluates it."""
+
+    level: int
+    kind: FrameKind
+    function: str
+    module: str = ""
+    file: str = ""
+    line: int | None = None
+    pc: int | None = None
+    role: str = ""
+
+    @property
+    def place(self) -> str:
+        """The place in words: ``train.py:8 (step)``."""
+        return f"{self.file}:{self.line if self.line is not None else '?'} ({self.function})"
+
+
+class BackwardNode(Record):
+    """``level`` is the native frame of the engine's call; ``sequence_nr`` is known of the innermost node alone."""
+
+    level: int
+    name: str
+    sequence_nr: int | None
+    variable: str | None = None
+    """AccumulateGrad: the tensor whose gradient it adds to."""
+
+
+class TaskState(Enum):
+    """The state of a task; the value is the word of the JSON report."""
+
+    RUNNING = "running"
+    """It runs, or blocks the loop in a call that does not await."""
+    READY = "ready"
+    WAITING = "waiting"
+
+
+class AsyncTask(Record):
+    """One task that is not done."""
+
+    name: str
+    address: int
+    state: TaskState
+    awaits: str = ""
+    """The object that it waits for: ``the lock 0x7f00 (asyncio.Lock), which reader seems to hold``; for people."""
+    needs: tuple[int, ...] = ()
+    """Addresses of the tasks that it waits for: it awaits them, or the lock that they hold."""
+    inferred: bool = False
+    """True if the tasks that it needs are concluded from the blocks that those tasks are in."""
+    timed: bool = False
+    """It gives up after some time."""
+    frames: tuple[Frame, ...] = ()
+    """Its coroutines, innermost first; empty for one that runs, whose frames are on the thread's stack."""
+
+
+class EventLoop(Record):
+    """One loop. ``kind`` is its type, ``ready`` how many callbacks are due, None where that is not known."""
+
+    address: int
+    kind: str
+    tid: int | None
+    ready: int | None
+    tasks: tuple[AsyncTask, ...]
+
+    @property
+    def current(self) -> AsyncTask | None:
+        """The task that runs, None while the loop waits for events."""
+        return next((task for task in self.tasks if task.state is TaskState.RUNNING), None)
+
+
+class Progress(Enum):
+    """The value is the word of the JSON report."""
+
+    MOVED = "moved"
+    SAME_PLACE = "same-place"
+    """It was at one place each time, but did something in between: it may have moved and come back."""
+    SPINNING = "spinning"
+    """It used the processor without leaving one place."""
+    STUCK = "stuck"
+    """Nothing that is measured changed: it stands still."""
+    NEW = "new"
+    """It was not there at first."""
+    ENDED = "ended"
+
+
+class ThreadProgress(Record):
+    """The progress of one thread."""
+
+    tid: int
+    progress: Progress
+    moved: tuple[str, ...] = ()
+    """The changes between the samples; for people."""
+    place: str = ""
+    """The function in which a thread spins, with its library."""
+
+
+class RunState(Enum):
+    """The state of a thread: it runs, waits for something, or is an idle worker or prompt."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    IDLE = "idle"
+
+
+class ThreadReport(Record):
+    """All that is known of one thread."""
+
+    tid: int
+    name: str | None = None
+    python_name: str | None = None
+    number: int | None = None
+    signal: str | None = None
+    state: RunState = RunState.RUNNING
+    wait: Wait | None = None
+    holds: tuple[Resource, ...] = ()
+    dispatch: tuple[DispatchFrame, ...] = ()
+    unseen_dispatch: Absent | None = None
+    """The reason why ``dispatch`` may lack frames (torch's file is missing, the stack ends early), None where it is
+    complete."""
+    frames: tuple[Frame, ...] = ()
+    """Native and Python frames merged, innermost first. Empty unless asked for."""
+    python: tuple[Frame, ...] = ()
+    """Python frames alone; ``level`` is that of the native frame that evaluates them."""
+    frame_count: int = 0
+    notes: tuple[str, ...] = ()
+    """Notes on what could not be read of this thread, and why its walk ended."""
+    pool: Pool | None = None
+    """The pool whose idle worker this thread is, None for any other thread."""
+    tls: DispatchState | None = None
+    """The thread-local state of dispatch; None unless asked for."""
+    loop: EventLoop | None = None
+    """The event loop of asyncio that this thread runs."""
+    nodes: tuple[BackwardNode, ...] = ()
+    """The nodes of autograd's graph that run on its stack, innermost first; empty unless asked for."""
+    stack_key: int = 0
+    """Equal for threads with equal stacks; 0 where the stack is unknown."""
+
+    @property
+    def label(self) -> str:
+        """The thread as people call it: its Python name, else the kernel's, with the tid."""
+        name = self.python_name or self.name
+        return f"{name} (tid {self.tid})" if name else f"thread {self.tid}"
+
+    @property
+    def innermost(self) -> DispatchFrame | None:
+        """The innermost frame of the dispatcher, None for a thread outside of it."""
+        return self.dispatch[0] if self.dispatch else None
+
+    @property
+    def python_line(self) -> str:
+        """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
+        return self.python[0].place if self.python else ""
+
+    @property
+    def user_line(self) -> str:
+        """The innermost Python line outside of Python's library and site-packages, "" where there is none."""
+        return self.user_frame.place if self.user_frame is not None else ""
+
+    @property
+    def user_frame(self) -> Frame | None:
+        """The innermost Python frame outside of Python's library and site-packages, None where there is none."""
+        return next((f for f in self.python if "/lib/python" not in f.file and f.file[:1] != "<"), None)
+
+
+class FindingTraits(Record):
+    """Properties that distinguish a kind of finding."""
+
+    is_defect: bool = False
+    """It is an error of the program, and no state that honest programs are in."""
+    is_hang: bool = True
+    """The process will not go on by itself; its memory is worth keeping."""
+    may_be_slow: bool = False
+    """One moment does not tell a hang from slow work."""
+    movement_refutes_it: bool = False
+    """It is refuted when its threads are elsewhere a moment later."""
+
+
+class FindingKind(Enum):
+    """The verdict kinds of the contract, strongest first, and notes. The value is the word of the JSON report."""
+
+    traits: FindingTraits
+
+    CRASH = "crash", FindingTraits(is_defect=True)
+    RUNAWAY_RECURSION = "runaway-recursion", FindingTraits(is_defect=True)
+    DEADLOCK = "deadlock", FindingTraits(is_defect=True, movement_refutes_it=True)
+    SELF_DEADLOCK = "self-deadlock", FindingTraits(is_defect=True, movement_refutes_it=True)
+    ORPHANED_LOCK = "orphaned-lock", FindingTraits(is_defect=True, movement_refutes_it=True)
+    MISSING_WORKERS = "missing-workers", FindingTraits(is_defect=True, movement_refutes_it=True)
+    BLOCKED = "blocked", FindingTraits(is_defect=True, may_be_slow=True, movement_refutes_it=True)
+    WAITING_EXTERNAL = "waiting-external", FindingTraits(may_be_slow=True, movement_refutes_it=True)
+    BUSY = "busy", FindingTraits(is_hang=False, may_be_slow=True)
+    IDLE = "idle", FindingTraits(is_hang=False, may_be_slow=True)
+    NOTE = "note", FindingTraits(is_hang=False)
+
+    def __new__(cls, value: str, traits: FindingTraits) -> FindingKind:
+        """The member with its JSON word as value."""
+        member = object.__new__(cls)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+    @property
+    def rank(self) -> int:
+        """Strength of the kind: 0 is the strongest."""
+        return _RANKS[self]
+
+
+_RANKS = {kind: rank for rank, kind in enumerate(FindingKind)}
+
+
+class Finding(Record):
+    """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
+
+    kind: FindingKind
+    summary: str
+    threads: tuple[int, ...] = ()
+    """Ids of the threads, in the order in which the sentence names them."""
+    evidence: tuple[str, ...] = ()
+    step: DispatchFrame | None = None
+    """The operator that it is about."""
+    cycle: tuple[WaitEdge, ...] = ()
+    """The waits that close the circle of a deadlock."""
+    wait: Wait | None = None
+    """The wait at the end of the chain."""
+    process_stopped: bool = False
+    """The whole process was stopped by a signal (SIGSTOP, Ctrl+Z) and goes on when it is let."""
+    id: str = ""
+    """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
+
+
+class Verdict(Record):
+    """The strongest finding, and what to do about it."""
+
+    finding: Finding
+    advice: tuple[str, ...] = ()
+    """Steps to try next, in words and commands that fit this process."""
+
+    @property
+    def kind(self) -> FindingKind:
+        """The kind of the finding that became the verdict."""
+        return self.finding.kind
+
+    @property
+    def summary(self) -> str:
+        """The sentence that says it."""
+        return self.finding.summary
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Ids of the threads that it is about."""
+        return self.finding.threads
+
+    @property
+    def op(self) -> str | None:
+        """The operator that it is about: ``aten::mm``."""
+        return self.finding.step.op if self.finding.step is not None else None
+
+    @property
+    def key(self) -> str | None:
+        """The dispatch key of that operator."""
+        return self.finding.step.key if self.finding.step is not None else None
+
+    @property
+    def stage(self) -> DispatchStage | None:
+        """The stage that the dispatcher has reached with that operator."""
+        return self.finding.step.stage if self.finding.step is not None else None
+
+    @property
+    def cycle(self) -> tuple[WaitEdge, ...]:
+        """The waits that close the circle of a deadlock."""
+        return self.finding.cycle
+
+    def is_about(self, finding: Finding) -> bool:
+        """The finding is the one that the verdict states."""
+        return bool(finding.id) and finding.id == self.finding.id

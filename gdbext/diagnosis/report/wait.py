@@ -1,0 +1,240 @@
+"""Wait: what one thread waits for, and who has it.
+
+OwnerCertainty: how that is known.
+
+CollectiveWait: what exactly a thread waits for that waits for other ranks.
+
+SelfWait: why a thread waits for what only it could give: its own code was interrupted, or it runs an event loop.
+
+WaitEdge: one thread waits for another.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.wait_kind import Naming, WaitKind
+from gdbext.engine.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.waits.pool_table import MissingWorkers
+    from gdbext.engine.targets.system.peer import ChildProcess, Peer
+
+
+class CollectiveWait(Record):
+    """A collective, a send or recv, or an operation of the store through which ranks meet."""
+
+    op: str
+    """``all_reduce``, ``recv``; of a store the function that waits: ``c10d::TCPStore::wait``."""
+    seq: int | None = None
+    """The operation's number in its group, None where nothing numbers it."""
+    group: str = ""
+    """Its process group: the description, else the name."""
+    enqueued: int | None = None
+    completed: int | None = None
+    """The group's last numbers in this process."""
+    peer: int | None = None
+    """The other end of a send or recv: its rank in the job."""
+    is_store: bool = False
+    key: str = ""
+    """The key of the store, "" where it is not known."""
+    server: str = ""
+    """The address of the store: ``127.0.0.1:29500``."""
+    tag: int | None = None
+    """The tag of a send or recv, None where it is not known."""
+    on_device: bool = False
+    """It waits for a device, which is not past this operation; what else is to run there, nobody knows."""
+
+    @property
+    def phrase(self) -> str:
+        """``waits in #18 all_reduce (enqueued 18, completed 17)``."""
+        if self.is_store:
+            key = f"the key '{self.key}'" if self.key else "a key"
+            return f"waits for {key} of the store{f' at {self.server}' if self.server else ''} ({self.op})"
+        doing = "waits for the device, which is not past" if self.on_device else "waits in"
+        if self.peer is not None:
+            tag = f" (tag {self.tag})" if self.tag else ""
+            return f"{doing} {self.op} {'to' if self.op == 'send' else 'from'} rank {self.peer}{tag}"
+        number = f"#{self.seq} " if self.seq is not None else ""
+        counts = (("enqueued", self.enqueued), ("completed", self.completed))
+        known = ", ".join(f"{name} {count}" for name, count in counts if count is not None)
+        return f"{doing} {number}{self.op}" + (f" ({known})" if known else "")
+
+
+_ANOTHER_POOL = "A job must not wait for a job of its own pool: give those jobs a pool of their own."
+
+
+class SelfWait(Enum):
+    """The value says it in a sentence."""
+
+    SIGNAL = "a signal handler interrupted the code that holds it"
+    FINALIZER = "a finaliser (__del__) interrupted the code that holds it"
+    WEAKREF = "the callback of a weak reference interrupted the code that holds it"
+    POOL = "it is the only worker of the pool that should run the job"
+    EVENT_LOOP = "only the event loop that it blocks could complete it"
+
+    @property
+    def advice(self) -> str:
+        """The advice how to write such code."""
+        if self is SelfWait.EVENT_LOOP:
+            return (
+                "Inside of an event loop await, and never block: await asyncio.wrap_future(future), or leave the "
+                "blocking call to loop.run_in_executor()."
+            )
+        if self is SelfWait.POOL:
+            return _ANOTHER_POOL
+        if self is SelfWait.SIGNAL:
+            return (
+                "A signal handler must take no lock, and so must not log or put into a queue.Queue: set a flag in it, "
+                "write to signal.set_wakeup_fd(), or use queue.SimpleQueue."
+            )
+        return (
+            "Finalisers and weakref callbacks run at any moment, in any thread: they must take no lock. Use "
+            "queue.SimpleQueue, which is reentrant, or leave the work to another thread."
+        )
+
+
+class Resource(Record):
+    """Something a thread can wait for or hold. ``address`` is that of the lock, guard, semaphore, … or 0."""
+
+    kind: WaitKind
+    address: int
+    name: str = ""
+    """The name, for people only: what code needs to know stands in fields of its own."""
+
+    @property
+    def phrase(self) -> str:
+        """The resource with name and address: ``the mutex 0x7f00 (config_lock)``."""
+        traits, name = self.kind.traits, self.name or self.kind.traits.unnamed
+        if traits.naming is Naming.OF:
+            return f"{traits.noun} of {name}" if name else traits.noun
+        if traits.naming is Naming.GUARDED:
+            return f"{traits.noun} {name} (guard {self.address:#x})"
+        if traits.naming is Naming.ALONE and self.name:
+            return self.name
+        if traits.naming is Naming.IN_BRACKETS and self.name:
+            return f"{traits.noun} ({self.name})"
+        at = f" {self.address:#x}" if self.address else ""
+        named = f" ({self.name})" if self.name else ""
+        return f"{traits.noun}{at}{named}"
+
+
+class Owner(Record):
+    """The owner of a resource."""
+
+    tid: int
+    """0 for a thread whose id nobody knows: one of the parent process, or one of which only the ident is recorded."""
+    gone: bool = False
+    """Recorded as the owner, but no thread of this process."""
+    ident: int = 0
+    """The pthread_t that Python recorded of a thread that is gone; nothing translates it into an id any more."""
+
+    @property
+    def unnamed(self) -> bool:
+        """Nothing at all is known of it."""
+        return not self.tid and not self.ident
+
+
+class OwnerCertainty(Enum):
+    """The way in which the owner of a resource is known. The value is the word of the JSON report."""
+
+    RECORDED = "recorded"
+    """The resource itself, or what belongs to it, says whose it is."""
+    INFERRED = "inferred"
+    """Concluded from something else: a frame of another thread."""
+    UNKNOWN = "unknown"
+
+    @property
+    def is_proven(self) -> bool:
+        """The owner may be named without a reservation."""
+        return self is OwnerCertainty.RECORDED
+
+
+class Wait(Record):
+    """The wait of a thread. ``certainty`` is that of the owner."""
+
+    resource: Resource
+    owner: Owner | None = None
+    certainty: OwnerCertainty = OwnerCertainty.UNKNOWN
+    timed: bool = False
+    """The wait ends by itself after a timeout."""
+    evidence: tuple[str, ...] = ()
+    others: tuple[Owner, ...] = ()
+    """Further owners, where all of them must let go (readers of a rwlock, team mates before a barrier)."""
+    mutex: Resource | None = None
+    """The mutex that goes with a condition variable."""
+    being_released: bool = False
+    """The resource is free or was just handed on: the thread is about to be woken, nobody holds it up."""
+    missing_workers: MissingWorkers | None = None
+    """The threads that would end this wait and do not exist in this process, where that is known."""
+    external: bool = False
+    """Another process may end it: the object is in memory that both have."""
+    set_by_handlers: bool = False
+    """Programs set such an object in signal handlers while their main thread waits for it."""
+    self_wait: SelfWait | None = None
+    """The reason why a thread waits for what it holds itself, where other code interrupted its own."""
+    children: tuple[ChildProcess, ...] = ()
+    """Child processes that may end it: the child that is waited for, those at the other end of a pipe."""
+    peer: Peer | None = None
+    """The other end, where it is known."""
+    expects: tuple[int, ...] = ()
+    """Ids of threads that have the object at hand and so may end the wait; no proof that one of them will."""
+    looks_for: str = ""
+    """The object that a thread which sleeps looks at between two sleeps; for people."""
+    looks_outside: bool = False
+    """True if that object is a file."""
+    seconds: float | None = None
+    """Seconds that a sleep takes from now on, None where that is not known."""
+    collective: CollectiveWait | None = None
+    """The operation of other ranks that is waited for, where that is known."""
+
+    @property
+    def kind(self) -> WaitKind:
+        """The kind of what is waited for."""
+        return self.resource.kind
+
+    @property
+    def address(self) -> int:
+        """Address of the lock, guard, semaphore, …; 0 where it is not known."""
+        return self.resource.address
+
+    @property
+    def name(self) -> str:
+        """The name of the resource, for people."""
+        return self.resource.name
+
+    @property
+    def owners(self) -> tuple[Owner, ...]:
+        """The known owners of the resource."""
+        return ((self.owner,) if self.owner else ()) + self.others
+
+    @property
+    def phrase(self) -> str:
+        """The wait in words: ``waits for the GIL``, ``sleeps``, ``waits in read on fd 5 (pipe:[77])``."""
+        traits, resource = self.kind.traits, self.resource
+        if self.collective is not None:
+            return self.collective.phrase
+        if traits.naming is Naming.ALONE:
+            text = traits.doing.format(resource.name or traits.unnamed)
+            return f"{text} and looks again and again at {self.looks_for}" if self.looks_for else text
+        text = traits.doing.format(resource.phrase)
+        return f"{text} (with mutex {self.mutex.address:#x})" if self.mutex is not None else text
+
+    @property
+    def wakes_by_itself(self) -> bool:
+        """A timed wait that begins again when its time is over, as that for the GIL does every 5 ms."""
+        return self.timed and not self.kind.traits.timeout_ends_it
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """A timed wait that gives up when its time is over."""
+        return self.timed and self.kind.traits.timeout_ends_it
+
+
+class WaitEdge(Record):
+    """Thread ``tid`` waits for something that thread ``owner`` holds, or owes it."""
+
+    tid: int
+    owner: int
+    wait: Wait

@@ -1,0 +1,168 @@
+"""WaitKind: everything that a thread can wait for, one row each with all that the rest of the program asks of it.
+
+A new kind is a row here and a recogniser in waits/. No other place lists kinds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gdbext.engine.record import Record
+
+
+class Relation(Enum):
+    """The relation of the owner of a resource to it."""
+
+    HOLDS = "holds it, as a lock"
+    RUNS = "runs the initialiser that others wait for"
+    IS = "is what is waited for: a thread whose end others await"
+    OWES = "has yet to arrive, deliver or notify"
+
+    @property
+    def is_possession(self) -> bool:
+        """The owner has it until it lets go, and is listed as holding it."""
+        return self in (Relation.HOLDS, Relation.RUNS)
+
+
+class Naming(Enum):
+    """The way in which the name and the address of a resource go with the noun of its kind."""
+
+    AFTER_ADDRESS = "the mutex 0x7f00 (config_lock)"
+    OF = "the GIL of interpreter 1"
+    GUARDED = "the initialisation of value (guard 0x7f00)"
+    IN_BRACKETS = "the device (cudaStreamSynchronize)"
+    ALONE = "read on fd 5"
+
+
+class WaitTraits(Record):
+    """Properties that distinguish a kind of wait."""
+
+    noun: str
+    """The resource in a sentence, with its article."""
+    naming: Naming = Naming.AFTER_ADDRESS
+    doing: str = "waits for {}"
+    """The words for a waiting thread; ``{}`` is the resource, or its bare name with Naming.ALONE."""
+    unnamed: str = ""
+    """The name of a resource that has none."""
+    relation: Relation = Relation.HOLDS
+    is_lock: bool = False
+    """True if some thread holds it while it is waited for."""
+    is_native: bool = False
+    """A lock of C or C++ code, which must not be waited for with the GIL in hand."""
+    may_be_lock: bool = False
+    """It is a lock, or may be one: an owner that nobody knows may close a cycle."""
+    is_outside: bool = False
+    """A device or another process ends it, wherever in the program it happens."""
+    needs_thread: bool = True
+    """Only another thread of this process ends it."""
+    timeout_ends_it: bool = True
+    """A timed wait of this kind gives up. (A thread that wants the GIL waits again.)"""
+    handler_may_end_it: bool = False
+    """A signal handler of the waiting thread may end it (signal-safety(7))."""
+    told_apart_by_address: bool = False
+    """Threads that wait alike at two addresses wait for two different things."""
+    advice_in_deadlock: str = ""
+    advice_when_blocked: str = ""
+    advice_when_outside: tuple[str, ...] = ()
+
+
+_RELEASE_FIRST = "Do not wait for other threads while holding what they need: release it before the wait."
+_NO_OWNER = "This lock records no owner: look for a thread that is inside the same library (all-threads --stacks)."
+
+
+class WaitKind(Enum):
+    """The kind of a wait. The value is the word of the JSON report; the last rows tell most about a hang."""
+
+    traits: WaitTraits
+
+    GIL = "gil", WaitTraits("the GIL", Naming.OF, is_lock=True, may_be_lock=True, timeout_ends_it=False)
+    STOP_THE_WORLD = "stop-the-world", WaitTraits(
+        "a stop-the-world pause", Naming.ALONE, "waits for {}", "a stop-the-world pause", Relation.OWES,
+        timeout_ends_it=False,
+        advice_in_deadlock="A thread waits in C code without letting go of its thread state: release it around what "
+                           "blocks (Py_BEGIN_ALLOW_THREADS), in free-threaded builds, too.",
+    )  # fmt: skip
+    MUTEX = "mutex", WaitTraits("the mutex", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True)
+    RWLOCK = (
+        "rwlock",
+        WaitTraits("the read-write lock", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True),
+    )
+    CONDVAR = "condvar", WaitTraits(
+        "the condition variable", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST,
+        advice_when_blocked="Look for the code that should notify it: the notification was lost or its thread has "
+                            "ended.",
+    )  # fmt: skip
+    SEMAPHORE = "semaphore", WaitTraits("the semaphore", handler_may_end_it=True)
+    PYTHON_LOCK = "python-lock", WaitTraits(
+        "the Python lock", is_lock=True, may_be_lock=True,
+        advice_when_blocked="A threading.Lock does not record its owner; put a threading.RLock in its place, which "
+                            "does.",
+    )  # fmt: skip
+    OBJECT_LOCK = "object-lock", WaitTraits(
+        "the lock of the object", is_lock=True, may_be_lock=True,
+        advice_in_deadlock="A free-threaded Python locks a dict or a list while C code works on it: let nothing in "
+                           "there wait for another thread (a key's __eq__ or __hash__, a callback).",
+    )  # fmt: skip
+    STATIC_INIT = "static-init", WaitTraits(
+        "the initialisation of", Naming.GUARDED, unnamed="a static variable", relation=Relation.RUNS, is_lock=True,
+        is_native=True, may_be_lock=True, told_apart_by_address=True,
+        advice_in_deadlock="Run the initialiser once at import time, before threads start (call the operator once), "
+                           "or keep Python out of it: a static's guard is a lock like any other.",
+    )  # fmt: skip
+    ONCE = (
+        "once",
+        WaitTraits(
+            "a one-time initialisation", is_lock=True, is_native=True, may_be_lock=True, told_apart_by_address=True
+        ),
+    )
+    LOADER_LOCK = "loader-lock", WaitTraits("the dynamic loader's lock", is_lock=True, is_native=True, may_be_lock=True)
+    LIBC_LOCK = (
+        "libc-lock",
+        WaitTraits(
+            "a lock inside the C library", is_lock=True, is_native=True, may_be_lock=True, advice_when_blocked=_NO_OWNER
+        ),
+    )
+    JOIN = "join", WaitTraits(
+        "the end of", Naming.ALONE, "waits for the end of {}", "a thread", Relation.IS,
+        advice_in_deadlock=_RELEASE_FIRST,
+    )  # fmt: skip
+    BARRIER = "barrier", WaitTraits("the barrier", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    WORKER_POOL = "worker-pool", WaitTraits(
+        "worker threads", Naming.IN_BRACKETS, relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST
+    )  # fmt: skip
+    QUEUE = "queue", WaitTraits("the queue", relation=Relation.OWES, advice_in_deadlock=_RELEASE_FIRST)
+    FUTEX = "futex", WaitTraits("an unidentified futex", may_be_lock=True, advice_when_blocked=_NO_OWNER)
+    IO = "io", WaitTraits(
+        "io", Naming.ALONE, "waits in {}", needs_thread=False,
+        advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
+                            "writing.",
+    )  # fmt: skip
+    CHILD_PROCESS = "child-process", WaitTraits("child-process", Naming.ALONE, is_outside=True, needs_thread=False)
+    SLEEP = "sleep", WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False)
+    DEVICE = "device", WaitTraits(
+        "the device", Naming.IN_BRACKETS, is_outside=True, needs_thread=False,
+        advice_when_outside=("The device works or hangs: look at it (nvidia-smi), and run with "
+                             "CUDA_LAUNCH_BLOCKING=1.",),
+    )  # fmt: skip
+    COLLECTIVE = "collective", WaitTraits(
+        "the other ranks", Naming.IN_BRACKETS, relation=Relation.OWES, is_outside=True, needs_thread=False,
+        advice_when_outside=(
+            "Look at the other ranks with the same command: one is not in this collective, or in another one.",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
+        ),
+    )  # fmt: skip
+
+    def __new__(cls, value: str, traits: WaitTraits) -> WaitKind:
+        """The member with its JSON word as value."""
+        member = object.__new__(cls)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+    @property
+    def priority(self) -> int:
+        """The priority among several waits: the one with the lowest tells most about a hang."""
+        return _PRIORITY[self]
+
+
+_PRIORITY = {kind: rank for rank, kind in enumerate(reversed(WaitKind))}

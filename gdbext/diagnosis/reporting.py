@@ -1,0 +1,209 @@
+"""The parts that all tools put into their reports.
+
+What a core cannot tell of the waits in it: descriptors, processes, files and clocks are known to the system alone,
+while the process lives. Pure.
+
+The ``target`` of a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Report, TargetReport
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.source_lines import NO_SOURCES, SourceLines
+from gdbext.diagnosis.verdict import sentences
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.vocabulary import ErrorReport
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from gdbext.diagnosis.report.report import Ending
+    from gdbext.diagnosis.report.thread_report import Finding, Verdict
+    from gdbext.diagnosis.tool import Tool
+    from gdbext.engine.vocabulary import Section
+
+
+def unknown_in_core(threads: Sequence[ThreadReport]) -> list[str]:
+    """The facts that a core lacks, each with the threads whose waits it would explain; empty where nothing
+    is."""
+    waiting = [thread for thread in threads if thread.wait is not None and thread.state is not RunState.IDLE]
+    found = []
+    for concerns, what in _LIMITS:
+        concerned = [thread for thread in waiting if thread.wait is not None and concerns(thread.wait)]
+        if concerned:
+            found.append(f"{what}, for {sentences.listed([thread.label for thread in concerned])}")
+    found += _children(waiting)
+    if len(threads) == 1 and any(thread.wait is not None and _may_come_of_fork(thread.wait) for thread in waiting):
+        found.append("whether the process was forked from another one, whose threads it lacks")
+    return found
+
+
+def _children(waiting: Sequence[ThreadReport]) -> Iterator[str]:
+    waits = [thread.wait for thread in waiting if thread.wait is not None]
+    pids = sorted({child.pid for wait in waits for child in wait.children})
+    if pids:
+        names = sentences.listed([str(pid) for pid in pids])
+        yield f"what process{'es' if len(pids) > 1 else ''} {names} do{'' if len(pids) > 1 else 'es'}"
+    if any(wait.kind is WaitKind.CHILD_PROCESS and not wait.children for wait in waits):
+        yield "which child processes there are, and what they do"
+
+
+def _is_on_descriptors(wait: Wait) -> bool:
+    return wait.kind is WaitKind.IO
+
+
+def _looks_at_files(wait: Wait) -> bool:
+    return wait.looks_outside
+
+
+def _has_unknown_end(wait: Wait) -> bool:
+    return wait.kind is WaitKind.SLEEP and wait.timed and wait.seconds is None
+
+
+def _is_shared(wait: Wait) -> bool:
+    return wait.external and wait.kind.traits.needs_thread
+
+
+def _may_come_of_fork(wait: Wait) -> bool:
+    lacks_workers = wait.missing_workers is not None and not wait.missing_workers.forked
+    return lacks_workers or (wait.kind.traits.is_lock and not wait.owners and not wait.being_released)
+
+
+def _is_for_store(wait: Wait) -> bool:
+    return wait.collective is not None and wait.collective.is_store and not wait.collective.server
+
+
+_LIMITS: tuple[tuple[Callable[[Wait], bool], str], ...] = (
+    (_is_on_descriptors, "what file descriptors refer to and which process is at their other end"),
+    (_is_for_store, "where the store is"),
+    (_looks_at_files, "whether files exist and who has locked them"),
+    (_is_shared, "which other processes share the memory that is waited on"),
+    (_has_unknown_end, "how long a sleep still lasts"),
+)
+
+
+_ASK_THE_PROCESS = (
+    "look at the process itself while it lives (scripts/dispatch -p PID); --record FILE keeps all of this beside a core"
+)
+_TAKE_AGAIN = "take a new one with: gcore PID; the disk may have been full, or ulimit -c too low"
+_RECORD_AGAIN = "record the process again with this very command: a recording holds only what was read"
+
+
+def report_target(session: Session) -> TargetReport:
+    """The process, with the torch and the Python in it."""
+    target, layout = session.target, session.layout_if_known
+    return TargetReport(
+        kind=target.kind,
+        pid=target.pid,
+        debugger=target.debugger,
+        torch_version=torch_version(session),
+        layout_id=layout.id if layout is not None else None,
+        layout_match=layout.match if layout is not None else "none",
+        python_version=session.python.version if session.python is not None else None,
+        paused_ms=None if target.paused_ms is None else round(target.paused_ms, 3),
+        moved=tuple(target.threads_that_ran()),
+        stops=target.stops,
+        cut_short=tuple(sorted(target.cut_short().items())),
+        recording=target.recorded,
+    )
+
+
+def target_errors(target: Target) -> tuple[ErrorReport, ...]:
+    """Errors on what the target lacks, whatever is asked of it: the end of a core; what was asked of a recording and is
+    not in it."""
+    damage = tuple(ErrorReport(what, "core", _TAKE_AGAIN) for what in target.damage())
+    lacks = target.missing_from_recording()
+    return (*damage, ErrorReport(f"not in the recording: {lacks}", "recording", _RECORD_AGAIN)) if lacks else damage
+
+
+def core_errors(target: Target, threads: Sequence[ThreadReport]) -> tuple[ErrorReport, ...]:
+    """Errors on what cannot be told of the threads' waits because the target is a core; empty for any other target."""
+    if not target.is_core:
+        return ()
+
+    unknown = unknown_in_core(threads)
+    return (ErrorReport(f"not in a core: {'; '.join(unknown)}", "core", _ASK_THE_PROCESS),) if unknown else ()
+
+
+def torch_version(session: Session) -> str | None:
+    """The version as torch.__version__ has it, "unknown" where nothing tells, None without torch."""
+    from gdbext.torch import layout_choice
+
+    if not session.has_torch:
+        return None
+    layout = session.layout_if_known
+    measured = layout.version if layout is not None and layout.match == "exact" else ""
+    return layout_choice.torch_version(session.modules) or measured or "unknown"
+
+
+def make_report(
+    tool: Tool,
+    session: Session,
+    args: Namespace,
+    *,
+    threads: Sequence[ThreadReport] = (),
+    verdict: Verdict | None = None,
+    findings: Sequence[Finding] = (),
+    errors: Sequence[ErrorReport] = (),
+    sections: Sequence[Section] = (),
+    sources: SourceLines = NO_SOURCES,
+    target: TargetReport | None = None,
+    ending: Ending | None = None,
+) -> Report:
+    """The report of a tool: what it found, on which target, and everything that could not be read on the way.
+
+    ``errors`` are those that the session does not know.
+    A live command gives the ``ending`` of its run, and the ``target`` as it was if it may have changed since.
+    """
+    leaves_process = ending is None or ending.kind.leaves_process
+    unread = session.errors.reports() if leaves_process else ()  # of a process that has ended nothing is missed
+    failed = () if ending is None or ending.error is None else (ErrorReport.of(ending.error, tool.name),)
+    return Report(
+        command=tool.name,
+        target=(target or report_target(session))._replace(withheld_sources=_withheld(session.target, threads)),
+        view=tool.view,
+        threads=tuple(threads),
+        verdict=verdict,
+        findings=tuple(findings),
+        errors=(*failed, *errors, *unread, *target_errors(session.target)),
+        sections=tuple(sections),
+        why=args.why,
+        sources=sources,
+    )
+
+
+def _withheld(target: Target, threads: Sequence[ThreadReport]) -> int:
+    if not target.is_core:
+        return 0
+    return sum(map(target.foreign.withholds, {frame.file for thread in threads for frame in thread.python}))
+
+
+def dispatcher_errors(session: Session) -> tuple[ErrorReport, ...]:
+    """The reason why nothing is known of the dispatcher; empty where it can be read."""
+    error = session.dispatcher_error
+    return () if error is None else (ErrorReport.of(error, "torch"),)
+
+
+def with_arguments(
+    session: Session, report: ThreadReport, statistics: bool = False, limit: int | None = None
+) -> ThreadReport:
+    """A thread's report with the arguments of its ``limit`` innermost dispatcher frames; as it is where no layout fits.
+
+    ``statistics``: of the tensors among them.
+    """
+    from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+    from gdbext.diagnosis.tool_arguments import find_thread
+
+    if session.dispatcher_error is not None:
+        return report
+    stack = session.threads.of(find_thread(session.target, str(report.tid))).stack
+    found = ArgumentReporter(session, statistics).frames(stack, limit)
+    frames = (old._replace(arguments=new.arguments) for old, new in zip(report.dispatch, found))
+    return report._replace(dispatch=tuple(frames))

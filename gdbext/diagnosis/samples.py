@@ -1,0 +1,198 @@
+"""Several samples of a live process that runs on in between: stuck or slow.
+
+This resumes the process; how it is let go and stopped again is the host's affair.
+
+What several samples of a process show together, as ``dispatch-diagnose --samples`` reports it.
+
+The child processes of the examined one, as ``dispatch-diagnose`` lists them.
+
+Known bugs of other projects because of which the process may hang.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from gdbext.diagnosis.inspection import Inspection, inspect_threads
+from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.verdict import progress
+from gdbext.engine.record import Record
+from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
+from gdbext.engine.vocabulary import Section
+from gdbext.errors import UsageError
+from gdbext.known.known_bug import KnownMatch
+from gdbext.render.plain_json import plain
+
+if TYPE_CHECKING:
+    from gdbext.engine.targets.base_target import Target
+
+
+@dataclass(frozen=True)
+class ChildReport:
+    """Report on one child process."""
+
+    pid: int
+    command: str
+    doing: str
+    """The state of the process in a few words, as the system has it."""
+    verdict: str = ""
+    """The kind of its verdict; "" where it was not looked at."""
+    summary: str = ""
+    """The sentence of its verdict, or why it could not be looked at."""
+    line: str = ""
+    """The Python line that its main thread is at."""
+    parent: int | None = None
+    """The child whose child it is; None for a child of the examined process itself."""
+
+
+@dataclass(frozen=True)
+class ChildrenSection(Section):
+    """The children in the order of their pids, each followed by its own; those of them that could be looked at."""
+
+    name: ClassVar[str] = "children"
+    children: tuple[ChildReport, ...]
+
+
+@dataclass(frozen=True)
+class SamplesSection(Section):
+    """The number of samples, the seconds that they took, and the progress of each thread.
+
+    ``calls``: of operators that a kernel probe counted meanwhile, None where there was no probe.
+    """
+
+    name: ClassVar[str] = "samples"
+    count: int
+    seconds: float
+    threads: tuple[ThreadProgress, ...]
+    calls: int | None = None
+
+
+class KnownBugReport(Record):
+    """Report on one known bug, as the JSON document has it."""
+
+    id: str
+    title: str
+    url: str
+    affected: tuple[str, ...]
+    """The versions that have it: ``threadpoolctl before 3.7.0``."""
+    fixed_in: tuple[str, ...]
+    """``threadpoolctl 3.7.0``; empty where no version is known to be free of it."""
+    cure: str
+    condition: str
+    """The condition on a version that is not known; "" where all are known."""
+    matched: tuple[str, ...]
+    """The threads that show the bug."""
+
+
+@dataclass(frozen=True)
+class KnownBugsSection(Section):
+    """The known bugs that fit the process."""
+
+    name: ClassVar[str] = "known"
+    matches: tuple[KnownMatch, ...]
+
+    def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
+        """The section as a list of objects."""
+        return plain([_report(match) for match in self.matches])
+
+
+def _report(match: KnownMatch) -> KnownBugReport:
+    bug = match.bug
+    return KnownBugReport(
+        bug.id,
+        bug.title,
+        bug.url,
+        tuple(each.text for each in bug.affected),
+        tuple(f"{each.package} {each.before}" for each in bug.affected if each.before),
+        bug.cure,
+        match.condition,
+        match.evidence,
+    )
+
+
+Watch = Callable[[], None]
+Pause = Callable[[float, Watch], "Target"]
+"""Lets the process run for so many seconds, and gives it stopped again. Raises TargetError."""
+
+
+class CanPause(Protocol):
+    """Lets a process run for a while: a debugger, or we ourselves (diagnosis/tool.py)."""
+
+    def pause(self, target: Target) -> Pause:
+        """The way in which this process is let go for a while. Raises UsageError where it cannot be."""
+
+
+MAX_SAMPLES = 1000
+MAX_INTERVAL = 3600.0
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The last sample, revised by all, and the progress of each thread."""
+
+    inspection: Inspection
+    section: SamplesSection
+
+    def with_calls(self, calls: int) -> Sampled:
+        """And so many calls of operators were counted meanwhile."""
+        judgement = self.inspection.judgement
+        note = progress.dispatches(calls, self.section.seconds)
+        judgement = judgement._replace(findings=(*judgement.findings[:1], note, *judgement.findings[1:]))
+        return Sampled(self.inspection._replace(judgement=judgement), replace(self.section, calls=calls))
+
+
+def sample(session: Session, host: CanPause, count: int, interval: float) -> tuple[Session, Sampled]:
+    """Look ``count`` times, ``interval`` seconds apart. The session of the last look is to be closed by the caller.
+
+    Raises UsageError for a core, for senseless numbers, and where the process cannot be let go.
+    """
+    if session.target.is_core or session.target.recorded is not None:
+        raise UsageError("--samples needs a live process: a core or a recording shows one moment only")
+    if not 1 < count <= MAX_SAMPLES or not 0 < interval <= MAX_INTERVAL:
+        raise UsageError(f"--samples takes 2 to {MAX_SAMPLES} looks, --interval up to {MAX_INTERVAL:.0f} seconds")
+    pause = host.pause(session.target)
+    session, first = session.settled(_placed)
+    looks: list[Inspection] = [first]
+    counted: list[dict[int, ThreadActivity]] = []
+    started = time.monotonic()
+    pid = session.target.pid
+    while len(looks) < count:
+        session.target.close()
+        session, look = Session(pause(interval, lambda: counted.append(activities(pid)))).settled(_placed)
+        looks.append(look)
+    done = [_between(before, after) for before, after in zip(counted[::2], counted[1::2])]
+    return session, _sampled(looks, done, interval * (count - 1), time.monotonic() - started)
+
+
+def _placed(session: Session) -> Inspection:
+    return inspect_threads(session, placed=True)
+
+
+def _between(before: Mapping[int, ThreadActivity], after: Mapping[int, ThreadActivity]) -> dict[int, progress.Done]:
+    """The progress of each thread from one count to the next."""
+    return {
+        tid: tuple(None if one is None or two is None else two - one for one, two in zip(before[tid], activity))
+        for tid, activity in after.items() if tid in before
+    }  # fmt: skip
+
+
+def _sampled(
+    looks: Sequence[Inspection], done: Sequence[Mapping[int, progress.Done]], ran: float, elapsed: float
+) -> Sampled:
+    last = looks[-1]
+    waking = {thread.tid for thread in last.threads if thread.wait is not None and thread.wait.wakes_by_itself}
+    found = progress.compare([look.places for look in looks], done, ran, waking)
+    judgement = last.judgement
+    note = progress.summary(found, last.threads, len(looks), elapsed)
+    revised = progress.revised(judgement.verdict, found, last.threads)
+    if revised is not judgement.verdict:
+        judgement = judgement._replace(
+            findings=tuple(each for each in judgement.findings if each.kind is FindingKind.NOTE)
+        )
+    judgement = judgement._replace(verdict=revised, findings=(note, *judgement.findings))
+    section = SamplesSection(len(looks), round(elapsed, 3), tuple(found))
+    return Sampled(last._replace(judgement=judgement), section)

@@ -1,0 +1,382 @@
+"""Session: one stopped target, and the readers of everything in it, each made once and when it is first needed.
+
+LazyResult: something that is made once, or fails once.
+
+The files that a process has mapped, with their names and unwind rows: the same as long as none comes or goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from gdbext.engine.process.memory import Memory, memory_of
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.unwind.frame_steps import FrameSteps
+from gdbext.engine.unwind.stack_owner import StackOwners
+from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.engine.vocabulary import ErrorLog
+from gdbext.errors import GdbextError, NotTorch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.threads.runtime import PythonRuntime, ThreadTable
+    from gdbext.cpython.wait_view import PythonWaitView
+    from gdbext.diagnosis.report.thread_report import BackwardNode
+    from gdbext.diagnosis.threads.thread_snapshots import Stacks, ThreadSnapshots
+    from gdbext.diagnosis.waits.add_ons import AddOns
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+    from gdbext.engine.layouts.layout import Layout
+    from gdbext.engine.process.modules import Module
+    from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.engine.targets.system.procfs import ProcFs
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.compile.generated_kernels import GeneratedKernels
+    from gdbext.torch.registry.dispatch_table import DispatchTables
+    from gdbext.torch.registry.operators import Dispatcher
+    from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
+    from gdbext.torch.stack.dispatch_stack import DispatchStackReader
+    from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
+    from gdbext.torch.state.settings_reader import SettingsReader
+    from gdbext.torch.state.tensor import TensorReader
+    from gdbext.torch.values.key_names import KeyNames
+    from gdbext.torch.values.tensor_facts import Statistics
+
+Made = TypeVar("Made")
+
+
+class LazyResult(Generic[Made]):
+    """Calls ``make`` when it is first asked for the result, and keeps that, or the error, for every later question."""
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        self._make = make
+        self._made: list[Made] = []
+        self._error: GdbextError | None = None
+
+    @property
+    def error(self) -> GdbextError | None:
+        """The reason why there is no result, None where there is one."""
+        if not self._made and self._error is None:
+            try:
+                self._made.append(self._make())
+            except GdbextError as error:
+                self._error = error
+        return self._error
+
+    def get(self) -> Made:
+        """The result. Raises the error that ``make`` raised."""
+        if self.error is not None:
+            raise self.error
+        return self._made[0]
+
+
+class LoadedFiles:
+    """Modules, their symbols, and the steps from frame to frame.
+
+    ``earlier`` are those of another look at the same process: what has not changed since is taken over.
+    """
+
+    def __init__(self, target: Target, memory: Memory, earlier: LoadedFiles | None = None) -> None:
+        known: Sequence[Module] = earlier.modules.modules if earlier is not None else ()
+        self.modules: ModuleTable = ModuleTable(target, memory, known)
+        self._memory = memory
+        self._earlier = earlier if self.modules.modules == known else None
+
+    @cached_property
+    def symbolizer(self) -> Symbolizer:
+        """Names of addresses, addresses of names."""
+        if self._earlier is not None:
+            return self._earlier.symbolizer
+        return Symbolizer(self.modules, self.modules.files.symbols)
+
+    @cached_property
+    def steps(self) -> FrameSteps:
+        """The knowledge of code addresses."""
+        return self._earlier.steps if self._earlier is not None else FrameSteps(self._memory, self.modules)
+
+
+TORCH_LIBRARY = "libtorch_cpu.so"
+
+
+class CallCounter(Protocol):
+    """The number of calls of operators since it was made."""
+
+    def total(self) -> int:
+        """The number so far. Raises OSError."""
+
+    def close(self) -> None:
+        """Stop counting the calls; idempotent."""
+
+
+class Extras:
+    """The additions of tools to the reports of this room; this adds nothing. tools/extras.py asks the tools."""
+
+    def backward_nodes(
+        self, session: Session, thread: TargetThread, stack: NativeStack, levels: Sequence[int]  # noqa: ARG002
+    ) -> tuple[BackwardNode, ...]:  # fmt: skip
+        """The nodes of autograd's graph that run in a backward pass whose engine is called at these levels."""
+        return ()
+
+    def call_count(self, session: Session) -> CallCounter | None:  # noqa: ARG002
+        """Counts the calls of operators from now on; None where that is not permitted or not wanted."""
+        return None
+
+    def tensor_statistics(self, session: Session) -> Callable[[int], Statistics | None]:  # noqa: ARG002
+        """The statistics of the tensor at an address. Raises GdbextError where it cannot be read."""
+        return lambda _: None
+
+
+NO_EXTRAS = Extras()
+
+
+class Session:
+    """The input of a command. It only wires readers together: what they know is asked of them."""
+
+    def __init__(self, target: Target, layout: Layout | None = None, files: LoadedFiles | None = None) -> None:
+        """``layout``: torch's, ``files``: what was mapped, where an earlier look at the process has found them out."""
+        self.target = target
+        self.memory = memory_of(target)
+        target.on_change(self.memory.forget)
+        target.before_stops(self._prepare_walk)
+        self.files = LoadedFiles(target, self.memory, files)
+        self.modules = self.files.modules
+        self.symbolizer = self.files.symbolizer
+        self.unwinder = Unwinder(self.memory, self.modules, self.files.steps)
+        self.errors = ErrorLog()
+        self._layout = LazyResult(self._choose_layout if layout is None else lambda: layout)
+        self._dispatcher = LazyResult(self._read_dispatcher)
+        self.extras: Extras = NO_EXTRAS
+        """The additions of tools to reports; whoever runs tools sets them."""
+
+    def reopened(self, target: Target) -> Session:
+        """A session of the same process at a later stop: its libtorch, and so the layout, is the same."""
+        return Session(target, self.layout)
+
+    def retake(self) -> Session | None:
+        """A session of another look at the process, None where none is needed: nothing moved during this one."""
+        if not self.target.retake():
+            return None
+        later = Session(self.target, self.layout_if_known, self.files)
+        later.extras = self.extras
+        return later
+
+    def settled(self, read: Callable[[Session], Made]) -> tuple[Session, Made]:
+        """Call ``read`` with a session, and give its result with that session: read again of a later one where
+        something moved.
+
+        So ``read`` must change nothing: whatever writes a file or lets the process run comes afterwards, and once.
+        """
+        session, made = self, read(self)
+        later = session.retake()
+        while later is not None:
+            session, made = later, read(later)
+            later = session.retake()
+        return session, made
+
+    def _prepare_walk(self) -> Callable[[], None] | None:
+        """What a process that runs must be asked while it stands still."""
+        from gdbext.cpython.threads.standing_walk import prepare_walk
+
+        return prepare_walk(self.target, self.modules, self.symbolizer)
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    @cached_property
+    def stacks(self) -> Stacks:
+        """The native stacks of all threads, unwound on demand."""
+        from gdbext.diagnosis.threads.thread_snapshots import Stacks
+
+        return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules), self.errors)
+
+    @cached_property
+    def threads(self) -> ThreadSnapshots:
+        """The snapshots of all threads."""
+        from gdbext.diagnosis.threads.thread_snapshots import ThreadSnapshots
+
+        dispatch = self.dispatch_stacks if self.has_torch else None
+        return ThreadSnapshots(self.target, self._process, self.stacks, self.python_threads, dispatch, self.errors)
+
+    @cached_property
+    def _process(self) -> ProcessSnapshot:
+        from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+
+        tids = frozenset(thread.tid for thread in self.target.threads())
+        return ProcessSnapshot(
+            self.memory,
+            self.symbolizer,
+            self.modules,
+            self.target.pid,
+            tids,
+            python=self.python_waits,
+            outside=self.procfs,
+            add_ons=self._add_ons,
+        )
+
+    def _add_ons(self) -> AddOns:
+        from gdbext.diagnosis.waits.add_ons import AddOns
+
+        return AddOns(self.errors)
+
+    @cached_property
+    def procfs(self) -> ProcFs | None:
+        """The system's knowledge of the process; None for a core."""
+        from gdbext.engine.targets.system.procfs import ProcFs
+
+        return None if self.target.is_core else ProcFs(self.target.pid, self.target.files, self.memory.architecture)
+
+    # --- Python ----------------------------------------------------------------------------------
+
+    @cached_property
+    def python(self) -> PythonRuntime | None:
+        """The CPython of the process, None without one or where it cannot be read (see ``errors``)."""
+        from gdbext.cpython.threads.runtime import PythonRuntime
+
+        try:
+            return PythonRuntime.detect(self.memory, self.modules, self.symbolizer)
+        except GdbextError as error:
+            self.errors.note(error, "python")
+            return None
+
+    @cached_property
+    def python_threads(self) -> ThreadTable | None:
+        """Thread states and names; None without ``python``."""
+        from gdbext.cpython.threads.runtime import ThreadTable
+
+        return ThreadTable(self.python, self.errors.note) if self.python is not None else None
+
+    @cached_property
+    def python_waits(self) -> PythonWaitView | None:
+        """The waits of threads, as Python's objects tell them; None without ``python``."""
+        from gdbext.cpython.wait_view import PythonWaitView
+
+        return PythonWaitView(self.python_threads, self.errors.note) if self.python_threads is not None else None
+
+    # --- torch -----------------------------------------------------------------------------------
+
+    @property
+    def has_torch(self) -> bool:
+        """True where libtorch_cpu.so is mapped."""
+        return self.modules.named(TORCH_LIBRARY) is not None
+
+    @property
+    def layout(self) -> Layout:
+        """The torch layout. Raises NotTorch, LayoutError."""
+        return self._layout.get()
+
+    @property
+    def layout_if_known(self) -> Layout | None:
+        """The torch layout, None where there is none that fits."""
+        return self._layout.get() if self._layout.error is None else None
+
+    def _choose_layout(self) -> Layout:
+        """Once: before it is refused, a compiler may have run for a minute. Raises NotTorch, LayoutError."""
+        if not self.has_torch:
+            raise NotTorch("no PyTorch is loaded in this process")
+        from gdbext.torch.layout_choice import torch_layout
+        from gdbext.torch.registry.singleton import find_singleton
+        from gdbext.torch.values.key_names import renamed_backend
+
+        find_dispatcher = partial(find_singleton, self.memory, self.symbolizer)
+        layout = torch_layout(self.modules, self.memory, self.symbolizer, find_dispatcher, measure=self._measure_torch)
+        layout.find_renamed = partial(renamed_backend, self.memory, self.symbolizer, layout)
+        for error in layout.unsound:
+            self.errors.note(error, "layout")
+        return layout
+
+    def _measure_torch(self, library: str, build_id: str | None) -> Layout:
+        from gdbext.engine.layouts.measure.measurement import measure_torch
+        from gdbext.engine.targets.budget import lifted
+
+        with lifted():
+            return measure_torch(library, build_id, None if self.target.is_core else self.target.pid)
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The target's dispatcher. Raises NotTorch, LayoutError, TargetError, MemoryFault, BadData."""
+        return self._dispatcher.get()
+
+    @property
+    def dispatcher_error(self) -> GdbextError | None:
+        """The reason why the dispatcher cannot be read, None where it can."""
+        return self._dispatcher.error
+
+    def _read_dispatcher(self) -> Dispatcher:
+        layout = self.layout  # without torch nothing of it is imported
+        from gdbext.torch.registry.operators import Dispatcher
+
+        return Dispatcher(self.memory, layout, self.symbolizer, self._python_source)
+
+    def _python_source(self, address: int) -> PythonFunction | None:
+        return self.python.functions.source(address) if self.python is not None else None
+
+    @cached_property
+    def dispatch_stacks(self) -> DispatchStackReader:
+        """Reads the dispatcher's frames on stacks; by names alone where the dispatcher cannot be read."""
+        from gdbext.torch.stack.dispatch_stack import DispatchStackReader
+
+        tables = self.tables if self.dispatcher_error is None else None
+        return DispatchStackReader(self.memory, self.symbolizer, tables, self.errors.note)
+
+    @cached_property
+    def tables(self) -> DispatchTables:
+        """Registrations and computed tables of the dispatcher's operators. Raises as ``dispatcher`` does."""
+        from gdbext.torch.registry.dispatch_table import DispatchTables
+
+        return DispatchTables(self.dispatcher)
+
+    @cached_property
+    def chains(self) -> RedispatchPredictor:
+        """Redispatches that are expected from a keyset. Raises as ``dispatcher`` does."""
+        from gdbext.torch.registry.redispatch_chain import RedispatchPredictor
+
+        return RedispatchPredictor(self.tables)
+
+    @cached_property
+    def dispatch_keys(self) -> KeyNames:
+        """The dispatch keys of the target's torch, without its dispatcher. Raises NotTorch, LayoutError."""
+        from gdbext.torch.values.key_names import KeyNames
+
+        return KeyNames(self.layout)
+
+    @cached_property
+    def dispatch_states(self) -> DispatchStateReader:
+        """Reads the thread-local state of dispatch. Raises NotTorch, LayoutError."""
+        from gdbext.torch.state.dispatch_state_reader import DispatchStateReader
+
+        return DispatchStateReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys, self._python_type)
+
+    @cached_property
+    def settings(self) -> SettingsReader:
+        """Reads the global settings of torch. Raises NotTorch."""
+        from gdbext.torch.state.settings_reader import SettingsReader
+
+        if not self.has_torch:
+            raise NotTorch("no PyTorch is loaded in this process")
+        return SettingsReader(self.memory, self.symbolizer, self.layout_if_known)
+
+    @cached_property
+    def tensors(self) -> TensorReader:
+        """Reads tensors. Raises NotTorch, LayoutError."""
+        from gdbext.torch.state.tensor import TensorReader
+
+        return TensorReader(self.memory, self.layout, self.symbolizer, self.dispatch_keys)
+
+    @cached_property
+    def generated_kernels(self) -> GeneratedKernels:
+        """Kernels that Inductor generated and that are loaded. Raises NotTorch without a Python."""
+        from gdbext.torch.compile.generated_kernels import GeneratedKernels
+
+        if self.python is None or not self.has_torch:
+            raise NotTorch("no PyTorch for Python is loaded in this process")
+        return GeneratedKernels(self.python, self.symbolizer)
+
+    def _python_type(self, address: int) -> str | None:
+        try:
+            return self.python.objects.type_of(address).name if self.python is not None else None
+        except GdbextError:
+            return None

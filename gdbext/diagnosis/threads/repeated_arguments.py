@@ -1,0 +1,120 @@
+"""Compares the arguments of the levels of a recursion: one that ends gets other ones.
+
+Arguments of operators are compared as far as they can be read; where Python stands in between, also the objects that
+its functions were called with. Only some levels are looked at, the innermost ones and others all over the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.verdict.recursion import longest
+from gdbext.errors import GdbextError
+
+if TYPE_CHECKING:
+    from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
+    from gdbext.cpython.threads.runtime import PythonRuntime
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+_NEIGHBOURS = 6
+"""Innermost periods that are compared: a number that counts down differs from one to the next."""
+_SPREAD = 6
+"""Further periods that are compared."""
+_MOST_ARGUMENTS = 32
+_MOST_FRAMES = 4000
+"""Python frames whose arguments are compared."""
+_PYTHON_PERIOD = 200
+_OF_TORCH = ("/torch/", "<frozen ")
+"""Parts of the files of functions that pass arguments on."""
+
+
+class RepeatedArguments:
+    """Compares the levels of one thread's recursion."""
+
+    def __init__(self, session: Session, snapshot: ThreadSnapshot) -> None:
+        self._session = session
+        self._snapshot = snapshot
+
+    def __call__(self, positions: Sequence[int], period: int) -> bool:
+        """The steps at ``positions``, so many in a period, have the same arguments in each: proven."""
+        try:
+            steps = self._of_operators(positions, period)
+        except GdbextError:
+            return False
+        if steps is False:
+            return False
+        first, last = (self._snapshot.dispatch[at].level for at in (positions[0], positions[-1]))
+        if not any(first <= frame.level <= last for frame in self._snapshot.python):
+            return steps is True
+        return self._of_python(len(positions) // period)
+
+    # --- operators -------------------------------------------------------------------------------
+
+    def _of_operators(self, positions: Sequence[int], period: int) -> bool | None:
+        """True: equal, and each operator's were read; False: some differ; None: not all could be read."""
+        times = len(positions) // period
+        chosen = sorted({*range(min(_NEIGHBOURS, times)), *range(0, times, max(1, times // _SPREAD))})
+        wanted = {positions[turn * period + place] for turn in chosen for place in range(period)}
+        from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+
+        frames = ArgumentReporter(self._session).at(self._snapshot.stack, wanted)
+        read: dict[str, bool] = {}
+        for place in range(period):
+            column = [frames[positions[turn * period + place]] for turn in chosen]
+            if _differ(column):
+                return False
+            operator = column[0].qualified
+            read[operator] = read.get(operator, False) or all(map(_is_known, column))
+        return True if all(read.values()) else None
+
+    # --- Python ----------------------------------------------------------------------------------
+
+    def _of_python(self, times: int) -> bool:
+        """The same functions were called with the same objects, over and over."""
+        runtime, states = self._python()
+        if runtime is None:
+            return False
+        frames = [frame for state in states for frame in runtime.frames.stack(state).frames][:_MOST_FRAMES]
+        calls = list(_calls(runtime, frames))
+        found = longest(calls, _PYTHON_PERIOD)
+        if found is None or found.times * 2 < times:
+            return False
+        repeated = calls[found.start : found.start + found.period]
+        return any(objects for _, objects in repeated)
+
+    def _python(self) -> tuple[PythonRuntime | None, Sequence[ThreadState]]:
+        python = self._session.python
+        if python is None:
+            return None, ()
+        return python, python.threads_by_tid().get(self._snapshot.tid, [])
+
+
+def _differ(column: Sequence[DispatchFrame]) -> bool:
+    """True if what is known of an argument is not the same everywhere."""
+    seen: dict[str, tuple[object, ...]] = {}
+    for step in column:
+        for argument in step.arguments:
+            if argument.text:
+                value = (argument.text, tuple(tensor.address for tensor in argument.tensors))
+                if seen.setdefault(argument.name, value) != value:
+                    return True
+    return False
+
+
+def _is_known(step: DispatchFrame) -> bool:
+    return bool(step.arguments) and all(argument.text for argument in step.arguments)
+
+
+def _calls(runtime: PythonRuntime, frames: Sequence[PythonFrame]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(code, objects that it was called with) of each frame; nothing of those that only pass arguments on."""
+    from gdbext.cpython.threads.frame_variables import objects_at, slots_of
+
+    for frame in frames:
+        objects: tuple[int, ...] = ()
+        if not any(part in frame.file for part in _OF_TORCH):
+            count = runtime.memory.u32(frame.code + runtime.layout.offset("PyCodeObject", "co_argcount"))
+            objects = objects_at(runtime, slots_of(runtime, frame), min(count, _MOST_ARGUMENTS))
+        yield frame.code, objects

@@ -1,0 +1,302 @@
+"""A thread as it is reported: its snapshot, what it waits for, and what it holds.
+
+Native and Python frames of a thread as one stack.
+
+Native frames of kernels that Inductor generated, which all are called "kernel", with their names and files.
+
+Threads stopped where the dispatcher complains of a missing kernel: what is registered instead.
+
+The C++ exception that ended a program because nobody caught it.
+
+The arguments of the operators on a stack, as reports have them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, Frame, FrameKind, RunState, ThreadReport
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.verdict.recursion import shown_steps
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.engine.process.code_reader import FunctionCode
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.assumed_symbols import KERNEL, UNDEFINED_TENSOR
+from gdbext.torch.stack.argument_recovery import ArgumentRecovery, FoundArgument
+from gdbext.torch.stack.call_arguments import CallSites
+from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
+from gdbext.torch.values.cpp_objects import CxxException, read_exception
+from gdbext.torch.values.cpp_values import CppValues
+from gdbext.torch.values.dtype import short_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from gdbext.diagnosis.report.wait import Resource
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+    from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+    from gdbext.torch.stack.roles import FunctionRole
+    from gdbext.torch.state.dispatch_state_reader import DispatchState
+    from gdbext.torch.state.tensor import TensorFacts
+
+_ORDINARY = ("registers", "cfi", "signal")
+"""Ways of unwinding that nobody need be told of."""
+
+
+def merged_frames(stack: NativeStack, python: Sequence[Frame], roles: Sequence[FunctionRole] = ()) -> tuple[Frame, ...]:
+    """Native frames, each below the Python frames that it evaluates. ``roles``: of the native frames, if known."""
+    merged: list[Frame] = []
+    position = 0
+    for level in range(len(stack)):
+        while position < len(python) and python[position].level == level:
+            merged.append(python[position])
+            position += 1
+        merged.append(_native_frame(stack, level, roles[level].role.value if roles else ""))
+    return tuple(merged)
+
+
+def _native_frame(stack: NativeStack, level: int, role: str) -> Frame:
+    frame = stack.frames[level]
+    function = stack.function(level)
+    how = "" if frame.how in _ORDINARY else f"unwound by {frame.how}"
+    return Frame(
+        level,
+        FrameKind.NATIVE,
+        function.demangled[0] if function is not None else "??",
+        module=frame.module.name if frame.module is not None else "",
+        pc=frame.pc,
+        role=" ".join(filter(None, ("signal handler called" if frame.is_signal else role, how))),
+    )
+
+
+_PART = f"{KERNEL}._omp_fn."
+"""The beginning of what GCC calls a part of it that OpenMP's threads run."""
+
+
+def named_kernels(session: Session, frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames; those of generated kernels with the kernel's name and its C++ file."""
+    if session.python is None or not any(map(_is_candidate, frames)):
+        return tuple(frames)
+    by_library = {os.path.basename(each.library): each for each in session.generated_kernels.all}
+    return tuple(
+        frame._replace(function=kernel.name + frame.function[len(KERNEL) :], file=kernel.source)
+        if _is_candidate(frame) and (kernel := by_library.get(frame.module)) is not None
+        else frame
+        for frame in frames
+    )
+
+
+def _is_candidate(frame: Frame) -> bool:
+    return frame.kind is FrameKind.NATIVE and (frame.function == KERNEL or frame.function.startswith(_PART))
+
+
+_COMPARED = 200
+"""Innermost frames that make two stacks equal; deeper ones differ only in recursions."""
+
+
+def report_thread(
+    snapshot: ThreadSnapshot,
+    state: State | None = None,
+    holds: Sequence[Resource] = (),
+    frames: Sequence[Frame] = (),
+    dispatch: Sequence[DispatchFrame] | None = None,
+) -> ThreadReport:
+    """``state``: None where the wait is not asked for or not known; ``dispatch``: instead of the snapshot's."""
+    return ThreadReport(
+        tid=snapshot.tid,
+        name=snapshot.name,
+        python_name=snapshot.python_name,
+        number=snapshot.number,
+        signal=snapshot.signal.name if snapshot.signal else None,
+        state=state.state if state is not None else _bare_state(snapshot),
+        wait=state.wait if state is not None else None,
+        holds=tuple(holds),
+        dispatch=tuple(snapshot.dispatch if dispatch is None else dispatch),
+        unseen_dispatch=snapshot.unseen_dispatch,
+        frames=tuple(frames),
+        python=tuple(snapshot.python),
+        frame_count=len(snapshot.frames),
+        notes=tuple(snapshot.notes),
+        pool=state.pool if state is not None else None,
+        stack_key=_stack_key(snapshot) if state is not None else 0,
+    )
+
+
+def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:
+    """A thread without its wait; ``native``: with every frame, ``explained``: with why each key won.
+
+    Raises TargetError where its registers cannot be read.
+    """
+    snapshot = session.threads.of(thread)
+    frames = all_frames(session, snapshot) if native else ()
+    if not explained or session.dispatcher_error is not None:
+        return report_thread(snapshot, frames=frames)
+    from gdbext.torch.stack.key_choice import KeySetExplanation
+
+    reader = session.dispatch_stacks
+    explanation = KeySetExplanation(session.memory, reader.sites, session.tensors, session.dispatcher.keys)
+    shown = shown_steps(snapshot.dispatch)
+    dispatch = explanation.explained(snapshot.stack, reader.calls(snapshot.stack), shown)
+    return report_thread(snapshot, frames=frames, dispatch=dispatch)
+
+
+def report_dispatch_state(session: Session, thread: TargetThread, state: DispatchState) -> ThreadReport:
+    """A thread with the state of dispatch that was read of it, and nothing else."""
+    python = session.python_threads
+    return ThreadReport(
+        tid=thread.tid,
+        name=thread.name,
+        python_name=python.names.get(thread.tid) if python is not None else None,
+        number=thread.number,
+        signal=thread.signal.name if thread.signal else None,
+        tls=state,
+    )
+
+
+def all_frames(session: Session, snapshot: ThreadSnapshot) -> tuple[Frame, ...]:
+    """Native and Python frames of a thread; with the role that each plays in the dispatcher, where there is torch."""
+    roles = session.dispatch_stacks.roles(snapshot.stack) if session.has_torch else ()
+    frames = merged_frames(snapshot.stack, snapshot.python, roles)
+    if session.has_torch and any(frame.function.startswith("kernel") for frame in frames):
+        return named_kernels(session, frames)
+    return frames
+
+
+def _bare_state(snapshot: ThreadSnapshot) -> RunState:
+    """The state of a thread of which only is known whether it is blocked in the kernel."""
+    return RunState.WAITING if snapshot.syscall else RunState.RUNNING
+
+
+def _stack_key(snapshot: ThreadSnapshot) -> int:
+    frames = snapshot.frames
+    return hash(tuple(frame.pc for frame in frames[:_COMPARED])) if frames else 0
+
+
+def missing_kernels(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> Iterator[Finding]:
+    """A note for each such thread."""
+    for thread in threads:
+        snapshot = process.thread(thread.tid)
+        frame = _complaining(snapshot) if snapshot is not None else None
+        if frame is None or frame.op is None:
+            continue
+        for_key = f" for {frame.key}" if frame.key else ""
+        text = f"{thread.label} is where the dispatcher finds no kernel{for_key} of {frame.qualified}"
+        keys = ", ".join(_registered(session, frame.op, frame.overload)) or "no key"
+        yield Finding(FindingKind.NOTE, f"{text}; there are kernels for {keys}.", (thread.tid,))
+
+
+def _complaining(snapshot: ThreadSnapshot) -> DispatchFrame | None:
+    """The dispatcher's frame that found no kernel."""
+    level = snapshot.first(FunctionTag.NO_KERNEL)
+    if level is None:
+        return None
+    return next((frame for frame in snapshot.dispatch if frame.level >= level), None)
+
+
+def _registered(session: Session, op: str, overload: str) -> list[str]:
+    """The keys that have a kernel of the operator."""
+    try:
+        for operator in session.dispatcher.find(op):
+            if operator.overload == overload:
+                return [each.key for each in session.tables.registrations(operator) if each.active]
+    except GdbextError as error:
+        session.errors.note(error, f"registrations of {op}")
+    return []
+
+
+THROW = "__cxa_throw"
+"""``void __cxa_throw(void *thrown, std::type_info *type, void (*destroy)(void *))`` (Itanium C++ ABI, 2.4.3): it is
+still on the stack when std::terminate is called, because unwinding begins only where a handler was found."""
+
+_WITHIN = 24
+"""Frames from the innermost one among which it stands: abort, terminate and its handler, the unwinder's own."""
+
+
+def uncaught_exception(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:
+    """The exception that the thread threw, None where that is not known."""
+    stack = snapshot.stack
+    sites = CallSites(session.memory, FunctionCode(session.memory, session.symbolizer))
+    for level in range(min(len(stack) - 1, _WITHIN)):
+        function = stack.function(level)
+        if function is None or THROW not in function.names:
+            continue
+        thrown = sites.argument(stack, level + 1, 0)
+        try:
+            return None if thrown is None else read_exception(session.memory, session.symbolizer, thrown)
+        except GdbextError:
+            return None
+    return None
+
+
+UNDEFINED = "undefined"
+"""The text for an at::Tensor without a tensor."""
+
+
+class ArgumentReporter:
+    """Finds and describes arguments in one session."""
+
+    def __init__(self, session: Session, statistics: bool = False) -> None:
+        """``statistics``: of each tensor, too. Raises NotTorch, LayoutError."""
+        self._tensors = session.tensors
+        self._statistics = session.extras.tensor_statistics(session) if statistics else None
+        self._reader = session.dispatch_stacks
+        self._recovery = ArgumentRecovery(
+            session.memory,
+            session.symbolizer,
+            self._reader.sites,
+            self._reader.code,
+            CppValues(session.memory, session.layout, self._tensor_text),
+        )
+
+    def frames(self, stack: NativeStack, limit: int | None = None) -> tuple[DispatchFrame, ...]:
+        """The dispatcher's frames of a stack with their arguments; only the innermost ``limit`` have them, and of a
+        recursion those that are left when it is folded."""
+        shown = shown_steps(self._reader.steps(stack))
+        return self.at(stack, {number for number in shown if limit is None or number < limit})
+
+    def at(self, stack: NativeStack, positions: Collection[int]) -> tuple[DispatchFrame, ...]:
+        """All the dispatcher's frames of a stack; those at ``positions`` with their arguments."""
+        found = []
+        for number, (frame, call, recovered) in enumerate(self._reader.calls(stack)):
+            if number not in positions:
+                found.append(frame)
+                continue
+            try:
+                arguments = self._recovery.find(stack, call, recovered)
+            except GdbextError:
+                arguments = ()
+            found.append(frame._replace(arguments=tuple(map(self._described, arguments))))
+        return tuple(found)
+
+    def _described(self, found: FoundArgument) -> Argument:
+        if found.value is None:
+            return Argument(found.name, found.type, "", found.certainty)
+        tensors = tuple(self._tensor(address) for address in found.value.tensors)
+        return Argument(found.name, found.type, found.value.text, found.certainty, tensors)
+
+    def _tensor(self, address: int) -> ArgumentTensor:
+        if not address:
+            return ArgumentTensor(0, "None")
+        statistics = self._statistics(address) if self._statistics is not None else None
+        return ArgumentTensor(address, self._tensor_text(address), statistics)
+
+    def _tensor_text(self, address: int) -> str:
+        """Raises BadData where there is no tensor."""
+        if address & 7 or not address:
+            raise BadData(f"there is no tensor at {address:#x}")
+        return tensor_text(self._tensors.read_alive(address))
+
+
+def tensor_text(facts: TensorFacts) -> str:
+    """The tensor in short: ``f32[4, 4] cpu``."""
+    if facts.implementation == UNDEFINED_TENSOR:
+        return UNDEFINED
+    sizes = "?" if facts.sizes is None else ", ".join(map(str, facts.sizes))
+    return f"{short_name(facts.dtype)}[{sizes}] {facts.device or facts.backend}".rstrip()

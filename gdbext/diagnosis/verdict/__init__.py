@@ -1,0 +1,1 @@
+"""Leads from snapshots to findings and the one verdict: graph, recursion, crash, progress, advice. Pure functions."""

@@ -1,0 +1,232 @@
+"""Advice what to try next, for each kind of verdict, in words and commands that fit this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ThreadReport
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict.recursion import repeating
+from gdbext.diagnosis.verdict.sentences import listed
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
+from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+
+def advice(finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core: bool) -> tuple[str, ...]:
+    """Lines of advice, the most useful first."""
+    known = {thread.tid: thread for thread in threads}
+    involved = [known[tid] for tid in finding.threads if tid in known]
+    lines = list(_ADVISERS[finding.kind](finding, involved))
+    inside = [thread for thread in involved if thread.dispatch]
+    if finding.step is not None and finding.step.op is not None and inside:
+        lines.append(f"The whole path through the dispatcher: dispatch-bt --thread {inside[0].tid}")
+    traits = finding.kind.traits
+    if not is_core and traits.may_be_slow:
+        lines.append("Stuck or only slow? Look more than once: dispatch-diagnose --samples 5 --interval 1")
+    if not is_core and traits.is_hang:
+        lines.append(f"Keep the evidence before you kill it: gcore {pid}")
+    return tuple(lines)
+
+
+def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    kinds = [edge.wait.kind for edge in finding.cycle]
+    with_gil = WaitKind.GIL in kinds
+    if with_gil and any(kind.traits.is_native for kind in kinds):
+        yield (
+            "Never ask for a native lock while holding the GIL: release it first (py::gil_scoped_release, "
+            "Py_BEGIN_ALLOW_THREADS) around the code that locks."
+        )
+    yield from _of_kinds(kind for kind in kinds if kind.traits.is_lock)
+    locks = [kind for kind in kinds if kind.traits.is_lock]
+    if not with_gil and (len(locks) > 1 or not kinds):  # a cycle of tasks has no edges
+        together = ", or together (std::scoped_lock)" if locks and all(kind.traits.is_native for kind in locks) else ""
+        yield f"Take these locks in one order everywhere{together}."
+    yield from _of_kinds(kind for kind in kinds if not kind.traits.is_lock)
+
+
+def _of_kinds(kinds: Iterator[WaitKind]) -> Iterator[str]:
+    texts = (kind.traits.advice_in_deadlock for kind in kinds)
+    yield from dict.fromkeys(text for text in texts if text)
+
+
+def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    if finding.wait is not None and finding.wait.self_wait is not None:
+        yield finding.wait.self_wait.advice
+        return
+    yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
+
+
+def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    yield "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
+    if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
+        yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
+    else:
+        yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
+
+
+def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
+    missing = finding.wait.missing_workers if finding.wait is not None else None
+    if missing is not None and missing.pool.advice_when_missing:
+        yield missing.pool.advice_when_missing
+
+
+def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+    thread = next((each for each in involved if each.dispatch), None)
+    if thread is None:
+        return
+    group, _ = repeating(thread.dispatch)
+    yield _out_of(group or thread.dispatch[:1])
+    step = thread.dispatch[0]
+    if step.op is not None and step.keyset is not None:
+        yield f"See where that keyset leads: dispatch-lookup {step.qualified} {step.keyset.bits:#x}"
+
+
+def _out_of(group: Sequence[DispatchFrame]) -> str:
+    """The advice that breaks the circle, by what goes round in it."""
+    if all(step.event is not None and step.event.is_redispatch for step in group):
+        return (
+            "The kernel must redispatch below its own key: redispatch(ks & c10::after_autograd_keyset), or guard the "
+            "call with at::AutoDispatchBelowAutograd / ExcludeDispatchKeyGuard (Python: "
+            "torch._C._AutoDispatchBelowAutograd)."
+        )
+    called = listed(sorted({step.qualified for step in group if step.op is not None})) or "the operator"
+    if any(step.kernel is not None and " at " in step.kernel.function for step in group):
+        return (
+            f"A Python kernel calls {called} anew and comes back to itself: let it call another operator, or go on "
+            "below its own key: with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)), or "
+            "op.redispatch(KEYS, …)."
+        )
+    return (
+        f"A kernel calls {called} anew, with the same arguments, and comes back to itself: let it call the function "
+        "that computes the result, or another operator; or exclude its key with c10::impl::ExcludeDispatchKeyGuard."
+    )
+
+
+def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+    if involved:
+        yield f"All native frames of the crash: dispatch-bt --native --thread {involved[0].tid}"
+    if finding.step is not None and finding.step.op is not None:
+        yield f"What else is registered for the operator: dispatch-op {finding.step.op}"
+
+
+def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+    last = involved[-1] if involved else None
+    if last is None:
+        return
+    if last.wait is not None and last.wait.kind.traits.advice_when_blocked:
+        yield last.wait.kind.traits.advice_when_blocked
+    line = last.user_line or last.python_line
+    if line:
+        yield f"The Python line that waits: {line}"
+
+
+def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+    wait = finding.wait
+    if finding.process_stopped:
+        yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
+    elif wait is not None and wait.kind.traits.advice_when_outside:
+        if wait.collective is not None and wait.collective.on_device:
+            yield from WaitKind.COLLECTIVE.traits.advice_when_outside
+        yield from wait.kind.traits.advice_when_outside
+    elif wait is not None and wait.kind is WaitKind.CHILD_PROCESS:
+        yield from _about_children(wait)
+    elif wait is not None and wait.peer is not None and wait.peer.kind in _AT_THE_OTHER_END:
+        yield from _AT_THE_OTHER_END[wait.peer.kind](wait.peer)
+    elif wait is not None and wait.looks_outside:
+        yield "Who should make or remove that file may be gone: a lock file that a killed process left behind stays."
+        yield "See whether any process still works on it (fuser, lsof, ps); if none does, remove the file."
+    elif wait is not None and wait.children:
+        yield from _about_children(wait)
+    elif wait is not None and wait.external and wait.kind.traits.needs_thread:
+        yield "Other processes share it: one that is killed while it has it (terminate()) never gives it back."
+    elif any(thread.loop is not None and thread.loop.tasks for thread in involved):
+        yield "What the tasks of the event loop wait for: all-threads --tasks"
+    else:
+        yield "Look at the other end: the peer that should send."
+
+
+def _at_the_other_end(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at the process at the other end with the same command: scripts/dispatch -p {process.pid}"
+        if process.writes_to_us:
+            yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
+        if process.is_stopped:
+            yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {process.pid}"
+
+
+def _about_socket(peer: Peer) -> Iterator[str]:
+    if peer.state == "LISTEN":
+        yield "It is a server's loop: somebody may connect. What its own tasks wait for: all-threads --tasks"
+        return
+    yield from _at_the_other_end(peer)
+    if not peer.processes:
+        yield f"Look at the peer{f' {peer.address}' if peer.address else ''}: the process there that should send."
+    yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
+
+
+def _about_process(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at that process with the same command: scripts/dispatch -p {process.pid}"
+        if process.writes_to_us:
+            yield "Read what it writes before you wait for its end (communicate())."
+
+
+def _about_pipe(peer: Peer) -> Iterator[str]:
+    yield from _at_the_other_end(peer)
+    if peer.own:
+        yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
+
+
+def _about_file_lock(peer: Peer) -> Iterator[str]:
+    for process in peer.processes[:1]:
+        yield f"Look at the process that holds the lock with the same command: scripts/dispatch -p {process.pid}"
+    yield "The lock is released when that process unlocks or closes the file, or ends."
+
+
+def _about_children(wait: Wait) -> Iterator[str]:
+    child = max(wait.children, key=_explains, default=None)
+    pid = child.pid if child is not None else "CHILD"
+    yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
+    if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
+        yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
+    if child is not None and child.is_stopped:
+        yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
+
+
+def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
+    """The child that tells most about why its parent waits: one that is stopped, then one that waits for the parent,
+    then one that does not wait for work, as an idle worker does."""
+    return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
+
+
+def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    yield "If it should be working: all-threads shows what each thread waits for; is this the right process of the job?"
+
+
+def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    yield from ()
+
+
+_CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str]]] = {
+    PeerKind.SOCKET: _about_socket,
+    PeerKind.PIPE: _about_pipe,
+    PeerKind.PROCESS: _about_process,
+    PeerKind.FILE_LOCK: _about_file_lock,
+}
+_Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]
+_ADVISERS: Mapping[FindingKind, _Adviser] = {
+    FindingKind.CRASH: _crash,
+    FindingKind.RUNAWAY_RECURSION: _runaway,
+    FindingKind.DEADLOCK: _deadlock,
+    FindingKind.SELF_DEADLOCK: _self_deadlock,
+    FindingKind.ORPHANED_LOCK: _orphaned,
+    FindingKind.MISSING_WORKERS: _missing_workers,
+    FindingKind.BLOCKED: _blocked,
+    FindingKind.WAITING_EXTERNAL: _external,
+    FindingKind.BUSY: _nothing,
+    FindingKind.IDLE: _idle,
+    FindingKind.NOTE: _nothing,
+}

@@ -1,0 +1,276 @@
+"""The wait-for graph: which thread waits for which other thread, its cycles, and where its chains end.
+
+Observations: everything that a verdict is made from.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+
+from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.wait import WaitEdge
+from gdbext.diagnosis.verdict.recursion import Recursion
+from gdbext.engine.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.verdict.crash import Crash
+
+MAX_CYCLES = 64
+"""More cycles than this are not listed: a reader needs one."""
+
+
+class ChainEnd(Enum):
+    """The end of a chain of waits."""
+
+    RUNNING = "the last thread runs"
+    GONE = "the recorded owner is not a thread of this process"
+    MISSING = "the workers that would end the wait do not exist"
+    HANDOVER = "the last thread is about to be woken"
+    TIMED = "the last wait ends by itself"
+    UNKNOWN = "the last thread waits, and nobody is known to hold what it waits for"
+    CYCLE = "the chain leads back into itself"
+    ABSENT = "the owner could not be read"
+
+
+class Chain(Record):
+    """A chain of waits from one thread to its end; ``end`` is the last thread reached."""
+
+    edges: tuple[WaitEdge, ...]
+    end: int
+    reason: ChainEnd
+
+    @property
+    def tids(self) -> tuple[int, ...]:
+        """All threads of the chain, each once, the first one first."""
+        return tuple(dict.fromkeys([edge.tid for edge in self.edges] + [self.end]))
+
+
+class WaitGraph:
+    """Edges from thread to thread. Linear in threads and edges; nothing recursive."""
+
+    def __init__(self, threads: Iterable[ThreadReport]) -> None:
+        self.threads: dict[int, ThreadReport] = {thread.tid: thread for thread in threads}
+        self._edges: dict[int, tuple[WaitEdge, ...]] = {}
+        for thread in self.threads.values():
+            self._edges[thread.tid] = tuple(_edges(thread))
+
+    def edges_of(self, tid: int) -> tuple[WaitEdge, ...]:
+        """The waits of this thread, one edge for each owner that is alive."""
+        return self._edges.get(tid, ())
+
+    def self_loops(self) -> list[WaitEdge]:
+        """Threads that wait for what they hold themselves."""
+        return [
+            edge for edges in self._edges.values() for edge in edges
+            if edge.owner == edge.tid and not edge.wait.ends_by_itself
+        ]  # fmt: skip
+
+    def cycles(self, with_timed: bool = False) -> list[tuple[WaitEdge, ...]]:
+        """Cycles of two and more threads, shortest first within each knot, each starting at its lowest tid.
+
+        Timed waits end by themselves and are left out unless ``with_timed``. Cycles over the same set of
+        threads are given once; at most MAX_CYCLES are given.
+        """
+        successors = {tid: [edge for edge in edges if with_timed or not edge.wait.ends_by_itself]
+                      for tid, edges in self._edges.items()}  # fmt: skip
+        found: dict[frozenset[int], tuple[WaitEdge, ...]] = {}
+        for component in _components(successors):
+            for tid in sorted(component):
+                cycle = _shortest_cycle(tid, component, successors)
+                if cycle:
+                    found.setdefault(frozenset(edge.tid for edge in cycle), cycle)
+                if len(found) >= MAX_CYCLES:
+                    return list(found.values())
+        return sorted(found.values(), key=len)
+
+    def chain(self, tid: int) -> Chain:
+        """The waits from ``tid`` to where they end; of several owners one that waits itself is followed."""
+        edges: list[WaitEdge] = []
+        seen = {tid}
+        while True:
+            reason = self._reason(tid)
+            if reason is not None:
+                return Chain(tuple(edges), tid, reason)
+            step = self._next(tid, seen)
+            edges.append(step)
+            if step.owner in seen:
+                return Chain(tuple(edges), step.owner, ChainEnd.CYCLE)
+            tid = step.owner
+            seen.add(tid)
+
+    def wait_chain(self, tid: int) -> Chain:
+        """The chain as ``chain`` has it, but through timed waits and past what only might end a wait, too: it explains,
+        and proves nothing. Of several threads that may act one that runs is followed, then one that is no idle
+        worker."""
+        edges: list[WaitEdge] = []
+        seen = {tid}
+        while True:
+            wait = self.threads[tid].wait if tid in self.threads else None
+            if wait is None or wait.being_released:
+                return Chain(tuple(edges), tid, ChainEnd.RUNNING if wait is None else ChainEnd.HANDOVER)
+            candidates = [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+            following = [each for each in candidates if each in self.threads and each not in seen]
+            if not following:
+                return Chain(tuple(edges), tid, ChainEnd.UNKNOWN)
+            owner = min(following, key=self._unlikely)
+            edges.append(WaitEdge(tid, owner, wait))
+            seen.add(owner)
+            tid = owner
+
+    def _unlikely(self, tid: int) -> tuple[bool, bool]:
+        return self.threads[tid].wait is not None, self.threads[tid].state is RunState.IDLE
+
+    def waiters(self) -> Mapping[int, Sequence[int]]:
+        """The threads that wait directly for something that a thread holds, for each thread."""
+        result: dict[int, list[int]] = {}
+        for edges in self._edges.values():
+            for edge in edges:
+                if edge.owner != edge.tid:
+                    result.setdefault(edge.owner, []).append(edge.tid)
+        return result
+
+    def _reason(self, tid: int) -> ChainEnd | None:
+        thread = self.threads.get(tid)
+        if thread is None:
+            return ChainEnd.ABSENT
+        wait = thread.wait
+        if wait is None:
+            return ChainEnd.RUNNING
+        for reason, holds in (
+            (ChainEnd.MISSING, wait.missing_workers is not None and wait.missing_workers.forked),
+            (ChainEnd.GONE, any(owner.gone for owner in wait.owners)),
+            (ChainEnd.HANDOVER, wait.being_released),
+            (ChainEnd.TIMED, wait.ends_by_itself),
+            (ChainEnd.UNKNOWN, not self.edges_of(tid)),
+        ):
+            if holds:
+                return reason
+        return None
+
+    def _next(self, tid: int, seen: set[int]) -> WaitEdge:
+        edges = self.edges_of(tid)
+        for edge in edges:
+            if edge.owner in seen:
+                return edge
+        for edge in edges:
+            owner = self.threads.get(edge.owner)
+            if owner is not None and owner.wait is not None and not owner.wait.being_released:
+                return edge
+        return edges[0]
+
+
+def _edges(thread: ThreadReport) -> Iterator[WaitEdge]:
+    if thread.wait is None or thread.wait.being_released:
+        return
+    for owner in thread.wait.owners:
+        if not owner.gone:
+            yield WaitEdge(thread.tid, owner.tid, thread.wait)
+
+
+def _components(successors: Mapping[int, Sequence[WaitEdge]]) -> Iterator[set[int]]:
+    """Strongly connected components of two and more threads (Tarjan, with a stack of our own)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for root in successors:
+        if root in index:
+            continue
+        work: list[tuple[int, int]] = [(root, 0)]
+        while work:
+            tid, position = work.pop()
+            if position == 0:
+                index[tid] = low[tid] = len(index)
+                path.append(tid)
+                on_path.add(tid)
+            edges = successors.get(tid, ())
+            if position:
+                low[tid] = min(low[tid], low[edges[position - 1].owner])
+            for offset in range(position, len(edges)):
+                owner = edges[offset].owner
+                if owner not in index:
+                    work += [(tid, offset + 1), (owner, 0)]
+                    break
+                if owner in on_path:
+                    low[tid] = min(low[tid], index[owner])
+            else:
+                if low[tid] == index[tid]:
+                    component = _pop_until(tid, path)
+                    on_path -= component
+                    if len(component) > 1:
+                        yield component
+
+
+def _pop_until(tid: int, path: list[int]) -> set[int]:
+    at = path.index(tid) if path[-1] != tid else len(path) - 1
+    component = set(path[at:])
+    del path[at:]
+    return component
+
+
+def _shortest_cycle(
+    start: int, component: set[int], successors: Mapping[int, Sequence[WaitEdge]]
+) -> tuple[WaitEdge, ...] | None:
+    """The shortest cycle through ``start`` inside its component (breadth first), turned to its lowest tid."""
+    came_by: dict[int, WaitEdge] = {}
+    queue = deque([start])
+    while queue:
+        tid = queue.popleft()
+        for edge in successors.get(tid, ()):
+            if edge.owner == start and tid != start:
+                return _turned(_path(start, edge, came_by))
+            if edge.owner in component and edge.owner not in came_by and edge.owner != start:
+                came_by[edge.owner] = edge
+                queue.append(edge.owner)
+    return None
+
+
+def _path(start: int, last: WaitEdge, came_by: Mapping[int, WaitEdge]) -> list[WaitEdge]:
+    edges = [last]
+    while edges[-1].tid != start:
+        edges.append(came_by[edges[-1].tid])
+    edges.reverse()
+    return edges
+
+
+def _turned(edges: list[WaitEdge]) -> tuple[WaitEdge, ...]:
+    first = min(range(len(edges)), key=lambda at: edges[at].tid)
+    return tuple(edges[first:] + edges[:first])
+
+
+def _stands_still(_tid: int) -> bool:
+    return False
+
+
+def _nobody() -> Sequence[int]:
+    return ()
+
+
+class Observations(Record):
+    """The knowledge of a process that stands still; mappings are by thread id."""
+
+    threads: Sequence[ThreadReport]
+    pid: int
+    crashes: Mapping[int, Crash] = MappingProxyType({})
+    recursions: Mapping[int, Recursion] = MappingProxyType({})
+    masters: Mapping[int, int] = MappingProxyType({})
+    """Crashed worker of an OpenMP team → the only thread inside an operator that has a team."""
+    complete: bool = True
+    """No thread is missing because it could not be read."""
+    stopped: bool = False
+    """All threads were stopped by a signal (SIGSTOP, Ctrl+Z) before the debugger came."""
+
+    has_run: Callable[[int], bool] = _stands_still
+    """True if a thread is known to have run, or begun, after it was seen."""
+    moved: Callable[[], Sequence[int]] = _nobody
+    """The threads that ran on while they were looked at, as the report names them."""
+
+    @property
+    def main(self) -> ThreadReport | None:
+        """The thread whose tid is the process's, or the first."""
+        first = self.threads[0] if self.threads else None
+        return next((thread for thread in self.threads if thread.tid == self.pid), first)

@@ -1,0 +1,144 @@
+"""Leads from observations to findings, and from findings to the one verdict. Pure.
+
+Notes on what forbids to say "no deadlock": locks whose owner nobody records, futexes of unknown meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict import rules, sentences
+from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
+from gdbext.diagnosis.verdict.rules import RULES
+from gdbext.engine.record import Record
+
+
+def caveats(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """The notes, those about single threads first."""
+    return chain(_unknown_owners(seen), _sleeping_holders(seen, graph), _timed_cycles(graph))
+
+
+def _unknown_owners(seen: Observations) -> Iterator[Finding]:
+    for thread in seen.threads:
+        wait = thread.wait
+        if wait is None or wait.being_released or thread.state is RunState.IDLE or wait.ends_by_itself:
+            continue
+        if wait.owners or wait.missing_workers is not None or not wait.kind.traits.may_be_lock:
+            continue
+        if thread.tid in seen.moved():
+            continue  # whatever it waited for has come: it runs
+        yield Finding(FindingKind.NOTE, sentences.owner_unknown(thread, wait), (thread.tid,), wait=wait)
+
+
+def _sleeping_holders(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """Threads that sleep, for a time that a core does not tell, with the GIL in hand and others waiting for it."""
+    waiters: dict[int, int] = {}
+    for thread in seen.threads:
+        if thread.wait is not None and thread.wait.kind is WaitKind.GIL and thread.wait.owner is not None:
+            waiters[thread.wait.owner.tid] = waiters.get(thread.wait.owner.tid, 0) + 1
+    for tid, count in waiters.items():
+        holder = graph.threads.get(tid)
+        wait = holder.wait if holder is not None else None
+        if holder is not None and wait is not None and wait.kind is WaitKind.SLEEP and wait.seconds is None:
+            yield Finding(FindingKind.NOTE, sentences.sleeps_with_gil(holder, wait, count), (tid,), wait=wait)
+
+
+def _timed_cycles(graph: WaitGraph) -> Iterator[Finding]:
+    for cycle in graph.cycles(with_timed=True):
+        timed = next((edge for edge in cycle if edge.wait.ends_by_itself), None)
+        if timed is not None:
+            threads = [graph.threads[edge.tid] for edge in cycle]
+            text = sentences.timed_cycle(threads, graph.threads[timed.tid])
+            yield Finding(FindingKind.NOTE, text, tuple(edge.tid for edge in cycle), cycle=cycle)
+
+
+class Judgement(Record):
+    """All findings, strongest first, and the verdict."""
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+
+
+def judge(seen: Observations) -> Judgement:
+    """The findings and the verdict on a process that stands still."""
+    graph = WaitGraph(seen.threads)
+    found = [finding for rule in RULES for finding in rule(seen, graph) if not _is_refuted(finding, seen, graph)]
+    found.sort(key=lambda finding: finding.kind.rank)
+    notes = list(caveats(seen, graph))
+    findings = _numbered([finding for finding in found if finding.kind is not FindingKind.BUSY] + notes)
+    return Judgement(findings, Verdict(_strongest(seen, graph, found, findings, notes)))
+
+
+def _is_refuted(finding: Finding, seen: Observations, graph: WaitGraph) -> bool:
+    """A thread that is said to wait for ever, or the one that it is said to wait for in vain, has run since. A timed
+    wait that begins again says nothing."""
+    traits = finding.kind.traits
+    if not (traits.is_defect and traits.movement_refutes_it):
+        return False
+    gone = [owner.tid for owner in finding.wait.owners if owner.gone] if finding.wait is not None else []
+    waits = {tid: graph.threads[tid].wait for tid in finding.threads if tid in graph.threads}
+    return any(seen.has_run(tid) for tid in (*(t for t, wait in waits.items() if wait and not wait.timed), *gone))
+
+
+def _numbered(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of one report with their ids."""
+    return tuple(each._replace(id=f"{each.kind.value}-{number}") for number, each in enumerate(findings, 1))
+
+
+def _strongest(
+    seen: Observations,
+    graph: WaitGraph,
+    found: Sequence[Finding],
+    listed: Sequence[Finding],
+    notes: Sequence[Finding],
+) -> Finding:
+    doubt = notes[0].summary if notes else ""
+    if not found:
+        return _idle(seen, graph, notes)
+    if found[0].kind is FindingKind.BUSY:
+        return found[0]._replace(summary=f"{found[0].summary} {doubt}".rstrip())
+    return listed[0]
+
+
+def _idle(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
+    doubt = notes[0].summary if notes else ""
+    unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
+    if unclear:
+        return _idle_finding(sentences.unseen_dispatch(unclear, doubt), unclear)
+    if seen.main is not None and seen.main.state is RunState.WAITING:
+        return _main_waits(seen, seen.main, graph, notes)
+    if notes:
+        text = f"No thread is in the dispatcher, and no hang is proven; but: {doubt}"
+        return Finding(FindingKind.IDLE, text, notes[0].threads)
+    running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
+    if running:
+        return _idle_finding(sentences.runs_elsewhere(running, _want_gil_of(running[0], seen)), running)
+    return Finding(FindingKind.IDLE, sentences.idle(seen.main))
+
+
+def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
+    """The main thread's wait is what a user came for, also where it is no finding."""
+    wait_chain = graph.wait_chain(main.tid)
+    involved = [graph.threads[tid] for tid in wait_chain.tids]
+    from_outside = seen.complete and not notes and rules.nobody_goes_on(seen.threads)
+    running = [each for each in seen.threads if each.state is RunState.RUNNING and each not in involved]
+    text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)
+    text = sentences.main_waits(text, from_outside, running, notes[0].summary if notes else "")
+    doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
+    return _idle_finding(text, list({thread.tid: thread for thread in (*involved, *doubted)}.values()))
+
+
+def _idle_finding(text: str, threads: Sequence[ThreadReport]) -> Finding:
+    return Finding(FindingKind.IDLE, text, tuple(thread.tid for thread in threads))
+
+
+def _want_gil_of(holder: ThreadReport, seen: Observations) -> list[ThreadReport]:
+    """The threads that wait for the GIL that a thread has."""
+    return [
+        thread for thread in seen.threads
+        if thread.wait is not None and thread.wait.kind is WaitKind.GIL
+        and any(owner.tid == holder.tid for owner in thread.wait.owners)
+    ]  # fmt: skip

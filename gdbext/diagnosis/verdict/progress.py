@@ -1,0 +1,155 @@
+"""Stuck or slow: what changed in each thread between several samples of a process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Optional
+
+from gdbext.diagnosis.report.thread_report import (
+    Finding,
+    FindingKind,
+    Progress,
+    RunState,
+    ThreadProgress,
+    ThreadReport,
+    Verdict,
+)
+from gdbext.diagnosis.verdict import sentences
+from gdbext.engine.record import Record
+
+INNER = 7
+"""Innermost frames that may differ in a thread that does not move: a wait that wakes up and begins again."""
+BUSY_SHARE = 0.2
+"""Share of the time that the process ran from which a thread on a processor counts as working."""
+
+
+_TEXTS = {
+    Progress.MOVED: "moved on",
+    Progress.SPINNING: "used the processor without leaving one place",
+    Progress.SAME_PLACE: "seen at the same place each time (it may have moved in between)",
+    Progress.STUCK: "stands still",
+    Progress.NEW: "appeared",
+    Progress.ENDED: "ended",
+}
+_COUNTERS = ("processor time", "context switches", "bytes read or written", "page faults")
+"""The counters of a thread, in the order of Done."""
+_EFFECTS = 2
+"""The first counters also change in a wait that wakes up and begins again."""
+
+
+class SamplePlace(Record):
+    """The place of a thread in one sample: return addresses outermost first, Python lines, the innermost Python frame
+    and its instruction, and the functions of the innermost frames of a thread that runs, innermost first."""
+
+    addresses: tuple[int, ...]
+    python: tuple[tuple[str, int | None], ...]
+    instruction: tuple[int, int] | None = None
+    functions: tuple[str, ...] = ()
+
+
+Done = tuple[Optional[int], ...]
+"""The work of a thread between two samples while nobody stopped it: nanoseconds on a processor, context switches,
+bytes, page faults; None for what is not known."""
+
+
+def compare(
+    samples: Sequence[Mapping[int, SamplePlace]],
+    done: Sequence[Mapping[int, Done]],
+    ran: float,
+    waking: Set[int] = frozenset(),
+) -> list[ThreadProgress]:
+    """The progress of every thread that was seen; the process ran for at least ``ran`` seconds between the samples.
+
+    ``waking``: threads whose wait wakes up and begins again by itself, as that for the GIL does.
+    """
+    tids = dict.fromkeys(tid for sample in samples for tid in sample)
+    return [
+        _progress(tid, [each.get(tid) for each in samples], [each.get(tid, ()) for each in done], ran, tid in waking)
+        for tid in tids
+    ]
+
+
+def _progress(
+    tid: int, places: Sequence[SamplePlace | None], done: Sequence[Done], ran: float, wakes: bool
+) -> ThreadProgress:
+    if places[-1] is None:
+        return ThreadProgress(tid, Progress.ENDED)
+    seen = [place for place in places if place is not None]
+    if len(seen) < len(places):
+        return ThreadProgress(tid, Progress.NEW)
+    if any(_moved(one, other) for one, other in zip(seen, seen[1:])):
+        return ThreadProgress(tid, Progress.MOVED, ("its frames", *_changed(done)))
+    worked = sum((each[0] or 0) for each in done if each)
+    if worked > ran * BUSY_SHARE * 1e9 or (worked and all(place.functions for place in seen)):
+        return ThreadProgress(tid, Progress.SPINNING, _changed(done), _common_function(seen))
+    if any(one.instruction != other.instruction for one, other in zip(seen, seen[1:])):
+        return ThreadProgress(tid, Progress.MOVED, ("its Python instruction", *_changed(done)))
+    changed = _changed(done, _EFFECTS if wakes else 0)
+    return ThreadProgress(tid, Progress.SAME_PLACE if changed else Progress.STUCK, changed)
+
+
+def _changed(done: Sequence[Done], first: int = 0) -> tuple[str, ...]:
+    """The names of the counters that changed, from the ``first`` one on."""
+    names = enumerate(_COUNTERS)
+    return tuple(name for at, name in names if at >= first and any(len(each) > at and each[at] for each in done))
+
+
+def _common_function(seen: Sequence[SamplePlace]) -> str:
+    """The innermost function that the thread was in, in all samples: the one that the last common frame called."""
+    common = min((_common(one, other) for one, other in zip(seen, seen[1:])), default=0)
+    last = seen[-1]
+    level = max(len(last.addresses) - common - 1, 0)
+    return last.functions[level] if level < len(last.functions) else ""
+
+
+def _common(one: SamplePlace, other: SamplePlace) -> int:
+    """Number of outermost frames that two samples have in common."""
+    common = 0
+    for mine, theirs in zip(one.addresses, other.addresses):
+        if mine != theirs:
+            break
+        common += 1
+    return common
+
+
+def _moved(one: SamplePlace, other: SamplePlace) -> bool:
+    if one.python != other.python:
+        return True
+    return _common(one, other) + INNER < max(len(one.addresses), len(other.addresses))
+
+
+def dispatches(calls: int, seconds: float) -> Finding:
+    """The dispatches that a probe counted between the samples."""
+    rate = calls / seconds if seconds > 0 else 0.0
+    text = "No operator was called meanwhile."
+    if calls:
+        text = f"Dispatches go on: {rate:,.0f} calls of operators a second."
+    return Finding(FindingKind.NOTE, text, (), id="dispatches")
+
+
+def summary(found: Sequence[ThreadProgress], threads: Sequence[ThreadReport], samples: int, elapsed: float) -> Finding:
+    """One sentence about all threads that are not idle workers."""
+    known = {thread.tid: thread for thread in threads}
+    idle = {thread.tid for thread in threads if thread.state is RunState.IDLE}
+    parts = []
+    for progress, text in _TEXTS.items():
+        tids = [each.tid for each in found if each.progress is progress and each.tid not in idle]
+        labels = [known[tid].label if tid in known else f"thread {tid}" for tid in tids]
+        if labels:
+            parts.append(f"{sentences.listed(labels, 4)} {text}")
+    parts += [f"{known[each.tid].label} spins in {each.place}" for each in found if each.place and each.tid in known]
+    text = f"In {samples} samples over {elapsed:.1f} s: {'; '.join(parts) or 'all threads are idle'}."
+    stuck = tuple(each.tid for each in found if each.progress is Progress.STUCK)
+    return Finding(FindingKind.NOTE, text, stuck, id="samples")
+
+
+def revised(verdict: Verdict, found: Sequence[ThreadProgress], threads: Sequence[ThreadReport]) -> Verdict:
+    """The verdict on the last sample in the light of all: what moved on is slow, not stuck."""
+    moved = {each.tid for each in found if each.progress is Progress.MOVED}
+    finding = verdict.finding
+    if not finding.kind.traits.movement_refutes_it or moved.isdisjoint(finding.threads):
+        return verdict
+    inside = any(thread.dispatch for thread in threads if thread.tid in finding.threads)
+    text = f"Slow, not stuck: the threads of this wait moved on between the samples. In the last one: {finding.summary}"
+    kind = FindingKind.BUSY if inside else FindingKind.IDLE
+    return verdict._replace(finding=finding._replace(kind=kind, summary=text, cycle=(), id=""))

@@ -1,0 +1,311 @@
+"""Rules: each finds one kind of finding in the observations. What they find is put into words in sentences.py.
+
+Cycles among the tasks of an event loop: each waits for the next, and so none will ever go on. Pure.
+
+Finds threads that nobody will wake, though no cycle is known: blocked chains, waits for the outside, busy
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.verdict import sentences
+from gdbext.diagnosis.verdict.graph import Chain, ChainEnd, Observations, WaitGraph
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop
+
+MAX_CYCLES = 8
+"""More cycles of one loop are not listed."""
+
+
+def task_cycles(loop: EventLoop) -> Iterator[list[AsyncTask]]:
+    """The cycles, each once. A task that gives up after some time ends a cycle by itself, and is in none."""
+    known = {task.address: task for task in loop.tasks if not task.timed}
+    done: set[int] = set()
+    found = 0
+    for start in known:
+        cycle = _cycle_from(start, known, done)
+        if cycle:
+            yield cycle
+            found += 1
+        if found >= MAX_CYCLES:
+            return
+
+
+def _cycle_from(start: int, known: dict[int, AsyncTask], done: set[int]) -> list[AsyncTask]:
+    """The first cycle that a walk from ``start`` finds; ``done`` are tasks from which all was walked already."""
+    path: list[int] = []
+    on_path: set[int] = set()
+    work: list[tuple[int, bool]] = [(start, False)]
+    while work:
+        address, left = work.pop()
+        if left:
+            on_path.discard(path.pop())
+            done.add(address)
+            continue
+        if address in on_path:
+            done.update(path)
+            return [known[each] for each in path[path.index(address) :]]
+        if address in done or address not in known:
+            continue
+        path.append(address)
+        on_path.add(address)
+        work.append((address, True))
+        work += [(each, False) for each in known[address].needs]
+    return []
+
+
+Rule = Callable[[Observations, WaitGraph], Iterator[Finding]]
+
+
+def _crashes(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for tid, crash in seen.crashes.items():
+        if crash.is_stack_overflow and tid in seen.recursions:
+            continue
+        thread, master = graph.threads[tid], graph.threads.get(seen.masters.get(tid, 0))
+        step = thread.innermost or (master.innermost if master is not None else None)
+        involved = (tid,) if master is None else (tid, master.tid)
+        yield Finding(FindingKind.CRASH, sentences.crash(thread, crash, master), involved, step=step)
+
+
+def _recursions(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for tid, recursion in seen.recursions.items():
+        thread = graph.threads[tid]
+        text = sentences.recursion(thread, recursion, seen.crashes.get(tid))
+        evidence = (recursion.why, f"{recursion.steps} of {len(thread.dispatch)} dispatcher steps repeat "
+                                   f"with period {len(recursion.group)}")  # fmt: skip
+        yield Finding(FindingKind.RUNAWAY_RECURSION, text, (tid,), evidence, recursion.innermost)
+
+
+def _deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for cycle in graph.cycles():
+        steps = (graph.threads[edge.tid].innermost for edge in cycle)
+        step = next((step for step in steps if step is not None), None)
+        evidence = tuple(text for edge in cycle for text in edge.wait.evidence)
+        tids = tuple(edge.tid for edge in cycle)
+        yield Finding(FindingKind.DEADLOCK, sentences.deadlock(cycle, graph), tids, evidence, step, cycle)
+
+
+def _task_deadlocks(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    for thread in seen.threads:
+        for cycle in task_cycles(thread.loop) if thread.loop is not None else ():
+            text = sentences.task_deadlock(cycle, thread)
+            evidence = tuple(f"{task.name}: {task.frames[0].place}" for task in cycle if task.frames)
+            yield Finding(FindingKind.DEADLOCK, text, (thread.tid,), evidence)
+
+
+def _self_deadlocks(_seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for edge in graph.self_loops():
+        thread, evidence = graph.threads[edge.tid], edge.wait.evidence
+        text = sentences.self_deadlock(thread, edge.wait)
+        yield Finding(
+            FindingKind.SELF_DEADLOCK, text, (edge.tid,), evidence, thread.innermost, (edge,), edge.wait
+        )  # fmt: skip
+
+
+def _orphans(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for thread in seen.threads:
+        wait = thread.wait
+        if wait is None or wait.being_released or not any(owner.gone for owner in wait.owners):
+            continue
+        text = sentences.orphaned(thread, wait, graph)
+        yield Finding(
+            FindingKind.ORPHANED_LOCK, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait
+        )  # fmt: skip
+
+
+def _missing_workers(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    for thread in seen.threads:
+        wait = thread.wait
+        if wait is not None and wait.missing_workers is not None and wait.missing_workers.forked:
+            text = sentences.missing(thread, wait)
+            yield Finding(
+                FindingKind.MISSING_WORKERS, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait
+            )  # fmt: skip
+
+
+def _blocked(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    alike: dict[object, list[Chain]] = {}
+    for chain in blocked_chains(seen, graph):
+        alike.setdefault(_likeness(chain, graph), []).append(chain)
+    for chain, *more in alike.values():
+        tids = list(dict.fromkeys([edge.tid for edge in chain.edges] + [chain.end]))
+        threads = [graph.threads[tid] for tid in tids if tid in graph.threads]
+        steps = [thread.innermost for thread in threads if thread.innermost is not None]
+        evidence = tuple(text for thread in threads if thread.wait for text in thread.wait.evidence)
+        text = sentences.blocked(chain, graph, alike=len(more))
+        tids += [other.end for other in more]
+        yield Finding(
+            FindingKind.BLOCKED, text, tuple(tids), evidence, steps[-1] if steps else None,
+            wait=graph.threads[chain.end].wait,
+        )  # fmt: skip
+
+
+def _likeness(chain: Chain, graph: WaitGraph) -> object:
+    """Equal for threads that wait by themselves for the same thing in the same operator: they are one finding."""
+    end = graph.threads[chain.end]
+    if chain.edges or end.wait is None or not end.dispatch or not end.stack_key:
+        return chain.end
+    resource = end.wait.resource
+    step = end.dispatch[0]
+    # Python's locks, timers and descriptors are one for each thread, and yet the threads are alike.
+    address = resource.address if resource.kind.traits.told_apart_by_address else 0
+    return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
+
+
+def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    kind, main = FindingKind.WAITING_EXTERNAL, seen.main
+    if seen.stopped and main is not None:
+        text = sentences.stopped(seen.pid)
+        yield Finding(kind, text, (main.tid,), step=main.innermost, process_stopped=True)
+    for thread, wait in external_waits(seen):
+        text = sentences.external(thread, wait)
+        yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
+
+
+def _main(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """The main thread waits for another process, though only a thread of this one, or a loop, stands between them."""
+    main = seen.main
+    if main is None or main.wait is None or main.state is RunState.IDLE:
+        return
+    wait_chain = graph.wait_chain(main.tid)
+    end = graph.threads[wait_chain.end].wait
+    if end is None or not leads_outside(end) or not (wait_chain.edges or end.looks_for):
+        return
+    evidence = tuple(text for tid in wait_chain.tids for text in _evidence(graph.threads[tid]))
+    text = f"{sentences.wait_chain(wait_chain, graph)}."
+    step = next(
+        (thread.innermost for thread in map(graph.threads.__getitem__, wait_chain.tids) if thread.dispatch), None
+    )
+    yield Finding(FindingKind.WAITING_EXTERNAL, text, wait_chain.tids, evidence, step, wait=end)
+
+
+def _evidence(thread: ThreadReport) -> tuple[str, ...]:
+    return thread.wait.evidence if thread.wait is not None else ()
+
+
+def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    for thread in busy_threads(seen, graph):
+        step = thread.dispatch[0]
+        yield Finding(FindingKind.BUSY, sentences.busy(thread, step), (thread.tid,), step=step)
+
+
+RULES: tuple[Rule, ...] = (
+    _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
+    _external, _busy,
+)  # fmt: skip
+"""The rules in any order: findings are ranked by their kind."""
+
+
+LONG_SLEEP = 5.0
+"""Seconds from which a sleep with a lock that others want is not a pause between two steps of work."""
+
+
+def blocked_chains(seen: Observations, graph: WaitGraph) -> Iterator[Chain]:
+    """Chains that lead to a wait which no thread of the process is known to end; the most telling one first.
+
+    One chain for each end: chains that share their end are one finding.
+    """
+    runs = _anybody_runs(seen.threads)
+    hopeless = seen.complete and nobody_goes_on(seen.threads)
+    chains: dict[int, tuple[tuple[int, ...], Chain]] = {}
+    for thread in seen.threads:
+        if thread.wait is None or thread.state is RunState.IDLE:
+            continue
+        chain = graph.chain(thread.tid)
+        if not _is_blocked(thread, chain, graph, seen.pid, runs, hopeless):
+            continue
+        rank = (not thread.dispatch, thread.tid != seen.pid, -len(chain.edges))
+        if chain.end not in chains or rank < chains[chain.end][0]:
+            chains[chain.end] = (rank, chain)
+    for _, chain in sorted(chains.values(), key=lambda item: item[0]):
+        yield chain
+
+
+def _is_blocked(thread: ThreadReport, chain: Chain, graph: WaitGraph, pid: int, runs: bool, hopeless: bool) -> bool:
+    end = graph.threads.get(chain.end)
+    if end is None or end.wait is None or end.state is RunState.IDLE:
+        return False
+    traits = end.wait.kind.traits
+    if chain.reason not in (ChainEnd.UNKNOWN, ChainEnd.TIMED) or traits.is_outside:
+        return False
+    if chain.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
+        return False
+    if thread.dispatch:
+        return True
+    needed = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
+    if chain.reason is ChainEnd.TIMED:
+        return needed and (end.wait.seconds or 0) >= LONG_SLEEP
+    return needed or (hopeless and not a_signal_may_end_it(end, pid))
+
+
+def nobody_goes_on(threads: Sequence[ThreadReport]) -> bool:
+    """Every thread waits for another thread of this process: nobody will ever wake anybody."""
+    return not any(map(_may_wake_others, threads))
+
+
+def _may_wake_others(thread: ThreadReport) -> bool:
+    """The thread will go on without any thread of this process, and may then let others go on."""
+    wait = thread.wait
+    if wait is None:
+        return True
+    if thread.state is RunState.IDLE and not wait.resource.address:
+        return True  # it waits for the system (a pipe, a socket), or spins
+    return wait.being_released or wait.external or wait.ends_by_itself or not wait.kind.traits.needs_thread
+
+
+def a_signal_may_end_it(thread: ThreadReport, pid: int) -> bool:
+    """The main thread waits for what a signal handler may give. Python runs handlers there, also while it waits for
+    an event; in C, sem_post is the one of these functions that a handler may call (signal-safety(7))."""
+    wait = thread.wait
+    if wait is None or thread.tid != pid:
+        return False
+    return wait.kind.traits.handler_may_end_it or (wait.set_by_handlers and bool(thread.python))
+
+
+def external_waits(seen: Observations) -> Iterator[tuple[ThreadReport, Wait]]:
+    """Threads that wait for a peer, a device, a child or (the main thread) for input; the most telling wait first."""
+    found = []
+    for thread in seen.threads:
+        wait = thread.wait
+        if wait is None or thread.state is RunState.IDLE or wait.being_released:
+            continue
+        is_main, shared = thread.tid == seen.pid, wait.external and not wait.ends_by_itself
+        if wait.kind.traits.is_outside or (is_main and (wait.kind is WaitKind.IO or shared)):
+            found.append((wait.kind.priority, not is_main, thread, wait))
+    found.sort(key=lambda item: item[:2])
+    yield from ((thread, wait) for _, _, thread, wait in found)
+
+
+def leads_outside(wait: Wait) -> bool:
+    """Another process, a peer, a file or input ends the wait, or what a loop looks at."""
+    if wait.looks_for and not wait.expects:
+        return bool(wait.children) or wait.looks_outside
+    return wait.kind.traits.is_outside or wait.kind is WaitKind.IO or (wait.external and not wait.ends_by_itself)
+
+
+def busy_threads(seen: Observations, graph: WaitGraph) -> Iterator[ThreadReport]:
+    """Threads inside the dispatcher that run, then those that wait for something that runs."""
+    inside = [thread for thread in seen.threads if thread.dispatch]
+    runs = _anybody_runs(seen.threads)
+    running = [thread for thread in inside if thread.state is RunState.RUNNING]
+    waiting = [thread for thread in inside if thread.state is RunState.WAITING and _goes_on(thread, graph, runs)]
+    for group in (running, waiting):
+        yield from sorted(group, key=lambda thread: (thread.tid != seen.pid, thread.tid))
+
+
+def _anybody_runs(threads: Sequence[ThreadReport]) -> bool:
+    return any(thread.state is RunState.RUNNING for thread in threads)
+
+
+def _goes_on(thread: ThreadReport, graph: WaitGraph, runs: bool) -> bool:
+    reason = graph.chain(thread.tid).reason
+    if reason in (ChainEnd.RUNNING, ChainEnd.HANDOVER):
+        return True
+    return reason is ChainEnd.UNKNOWN and runs

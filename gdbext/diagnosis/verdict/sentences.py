@@ -1,0 +1,317 @@
+"""The sentence of each kind of finding. Pure text; what is worth a finding is decided in rules.py.
+
+Clauses that sentences about threads are made of, in jstack's manner. Pure text; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gdbext.diagnosis.report.thread_report import AsyncTask, RunState, TaskState, ThreadReport
+from gdbext.diagnosis.report.wait import Owner, Wait, WaitEdge
+from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.verdict.graph import Chain, WaitGraph
+from gdbext.diagnosis.verdict.recursion import Recursion, repeating
+from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.diagnosis.verdict.crash import Crash
+
+_TASKS = 3
+"""Tasks of an event loop that a sentence names."""
+
+
+def place(step: DispatchFrame | None) -> str:
+    """`` in aten::mm (Meta, in-kernel)``, or nothing outside the dispatcher."""
+    if step is None:
+        return ""
+    if step.unread_inside:
+        return f" in {step.qualified} or further in (frames without names cannot be read)"
+    in_kernel = step.stage is DispatchStage.IN_KERNEL
+    detail = f"{step.key_text} kernel" if step.key and in_kernel else step.key_text or step.stage.value
+    return f" in {step.qualified} ({detail})"
+
+
+def who(thread: ThreadReport) -> str:
+    """The thread with the operator it is in."""
+    return thread.label + place(thread.innermost) + _depth(thread)
+
+
+def _depth(thread: ThreadReport) -> str:
+    """``, 300 levels deep`` where the dispatcher's steps repeat."""
+    _, times = repeating(thread.dispatch)
+    return f", {times} levels deep," if times else ""
+
+
+def who_waits(thread: ThreadReport, wait: Wait) -> str:
+    """``MainThread (tid 1) in aten::mm (CPU kernel) waits for the GIL``."""
+    return f"{who(thread)} {wait.phrase}"
+
+
+def owner_clause(wait: Wait, threads: Mapping[int, ThreadReport]) -> str:
+    """``, which MainThread (tid 1) holds``; says when that is only inferred, gone or unknown."""
+    if wait.being_released:
+        return ", which is free: it is about to go on"
+    if not wait.owners:
+        return ""
+    gone = [owner for owner in wait.owners if owner.gone]
+    if gone:
+        if gone[0].unnamed:
+            return (
+                ", which another thread of the parent process held at the moment of the fork: in this process nobody "
+                "can ever release it"
+            )
+        return f", which {gone_thread(gone[0])} holds, and that thread does not exist in this process"
+    names = listed([_label(owner.tid, threads) for owner in wait.owners])
+    relation = wait.kind.traits.relation
+    if relation in (Relation.IS, Relation.OWES):
+        return "" if relation is Relation.IS else f", still to come from {names}"
+    seems = "" if wait.certainty.is_proven else "seems to "
+    if relation is Relation.RUNS:
+        return f", which {names} {seems}{'run' if seems else 'runs'}"
+    return f", which {names} {seems}{'hold' if seems or len(wait.owners) > 1 else 'holds'}"
+
+
+def gone_thread(owner: Owner) -> str:
+    """``thread 77``, or ``the thread with the ident 0x7f00`` where only that is recorded."""
+    return f"the thread with the ident {owner.ident:#x}" if owner.ident else f"thread {owner.tid}"
+
+
+def _label(tid: int, threads: Mapping[int, ThreadReport]) -> str:
+    thread = threads.get(tid)
+    return thread.label if thread else f"thread {tid}"
+
+
+def loop_clause(thread: ThreadReport) -> str:
+    """``; its event loop is blocked by the task client, and 3 other tasks wait``; nothing without a loop."""
+    loop = thread.loop
+    if loop is None or not loop.tasks:
+        return ""
+    current, others = loop.current, [task for task in loop.tasks if task.state is not TaskState.RUNNING]
+    count = f"{len(others)} other task{'s' if len(others) != 1 else ''}"
+    if current is not None:
+        return f"; the task {current.name} runs in its event loop; until it awaits, {count} cannot run"
+    waiting = [task for task in others if task.state is TaskState.WAITING]
+    told = listed([f"{task.name} {task.awaits}" for task in waiting], _TASKS)
+    ready = f", {len(others) - len(waiting)} of them ready" if len(waiting) < len(others) else ""
+    tasks = f"{len(others)} task{'s' if len(others) != 1 else ''}"
+    return f"; its event loop has {tasks}{ready}{': ' if told else ''}{told}"
+
+
+def listed(names: Sequence[str], limit: int = 3) -> str:
+    """``a, b and 5 more``."""
+    if len(names) <= 1:
+        return "".join(names)
+    if len(names) > limit:
+        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_PATH_LENGTH = 6
+"""Operators of a recursion that its sentence names."""
+
+
+def crash(thread: ThreadReport, found: Crash, master: ThreadReport | None) -> str:
+    """``worker (tid 2) crashed in my::f (CPU kernel), kernel my_kernel: SIGSEGV at 0x0: a null pointer.``
+
+    ``master`` is the thread whose operator a worker outside of the dispatcher works for.
+    """
+    step = thread.innermost
+    kernel = step.kernel.function if step and step.kernel else ""
+    inside = f", kernel {kernel}" if kernel else ""
+    if step is None and master is not None:
+        inside = f" at work for {who(master)}"
+    return f"{thread.label} crashed{place(step)}{inside}: {found.sentence}."
+
+
+def recursion(thread: ThreadReport, found: Recursion, overflow: Crash | None) -> str:
+    """``MainThread (tid 1) is in a runaway recursion: my::op with DispatchKeySet(CPU) repeated 900 times.``"""
+    names = list(dict.fromkeys(_with_keyset(step) for step in reversed(found.group)))
+    path = "".join(names) if len(names) < 2 else " → ".join([*names[:_PATH_LENGTH], "…"])
+    end = f"; it ended in {overflow.sentence}" if overflow else ""
+    return f"{thread.label} is in a runaway recursion: {path} repeated {found.depth} times{end}."
+
+
+def _with_keyset(step: DispatchFrame) -> str:
+    keyset = f" with DispatchKeySet({', '.join(step.keyset.keys)})" if step.keyset else ""
+    return f"{step.qualified}{keyset}"
+
+
+def deadlock(cycle: Sequence[WaitEdge], graph: WaitGraph) -> str:
+    """Each thread of the cycle with what it waits for and who has that."""
+    parts = [f"{who(graph.threads[edge.tid])} {_needs(edge, graph)}" for edge in cycle]
+    proven = all(edge.wait.certainty.is_proven for edge in cycle)
+    doubt = "" if proven else " (an owner is inferred from stacks)"
+    return f"{'; '.join(parts)}{doubt}."
+
+
+def task_deadlock(cycle: Sequence[AsyncTask], thread: ThreadReport) -> str:
+    """``The tasks credit and debit of the event loop of MainThread (tid 1) wait for each other: credit waits for …``"""
+    names = listed([task.name for task in cycle], _PATH_LENGTH)
+    steps = "; ".join(f"{task.name} {task.awaits}" for task in cycle)
+    doubt = " (who holds a lock is inferred from the blocks that the tasks are in)" if any(
+        task.inferred for task in cycle
+    ) else ""  # fmt: skip
+    return f"The tasks {names} of the event loop of {thread.label} wait for each other: {steps}{doubt}."
+
+
+def _needs(edge: WaitEdge, graph: WaitGraph) -> str:
+    owner, relation = graph.threads[edge.owner].label, edge.wait.kind.traits.relation
+    if relation is Relation.IS:
+        return f"{edge.wait.phrase}, which is {owner}"
+    if relation is Relation.OWES:
+        return f"{edge.wait.phrase}, which needs {owner}"
+    return f"{edge.wait.phrase}, which {owner} {_holds(edge.wait)}"
+
+
+def _holds(wait: Wait) -> str:
+    return "holds" if wait.certainty.is_proven else "seems to hold"
+
+
+def self_deadlock(thread: ThreadReport, wait: Wait) -> str:
+    """``… waits for the mutex 0x7f00, which it holds itself.``"""
+    reason = f": {wait.self_wait.value}" if wait.self_wait is not None else ""
+    if wait.kind.traits.relation is Relation.OWES:
+        clause = loop_clause(thread)
+        return f"{who(thread)} waits for {wait.resource.phrase}, which only itself could end{reason}{clause}."
+    return f"{who(thread)} waits for {wait.resource.phrase}, which it {_holds(wait)} itself{reason}."
+
+
+def orphaned(thread: ThreadReport, wait: Wait, graph: WaitGraph) -> str:
+    """``… which thread 77 holds, and that thread does not exist in this process (forked …).``"""
+    text = who_waits(thread, wait) + owner_clause(wait, graph.threads)
+    if all(owner.unnamed for owner in wait.owners):
+        return f"{text}."
+    return f"{text} (forked while it was held, or its owner ended without unlocking)."
+
+
+def missing(thread: ThreadReport, wait: Wait) -> str:
+    """``… waits for worker threads (OpenMP), but this process has no OpenMP worker threads: …``"""
+    reason = wait.missing_workers.sentence if wait.missing_workers is not None else ""
+    return f"{who_waits(thread, wait)}, but {reason}."
+
+
+def blocked(chain: Chain, graph: WaitGraph, alike: int = 0) -> str:
+    """The chain from its first thread to its end; ``alike`` more threads wait in the same way."""
+    parts = [who_waits(graph.threads[edge.tid], edge.wait)
+             + owner_clause(edge.wait, graph.threads) for edge in chain.edges]  # fmt: skip
+    end = graph.threads[chain.end]
+    parts.append(f"{who_waits(end, end.wait)}{_at_the_end(end.wait)}" if end.wait else end.label)
+    if alike:
+        parts.append(f"{alike} more {'threads wait' if alike > 1 else 'thread waits'} in the same way")
+    return "; ".join(parts) + "."
+
+
+def _at_the_end(wait: Wait) -> str:
+    if wait.missing_workers is not None:
+        return f", but {wait.missing_workers.sentence}"
+    if wait.ends_by_itself:
+        return " (a timed wait: it ends by itself)" if wait.kind is not WaitKind.SLEEP else ""
+    if wait.kind.traits.is_lock:
+        return ", whose owner is not known"
+    return ", and no thread is known that would wake it" if wait.kind.traits.needs_thread else ""
+
+
+def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
+    """``with_end``: also what is known of who ends the last wait.
+
+    ``MainThread (tid 1) waits for the queue 0x7f00 (queue.Queue), which loader (tid 2) uses, too; loader …``"""
+    parts = []
+    for edge in chain.edges:
+        text = who_waits(graph.threads[edge.tid], edge.wait)
+        if edge.wait.owners:
+            text += owner_clause(edge.wait, graph.threads)
+        elif not edge.wait.looks_for:
+            text += f", which {graph.threads[edge.owner].label} uses, too"
+        parts.append(text)
+    end = graph.threads[chain.end]
+    if end.wait is None:
+        line = end.user_line or end.python_line
+        parts.append(f"{who(end)} runs{f', at {line}' if line else ''}")
+    else:
+        clause = owner_clause(end.wait, graph.threads) or _at_the_end(end.wait)
+        told = with_end and not end.wait.ends_by_itself
+        parts.append(f"{who_waits(end, end.wait)}{clause if told else ''}")
+    first = graph.threads[chain.edges[0].tid] if chain.edges else end
+    return "; ".join(parts) + loop_clause(first)
+
+
+def stopped(pid: int) -> str:
+    """A process that a signal has stopped."""
+    return f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {pid}."
+
+
+def external(thread: ThreadReport, wait: Wait) -> str:
+    """``MainThread (tid 1) waits for the other ranks (gloo::…).``"""
+    return f"{who_waits(thread, wait)}{loop_clause(thread)}."
+
+
+def busy(thread: ThreadReport, step: DispatchFrame) -> str:
+    """``MainThread (tid 1) runs in aten::mm (CPU kernel), kernel …, stage in-kernel.``"""
+    if step.unread_inside:
+        return f"{thread.label} runs{place(step)}."
+    kernel = f", kernel {step.kernel.function}" if step.kernel else ""
+    verb = "runs" if thread.state is RunState.RUNNING else "waits for threads that run,"
+    return f"{thread.label} {verb}{place(step)}{kernel}, stage {step.stage.value}."
+
+
+def idle(main: ThreadReport | None) -> str:
+    """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
+    doing = f"; {main.label} {main.wait.phrase}" if main is not None and main.wait is not None else ""
+    return f"No thread is in the dispatcher, and no wait is suspicious{doing}."
+
+
+def main_waits(text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str) -> str:
+    """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
+    another process can end it; ``running`` are threads that run, beside those of the story."""
+    if ended_from_outside:
+        text = f"No thread is in the dispatcher, and no hang is proven; {text}, and no thread of this process will end "
+        text += "that: only a signal or another process can"
+    else:
+        text = f"No thread is in the dispatcher; {text}"
+    if running:
+        names = listed([thread.label for thread in running])
+        text += f". {names} {'run' if len(running) > 1 else 'runs'} other code"
+    return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
+
+
+def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport]) -> str:
+    """Threads run outside of the dispatcher; ``want_gil`` wait for the GIL that the only one of them has.
+
+    One moment does not tell whether a thread that runs with the GIL will soon give it away.
+    """
+    names = listed([thread.label for thread in running])
+    if len(running) > 1:
+        return f"No thread is in the dispatcher; {names} run other code."
+    others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
+    with_gil = f" with the GIL, for which {others}" if others else ""
+    return f"No thread is in the dispatcher; {names} runs other code{with_gil}."
+
+
+def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:
+    """Threads of which nobody can say whether they are in the dispatcher."""
+    names = listed([thread.label for thread in threads])
+    reason = next((thread.unseen_dispatch.reason for thread in threads if thread.unseen_dispatch is not None), "")
+    text = f"Whether {names} is in the dispatcher cannot be told ({reason})"
+    return text + (f"; and: {doubt}" if doubt else ", and no hang is proven.")
+
+
+def owner_unknown(thread: ThreadReport, wait: Wait) -> str:
+    """The waits that forbid to say "no deadlock"."""
+    return (
+        f"{thread.label} {wait.phrase}, and its owner is not recorded in memory: "
+        "a deadlock through it cannot be excluded."
+    )
+
+
+def timed_cycle(threads: Sequence[ThreadReport], breaker: ThreadReport) -> str:
+    """A cycle that the timed wait of ``breaker`` ends."""
+    names = listed([thread.label for thread in threads])
+    return f"{names} wait for each other, but the wait of {breaker.label} is timed and ends by itself."
+
+
+def sleeps_with_gil(holder: ThreadReport, wait: Wait, waiters: int) -> str:
+    """A thread sleeps with the GIL in hand."""
+    others = "a thread waits" if waiters == 1 else f"{waiters} threads wait"
+    return f"{holder.label} {wait.phrase} with the GIL in hand, for which {others}."

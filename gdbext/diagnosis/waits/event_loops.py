@@ -1,0 +1,112 @@
+"""The event loops of a process: their tasks, and for each of them what it waits for and which other task that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.tasks.awaited import Awaitable, Awaited, awaited_by
+from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, Frame, FrameKind, TaskState
+from gdbext.diagnosis.waits.syscall_waits import span
+
+if TYPE_CHECKING:
+    from gdbext.cpython.tasks.loops import RunningLoop, RunningTask
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+
+_HELD = (Awaitable.LOCK, Awaitable.SEMAPHORE)
+
+
+def event_loops(process: ProcessSnapshot, users: Sequence[int]) -> dict[int, EventLoop]:
+    """Thread id → its loop. ``users``: the threads that are in asyncio."""
+    python = process.python
+    if python is None:
+        return {}
+    found: dict[int, EventLoop] = {}
+    for loop in python.loops():
+        tid = python.tid_of_ident(loop.ident) if loop.ident else None
+        if tid is None and not loop.ident and len(users) == 1:
+            tid = users[0]  # a loop that is not written in Python, as uvloop's
+        if tid is not None:
+            found[tid] = _loop(process, loop, tid)
+    return found
+
+
+def _loop(process: ProcessSnapshot, loop: RunningLoop, tid: int) -> EventLoop:
+    assert process.python is not None
+    runtime = process.python.runtime
+    awaited = {task.address: awaited_by(runtime, task) for task in loop.tasks if task.waiter}
+    names = {task.address: task.name or f"{task.address:#x}" for task in loop.tasks}
+    inside: dict[int, list[RunningTask]] = {}
+    for task in loop.tasks:
+        for entered in task.entered:
+            # A task that is just entering has its __aexit__ on the stack already.
+            if task.subject != entered or not task.waiter:
+                inside.setdefault(entered, []).append(task)
+    tasks = tuple(_task(process, loop, task, awaited, names, inside) for task in loop.tasks)
+    return EventLoop(loop.address, loop.kind, tid, loop.ready, tuple(sorted(tasks, key=lambda task: task.name)))
+
+
+def _task(
+    process: ProcessSnapshot,
+    loop: RunningLoop,
+    task: RunningTask,
+    awaited: Mapping[int, Awaited],
+    names: Mapping[int, str],
+    inside: Mapping[int, Sequence[RunningTask]],
+) -> AsyncTask:
+    frames = tuple(
+        Frame(level, FrameKind.PYTHON, frame.function, file=frame.file, line=frame.line)
+        for level, frame in enumerate(task.frames)
+    )
+    name = task.name or f"task {task.address:#x}"
+    if task.address == loop.current:
+        return AsyncTask(name, task.address, TaskState.RUNNING)
+    found = awaited.get(task.address)
+    if found is None:
+        return AsyncTask(name, task.address, TaskState.READY, frames=frames)
+    holders = _holders(inside.get(found.address, ()), task) if found.kind in _HELD else ()
+    known = holders or tuple(each for each in found.tasks if each in names)
+    text = _text(process, found, [names[each] for each in known], bool(holders))
+    needs = () if found.first else known
+    return AsyncTask(name, task.address, TaskState.WAITING, text, needs, bool(holders), found.timed, frames)
+
+
+def _holders(inside: Sequence[RunningTask], task: RunningTask) -> tuple[int, ...]:
+    """The other task inside ``async with`` of the lock. A semaphore with several holders is free when any of them
+    leaves."""
+    others = tuple(other.address for other in inside if other.address != task.address) if len(inside) <= 2 else ()
+    return others if len(others) == 1 else ()
+
+
+def _text(process: ProcessSnapshot, found: Awaited, names: list[str], held: bool) -> str:
+    if found.kind is Awaitable.SLEEP:
+        return f"sleeps ({span(found.delay)} s)" if found.delay is not None else "sleeps"
+    if found.kind is Awaitable.TASK:
+        tasks = f"{'the first of ' if found.first else ''}the task{'s' if len(names) > 1 else ''} {_some(names)}"
+        return f"waits for {tasks if names else 'a task'}"
+    if found.kind is Awaitable.PROCESS and found.pid is not None:
+        return f"waits for the end of process {_process(process, found.pid)}"
+    if found.kind is Awaitable.DESCRIPTOR:
+        return f"waits for fd {found.descriptor}{_other_end(process, found.descriptor)}"
+    text = f"waits for {found.kind.value.format(f'{found.address:#x}')}"
+    if found.kind is Awaitable.JOB and process.python is not None and found.address in process.python.running_jobs:
+        ident = process.python.running_jobs[found.address]
+        return f"{text}, which thread {process.python.tid_of_ident(ident) or '?'} runs"
+    return f"{text}, which {_some(names)} seems to hold" if held else text
+
+
+def _process(process: ProcessSnapshot, pid: int) -> str:
+    child = process.outside.children().get(pid) if process.outside is not None else None
+    return child.label if child is not None else str(pid)
+
+
+def _other_end(process: ProcessSnapshot, descriptor: int | None) -> str:
+    if process.outside is None or descriptor is None:
+        return ""
+    link = process.outside.descriptor(descriptor)
+    peer = process.outside.peers.of(link, False)
+    return ", ".join(filter(None, (f" ({link})" if link else "", peer.text if peer is not None else "")))
+
+
+def _some(names: list[str], limit: int = 4) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,0 +1,190 @@
+"""FunctionTag: what the name of a function tells about a wait, one row for each purpose.
+
+C functions are matched by their whole exported name, C++ functions by the beginning of the mangled name (which is
+unambiguous, where demangled text may only be a template argument). Everything here is exported, or in the symbol table
+of every release wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Generic, TypeVar
+
+from gdbext.cpython.abi import native_functions
+from gdbext.engine.record import Record, late_pattern
+from gdbext.torch import assumed_symbols
+from gdbext.torch.torch_symbol import TorchSymbol, nested_name
+
+Tag = TypeVar("Tag")
+_LONGEST = 200
+"""Characters of a mangled name that are compared."""
+_LOCAL = late_pattern(r"L(?=\d)")
+"""Internal linkage, which is no part of a function's qualified name."""
+
+
+class Functions(Record):
+    """The functions of one purpose: names in C, qualified names in C++, and a pattern of mangled names."""
+
+    c: tuple[str, ...] = ()
+    qualified: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+def c_functions(names: str) -> Functions:
+    """C functions, by their names with spaces between."""
+    return Functions(c=tuple(names.split()))
+
+
+def _python(names: tuple[str, ...]) -> Functions:
+    return Functions(c=names)
+
+
+def torch_functions(*families: TorchSymbol) -> Functions:
+    """Functions of torch whose names torch/assumed_symbols.py has."""
+    return Functions(qualified=tuple(name for family in families for name in family.names))
+
+
+class FunctionTag(Enum):
+    """The purpose of a function; the value is the functions that have it."""
+
+    # --- glibc ---
+    MUTEX = c_functions(
+        "pthread_mutex_lock __pthread_mutex_lock ___pthread_mutex_lock pthread_mutex_timedlock pthread_mutex_clocklock "
+        "__pthread_mutex_timedlock"
+    )
+    CONDVAR = c_functions(
+        "pthread_cond_wait __pthread_cond_wait ___pthread_cond_wait pthread_cond_timedwait __pthread_cond_timedwait "
+        "___pthread_cond_timedwait pthread_cond_clockwait __pthread_cond_clockwait"
+    )
+    READ_LOCK = c_functions(
+        "pthread_rwlock_rdlock __pthread_rwlock_rdlock ___pthread_rwlock_rdlock pthread_rwlock_timedrdlock "
+        "pthread_rwlock_clockrdlock"
+    )
+    WRITE_LOCK = c_functions(
+        "pthread_rwlock_wrlock __pthread_rwlock_wrlock ___pthread_rwlock_wrlock pthread_rwlock_timedwrlock "
+        "pthread_rwlock_clockwrlock"
+    )
+    SEMAPHORE = c_functions("sem_wait __new_sem_wait sem_timedwait sem_clockwait __sem_clockwait ___sem_timedwait")
+    JOIN = c_functions(
+        "pthread_join ___pthread_join __pthread_join pthread_timedjoin_np pthread_clockjoin_np __pthread_clockjoin_ex"
+    )
+    BARRIER = c_functions("pthread_barrier_wait ___pthread_barrier_wait __pthread_barrier_wait")
+    ONCE = c_functions("pthread_once __pthread_once ___pthread_once __pthread_once_slow")
+    STATIC_GUARD = c_functions("__cxa_guard_acquire")
+    LOADER = c_functions(
+        "dlopen dlmopen dlclose dlsym dlvsym dladdr dladdr1 dlinfo dlerror dl_iterate_phdr _dl_open "
+        "_dl_catch_exception _dl_catch_error __tls_get_addr _dl_find_dso_for_object"
+    )
+    STDIO = c_functions(
+        "flockfile _IO_flockfile fflush fputs puts fwrite fputc putc putchar printf vprintf fprintf vfprintf fread "
+        "fgets getc fgetc getchar fclose fseek ftell _IO_fwrite _IO_puts _IO_fputs _IO_fflush _IO_getc _IO_putc "
+        "__vfprintf_chk __fprintf_chk __printf_chk perror setvbuf"
+    )
+    MALLOC = c_functions(
+        "malloc free calloc realloc memalign aligned_alloc posix_memalign valloc pvalloc malloc_trim "
+        "malloc_usable_size mallinfo mallinfo2 malloc_info __libc_malloc __libc_free __libc_calloc __libc_realloc "
+        "__libc_memalign"
+    )
+    LIBC_LOCK = c_functions(
+        "fork _Fork __libc_fork exit on_exit __cxa_atexit __cxa_finalize atexit at_quick_exit setlocale getenv setenv "
+        "unsetenv putenv tzset localtime localtime_r mktime strftime syslog getaddrinfo random srandom rand "
+        "__lll_lock_wait_private pthread_create pthread_setname_np abort"
+    )
+
+    # --- CPython ---
+    TAKES_GIL = _python(native_functions.TAKES_GIL)
+    OFFERS_GIL = _python(native_functions.OFFERS_GIL)
+    EVALUATES = _python(native_functions.EVALUATES)
+    PYTHON_LOCK = _python(native_functions.WAITS_FOR_LOCK)
+    RUNS_SIGNAL_HANDLERS = _python(native_functions.RUNS_SIGNAL_HANDLERS)
+    RUNS_FINALIZERS = _python(native_functions.RUNS_FINALIZERS)
+    RUNS_WEAKREF_CALLBACKS = _python(native_functions.RUNS_WEAKREF_CALLBACKS)
+    PROMPT = _python(native_functions.READS_PROMPT)
+
+    # --- libraries below torch ---
+    OPENMP_LOCK = c_functions(
+        "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock"
+    )
+    DEVICE = c_functions(
+        "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
+        "cudaHostAlloc cuStreamSynchronize cuCtxSynchronize cuEventSynchronize cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 "
+        "hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy zeEventHostSynchronize "
+        "zeFenceHostSynchronize zeCommandQueueSynchronize"
+    )
+    NCCL = c_functions(
+        "ncclCommInitRank ncclCommInitRankConfig ncclCommInitAll ncclCommDestroy ncclCommFinalize ncclCommAbort "
+        "ncclGroupEnd ncclAllReduce ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclSend ncclRecv "
+        "ncclCommSplit"
+    )
+    MPI = c_functions(
+        "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init"
+    )
+    STD_FUTURE = Functions(qualified=("std::__atomic_futex_unsigned_base::_M_futex_wait_until",))
+
+    # --- torch ---
+    AUTOGRAD_MAIN = torch_functions(assumed_symbols.AUTOGRAD_MAIN)
+    AUTOGRAD_EXECUTE = torch_functions(assumed_symbols.AUTOGRAD_EXECUTE)
+    AUTOGRAD_EVALUATE = torch_functions(assumed_symbols.AUTOGRAD_EVALUATE)
+    FUTURE = torch_functions(assumed_symbols.FUTURE_WAIT)
+    STORE = torch_functions(assumed_symbols.STORE_WAIT)
+    COLLECTIVE = Functions(pattern=assumed_symbols.COLLECTIVE_PATTERN)
+    NO_KERNEL = torch_functions(assumed_symbols.REPORT_ERROR)
+
+    # --- ends of a program ---
+    ASSERT = c_functions("__assert_fail __assert_perror_fail __assert")
+    OVERRUN = c_functions("__stack_chk_fail __fortify_fail __chk_fail")
+    PURE_VIRTUAL = c_functions("__cxa_pure_virtual __cxa_deleted_virtual")
+    TERMINATE = c_functions("_ZSt9terminatev _ZN10__cxxabiv111__terminateEPFvvE")
+    PYTHON_FATAL = _python(native_functions.FATAL_ERROR)
+
+
+_PATTERN_BEGINNINGS = tuple(f"_ZN{nested_name(namespace)}" for namespace in ("gloo", "c10d"))
+"""The beginnings of all names that a pattern fits."""
+
+
+class FunctionIndex(Generic[Tag]):
+    """Finds the tags of a function by its names, with a dictionary and one comparison of beginnings."""
+
+    def __init__(self, tagged: Iterable[tuple[Tag, Functions]]) -> None:
+        rows = list(tagged)
+        self._by_name: dict[str, list[Tag]] = {}
+        self._by_beginning: dict[str, list[Tag]] = {}
+        for tag, functions in rows:
+            for name in functions.c:
+                self._by_name.setdefault(name, []).append(tag)
+            for name in functions.qualified:
+                self._by_beginning.setdefault(f"N{nested_name(name)}", []).append(tag)
+        self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
+        self._by_pattern = [(late_pattern(each.pattern), tag) for tag, each in rows if each.pattern]
+
+    def tags_of(self, names: Iterable[str]) -> frozenset[Tag]:
+        """The tags of one function, given all its names (mangled)."""
+        found: set[Tag] = set()
+        for name in names:
+            found.update(self._by_name.get(name, ()))
+            if name.startswith("_Z"):
+                found.update(self._of_mangled(name))
+        return frozenset(found)
+
+    def _of_mangled(self, name: str) -> Iterator[Tag]:
+        # A name at the very start of the mangled name is the function itself; deeper it is only an argument.
+        plain = _plain(name)
+        if plain.startswith(self._beginnings):
+            yield from next(self._by_beginning[each] for each in self._beginnings if plain.startswith(each))
+        if self._by_pattern and name.startswith(_PATTERN_BEGINNINGS):
+            yield from (tag for pattern, tag in self._by_pattern if pattern.match(name))
+
+
+def _plain(name: str) -> str:
+    """A mangled name from its N on, without the letters of const methods (K) and internal linkage (L)."""
+    start = f"N{name[4:_LONGEST]}" if name.startswith("_ZNK") else name[2:_LONGEST]
+    return _LOCAL.sub("", start)
+
+
+_INDEX = FunctionIndex((tag, tag.value) for tag in FunctionTag)
+
+
+def tags_of(names: Iterable[str]) -> frozenset[FunctionTag]:
+    """The tags of one function, given all its names (mangled)."""
+    return _INDEX.tags_of(names)

@@ -1,0 +1,200 @@
+"""Waits for pthread_mutex_t of any kind and for the C library's own locks, with their owners.
+
+On a stripped libc only exported functions have names, so a wait is recognised by the exported caller, by the futex
+operation and by what is in memory.
+
+The C library's own locks are malloc's, those of stdio streams, the loader's and others. Most record no owner.
+"""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot
+from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.engine.glibc import sync_objects as pthread_mutex
+from gdbext.engine.glibc.sync_objects import Mutex, StreamLock
+
+_LOCKED = 1
+"""The lock word without waiters. Whoever waits has set it to 2 and sleeps only while it is that: from 1 on a release is
+behind it, which woke a waiter, and that one will set 2 again (``lll_lock``, sysdeps/nptl/lowlevellock.h)."""
+_NEAR = 6
+"""Frames between the kernel and the exported function that locks."""
+
+
+def mutex_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread for a mutex, None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or not futex.is_lock:
+        return _refused_mutex(thread, futex) if futex is not None else None
+    mutex = Mutex.read(thread.process.memory, futex.address)
+    if mutex is None or not (_is_named(thread) or _looks_owned(thread, mutex)):
+        return None
+    return _mutex_wait(thread, futex, mutex)
+
+
+def destroyed(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside pthread_mutex_lock for what can be no mutex any more; None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or not futex.is_lock or not _is_named(thread):
+        return None
+    if Mutex.read(thread.process.memory, futex.address) is not None:
+        return None
+    evidence = f"{futex.address:#x} is waited for as a mutex, and what is there is not one (freed or overwritten)"
+    return Wait(Resource(WaitKind.MUTEX, futex.address, "destroyed"), evidence=(evidence,))
+
+
+def _is_named(thread: ThreadSnapshot) -> bool:
+    return thread.first(FunctionTag.MUTEX, FunctionTag.CONDVAR, within=_NEAR) is not None
+
+
+def _looks_owned(thread: ThreadSnapshot, mutex: Mutex) -> bool:
+    """Locked, and its owner is a thread of this process: this is a mutex even where no name says so."""
+    owner = thread.process.owner(mutex.owner)
+    return bool(mutex.lock) and owner is not None and not owner.gone
+
+
+def _mutex_wait(thread: ThreadSnapshot, futex: FutexWait, mutex: Mutex) -> Wait:
+    process = thread.process
+    in_loader = _in_loader(thread, futex.address) or _loader_locks(thread)
+    kind = WaitKind.LOADER_LOCK if in_loader else WaitKind.MUTEX
+    resource = Resource(kind, futex.address, process.name_at(futex.address))
+    by_word = futex.is_pi or futex.is_robust
+    tid = mutex.lock & TID_MASK if by_word else mutex.owner
+    if not mutex.lock:
+        return Wait(resource, being_released=True, evidence=(f"the lock word at {futex.address:#x} is 0: free",))
+    if futex.is_lock_word and mutex.lock == _LOCKED:
+        evidence = f"the lock word at {futex.address:#x} is 1: released and taken again since the thread fell asleep"
+        return Wait(resource, being_released=True, evidence=(evidence,))
+    if by_word != (mutex.is_robust or mutex.is_priority_inheriting):
+        evidence = f"the thread does not wait as for a mutex that is {mutex.description}: {futex.address:#x} is damaged"
+        return Wait(resource, evidence=(evidence,))
+    owner = process.owner(tid)
+    if owner is not None and owner.tid == thread.tid and not mutex.is_robust and mutex.is_recursive:
+        owner = None  # A recursive mutex lets its owner in: this cannot be its state at rest.
+    if owner is None:
+        evidence = f"the mutex at {futex.address:#x} is locked, its owner field is {tid}"
+        return Wait(resource, evidence=(evidence,))
+    evidence = f"{mutex.description} mutex {futex.address:#x}: lock word {mutex.lock:#x}, owner {tid} at +8"
+    if owner.gone and mutex.is_shared:
+        text = f"shared between processes, locked by thread {tid}, which is not one of this process"
+        return Wait(resource._replace(name=text), timed=futex.timed, evidence=(evidence,), external=True)
+    return Wait(resource, owner, OwnerCertainty.RECORDED, evidence=(evidence,), timed=futex.timed)
+
+
+def _in_loader(thread: ThreadSnapshot, address: int) -> bool:
+    module = thread.process.modules.find(address)
+    return module is not None and module.name.startswith(("ld-linux", "ld-2.", "ld.so"))
+
+
+def _loader_locks(thread: ThreadSnapshot) -> bool:
+    """The loader itself calls pthread_mutex_lock; a constructor or callback that it runs may wait for any mutex."""
+    level = thread.first(FunctionTag.MUTEX, within=_NEAR)
+    return level is not None and level + 1 < len(thread.frames) and FunctionTag.LOADER in thread.tags(level + 1)
+
+
+def _refused_mutex(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
+    """A priority-inheriting mutex that would deadlock: the kernel refuses it (EDEADLK), and glibc lets the thread wait
+    for ever on a zero of its own stack (nptl/pthread_mutex_lock.c). The mutex is the only one of that kind, and
+    locked, that libc's frames hold a pointer to (or to its kind, which the function has just read)."""
+    levels = thread.inner_libc_levels
+    if futex.command != WAIT_BITSET or futex.value or futex.timed or not levels:
+        return None
+    red_zone = thread.process.memory.architecture.red_zone
+    if not thread.frames[0].sp - red_zone <= futex.address < thread.frames[levels[-1]].cfa:
+        return None
+    found: dict[int, Mutex] = {}
+    places = (0, pthread_mutex.KIND)
+    for address in {value - offset for level in levels for value in thread.values(level) for offset in places}:
+        mutex = Mutex.read(thread.process.memory, address) if address % 8 == 0 and address > 0 else None
+        pi = mutex is not None and mutex.is_priority_inheriting
+        if mutex is not None and pi and thread.process.owner(mutex.lock & TID_MASK) is not None:
+            found[address] = mutex
+    if len(found) != 1:
+        return None
+    address, mutex = found.popitem()
+    owner = thread.process.owner(mutex.lock & TID_MASK)
+    what = f"{mutex.description} mutex {address:#x}"
+    evidence = f"{what}: lock word {mutex.lock:#x}; the kernel refused to wait (EDEADLK)"
+    return Wait(
+        Resource(WaitKind.MUTEX, address, thread.process.name_at(address)),
+        owner,
+        OwnerCertainty.RECORDED,
+        evidence=(evidence,),
+    )
+
+
+_NEAR_LIBC_LOCK = 14
+"""Frames between the kernel and the exported function of libc or ld.so that waits."""
+_LIBRARIES = ("libc.", "libc-", "ld-", "libpthread")
+
+
+def libc_lock_wait(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread for a lock that the functions on its stack identify, None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or not futex.is_lock:
+        return None
+    if thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK) is not None:
+        return _interrupted_malloc(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "malloc arena")
+    if thread.first(FunctionTag.STDIO, within=_NEAR_LIBC_LOCK) is not None:
+        return _stream_wait(thread, futex) or _lock(thread, futex, WaitKind.LIBC_LOCK, "stdio stream")
+    if thread.first(FunctionTag.LOADER, within=_NEAR_LIBC_LOCK) is not None:
+        return _lock(thread, futex, WaitKind.LOADER_LOCK)
+    if thread.first(FunctionTag.LIBC_LOCK, within=_NEAR_LIBC_LOCK) is not None:
+        return _lock(thread, futex, WaitKind.LIBC_LOCK)
+    return None
+
+
+def unidentified(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside libc for a lock that nothing identifies, None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or not futex.is_lock or not thread.module_name(0).startswith(_LIBRARIES):
+        return None
+    return Wait(
+        Resource(WaitKind.LIBC_LOCK, futex.address, thread.process.name_at(futex.address)),
+        being_released=_is_free(thread, futex.address),
+        evidence=(f"the word at {futex.address:#x} is waited for as a low-level lock, and no mutex is around it",),
+    )
+
+
+def _lock(thread: ThreadSnapshot, futex: FutexWait, kind: WaitKind, name: str = "") -> Wait:
+    return Wait(
+        Resource(kind, futex.address, name or thread.process.name_at(futex.address)),
+        being_released=_is_free(thread, futex.address),
+        evidence=(f"low-level lock {futex.address:#x} is waited for inside libc, which records no owner",),
+    )
+
+
+def _is_free(thread: ThreadSnapshot, address: int) -> bool:
+    raw = thread.process.memory.try_read(address, 4)
+    return raw is not None and not any(raw)
+
+
+def _stream_wait(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
+    """The wait for a stdio stream, which records its owner."""
+    stream = StreamLock.read(thread.process.memory, futex.address)
+    if stream is None:
+        return None
+    owners = [each.tid for each in thread.process.threads if each.thread_pointer == stream.owner]
+    if len(owners) != 1:
+        return None
+    resource = Resource(WaitKind.LIBC_LOCK, futex.address, "stdio stream")
+    owner = f"owner {stream.owner:#x} at +8 is the thread pointer of thread {owners[0]}"
+    evidence = f"stdio lock {futex.address:#x}: {owner}"
+    return Wait(resource, Owner(owners[0]), OwnerCertainty.RECORDED, evidence=(evidence,))
+
+
+def _interrupted_malloc(thread: ThreadSnapshot, futex: FutexWait) -> Wait | None:
+    """A signal handler that allocates while the thread it interrupted is itself inside malloc."""
+    signals = [level for level in range(min(len(thread.frames), INNER)) if thread.frames[level].is_signal]
+    inside = thread.first(FunctionTag.MALLOC, within=_NEAR_LIBC_LOCK)
+    for level in signals:
+        if inside is None or inside > level:
+            continue
+        outer = range(level + 1, min(level + 8, len(thread.frames)))
+        if any(FunctionTag.MALLOC in thread.tags(at) for at in outer):
+            resource = Resource(WaitKind.LIBC_LOCK, futex.address, "malloc arena")
+            evidence = f"the signal handler of frame {level} interrupted this thread inside malloc, and allocates"
+            return Wait(resource, Owner(thread.tid), OwnerCertainty.INFERRED, evidence=(evidence,))
+    return None

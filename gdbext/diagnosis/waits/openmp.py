@@ -1,0 +1,149 @@
+"""OpenMP: idle workers, barriers, and teams whose workers do not exist.
+
+The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
+frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
+"""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.pool_table import OPENMP, MissingWorkers, Pool
+from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
+from gdbext.diagnosis.waits.syscall_waits import futex_wait
+
+_GNU = ("libgomp",)
+_LLVM = ("libiomp5", "libomp")
+_LIBRARIES = _GNU + _LLVM
+_NEAR = 12
+_LOCKED = 0xFFFFFFFF
+"""gomp_mutex_t that is locked and waited for (libgomp/config/linux/mutex.c, do_wait with -1); the functions that
+wait for it are often reached by a jump, which leaves no frame of omp_set_lock or GOMP_critical_start."""
+_MAX_TEAM = 8192
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside an OpenMP runtime, None for any other."""
+    level = _innermost_runtime_frame(thread)
+    if level is None:
+        return None
+    futex = futex_wait(thread.syscall)
+    address = futex.address if futex is not None else 0
+    locks = futex is not None and futex.value == _LOCKED and thread.module_name(0).startswith(_GNU)
+    if locks or thread.first(FunctionTag.OPENMP_LOCK, within=_NEAR) is not None:
+        return Wait(Resource(WaitKind.MUTEX, address, "OpenMP lock or critical section")) if futex is not None else None
+    if is_worker(thread):
+        if _only_runtime_frames(thread, level):
+            return Wait(Resource(WaitKind.WORKER_POOL, address, OPENMP.name))
+        return _barrier(thread, address) if futex is not None else None
+    return _team(thread, address) if futex is not None else None
+
+
+def pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """OPENMP for an idle worker of the runtime, None for any other thread."""
+    return OPENMP if is_idle_worker(thread) else None
+
+
+def is_idle_worker(thread: ThreadSnapshot) -> bool:
+    """A pool thread with nothing but the runtime on its stack: it waits, or spins, for work."""
+    level = _innermost_runtime_frame(thread)
+    return level is not None and is_worker(thread) and _only_runtime_frames(thread, level)
+
+
+def is_worker(thread: ThreadSnapshot) -> bool:
+    """The thread was started by the runtime: the outermost frames are libc's, then the runtime's."""
+    for level in range(len(thread.frames) - 1, max(len(thread.frames) - 6, -1), -1):
+        module = thread.module_name(level)
+        if module.startswith(_LIBRARIES):
+            return True
+        if module and not module.startswith(("libc.", "libc-", "libpthread", "ld-")):
+            return False
+    return False
+
+
+def _innermost_runtime_frame(thread: ThreadSnapshot) -> int | None:
+    """The runtime waits by itself (libgomp) or through libc (libiomp5)."""
+    for level in range(min(5, len(thread.frames))):
+        module = thread.module_name(level)
+        if module.startswith(_LIBRARIES):
+            return level
+        if not module.startswith(("libc.", "libc-", "libpthread")):
+            return None
+    return None
+
+
+def _only_runtime_frames(thread: ThreadSnapshot, level: int) -> bool:
+    allowed = (*_LIBRARIES, "libc.", "libc-", "libpthread", "ld-")
+    return all(thread.module_name(at).startswith(allowed) for at in range(level, len(thread.frames)))
+
+
+def _team(thread: ThreadSnapshot, address: int) -> Wait:
+    """A master waits for its team: to start, at a barrier, or to end the region. (The entry to a region often has
+    no frame: GOMP_parallel jumps to the function that waits.)"""
+    workers = [other for other in thread.process.threads if other is not thread and is_worker(other)]
+    resource = Resource(WaitKind.WORKER_POOL, address, OPENMP.name)
+    expected = _barrier_total(thread, address)
+    if workers and (expected is None or len(workers) >= expected - 1):
+        return _for_team_mates(thread, resource, workers)
+    if expected is None and thread.module_name(0).startswith(_GNU):
+        return Wait(resource, evidence=("it waits inside the OpenMP runtime, for what is not known",))
+    evidence = [
+        "it waits inside the OpenMP runtime for the other threads of its team",
+        f"{len(workers) or 'none'} of the {len(thread.process.tids)} threads of this process was started by the "
+        "OpenMP runtime",
+    ]
+    if expected is not None:
+        evidence.append(f"the barrier at {address - 4:#x} is one of {expected} threads")
+    forked = fork_evidence(thread.process)
+    missing = MissingWorkers(OPENMP, len(workers), forked=bool(forked) or expected is not None)
+    return Wait(resource, missing_workers=missing, evidence=(*evidence, *forked))
+
+
+def _barrier_total(thread: ThreadSnapshot, generation: int) -> int | None:
+    """The threads of a gomp_barrier_t (libgomp/config/linux/bar.h): total +0, generation +4 (the futex), and in the
+    next cache line awaited +64. None where the numbers cannot be that."""
+    raw = thread.process.memory.try_read(generation - 4, 68) if thread.module_name(0).startswith(_GNU) else None
+    if raw is None:
+        return None
+    total, awaited = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[64:68], "little")
+    return total if 2 <= total <= _MAX_TEAM and 1 <= awaited <= total else None
+
+
+def _barrier(thread: ThreadSnapshot, address: int) -> Wait:
+    """A barrier inside a region: the others must arrive, and the master with them."""
+    mates = [other for other in thread.process.threads if other is not thread and is_in_a_team(other)]
+    return _for_team_mates(thread, Resource(WaitKind.BARRIER, address, OPENMP.name), mates)
+
+
+def is_in_a_team(thread: ThreadSnapshot) -> bool:
+    """A worker of the runtime, or a thread with a frame of the runtime: it has started a parallel region."""
+    inner = range(min(len(thread.frames), INNER))
+    return is_worker(thread) or any(thread.module_name(level).startswith(_LIBRARIES) for level in inner)
+
+
+def _for_team_mates(thread: ThreadSnapshot, resource: Resource, mates: list[ThreadSnapshot]) -> Wait:
+    """Those that are neither at that barrier nor without work have not arrived. With several teams, who belongs to
+    this one is known only if the barrier waits for just as many."""
+    late = [mate for mate in mates if not is_idle_worker(mate) and not _is_at(mate, resource.address)]
+    if not late:
+        return Wait(resource, being_released=True, evidence=("all workers are in the runtime, none is late",))
+    missing = _still_to_arrive(thread, resource.address)
+    if missing and len(late) not in missing:
+        return Wait(resource, evidence=(f"of its team {min(missing)} are still to arrive; {len(late)} threads may be",))
+    evidence = "workers that are in code outside of the OpenMP runtime have not arrived yet"
+    owners = tuple(Owner(mate.tid) for mate in late)
+    return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])
+
+
+def _is_at(mate: ThreadSnapshot, generation: int) -> bool:
+    futex = futex_wait(mate.syscall)
+    return futex is not None and futex.address == generation and generation != 0
+
+
+def _still_to_arrive(thread: ThreadSnapshot, generation: int) -> frozenset[int]:
+    """awaited and awaited_final (+68) of the gomp_barrier_t; empty where the numbers cannot be that."""
+    if _barrier_total(thread, generation) is None:
+        return frozenset()
+    raw = thread.process.memory.try_read(generation + 60, 8) or b""
+    return frozenset(int.from_bytes(raw[at : at + 4], "little") for at in range(0, len(raw), 4)) - {0}

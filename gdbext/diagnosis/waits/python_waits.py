@@ -1,0 +1,243 @@
+"""Waits for Python's own locks, and for what ``threading``, ``queue`` and ``concurrent.futures`` build on them.
+
+All of them sleep in PyThread_acquire_lock_timed, on a semaphore without an owner. What it means, and who has to act,
+is in the Python frames and objects (cpython/sync/python_wait.py). A plain Lock records no owner; a thread that
+is inside ``with lock:`` and does not wait for it holds it.
+
+The holder of a lock that records none follows from the ``with`` and ``try`` blocks of all threads, or from a fork.
+Worker processes owe the results of multiprocessing.Pool and ProcessPoolExecutor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, SelfWait, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.snapshot import ThreadSnapshot, fork_evidence
+from gdbext.diagnosis.waits.syscall_waits import FutexWait, futex_wait
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.peer import ChildProcess, listed
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.python_wait import PythonWait
+
+_INTERRUPTIONS = (
+    (FunctionTag.RUNS_SIGNAL_HANDLERS, SelfWait.SIGNAL),
+    (FunctionTag.RUNS_WEAKREF_CALLBACKS, SelfWait.WEAKREF),
+    (FunctionTag.RUNS_FINALIZERS, SelfWait.FINALIZER),
+)
+PARENTS_THREAD = Owner(0, gone=True)
+"""A thread of the parent process, which nobody can name here."""
+
+
+def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evidence: str) -> Wait:
+    """The wait for a lock that is taken, with its owner where one can be told."""
+    python = thread.process.python
+    found = (
+        (python.inside_with(futex.address), "is inside a with statement of this lock"),
+        (python.inside_try(futex.address, thread.tid), "has this lock at hand in a try block that may release it"),
+    ) if python is not None else ()  # fmt: skip
+    for tids, how in found:
+        holder = _only_holder(thread, tids, futex.address)
+        if holder is not None:
+            seen = (evidence, f"thread {holder} {how}")
+            reason = interruption(thread) if holder == thread.tid else None
+            return Wait(resource, Owner(holder), OwnerCertainty.INFERRED, futex.timed, seen, self_wait=reason)
+    forked = fork_evidence(thread.process) if len(thread.process.tids) == 1 else ()
+    if forked:
+        alone = "this process has one thread, and no frame of it holds the lock"
+        return Wait(resource, PARENTS_THREAD, OwnerCertainty.INFERRED, futex.timed, (evidence, alone, *forked))
+    return Wait(resource, timed=futex.timed, evidence=(evidence,))
+
+
+def _only_holder(thread: ThreadSnapshot, tids: Sequence[int], address: int) -> int | None:
+    """The only thread that can be the holder, None where there is not just one; another thread rather than itself."""
+    inside = set(tids)
+    holders = [tid for tid in inside - {thread.tid} if not _waits_for(thread, tid, address)]
+    holders = holders or [tid for tid in inside if tid == thread.tid]
+    return holders[0] if len(holders) == 1 else None
+
+
+def _waits_for(thread: ThreadSnapshot, tid: int, address: int) -> bool:
+    other = thread.process.thread(tid)
+    futex = futex_wait(other.syscall) if other is not None else None
+    return futex is not None and futex.address == address
+
+
+def interruption(thread: ThreadSnapshot) -> SelfWait | None:
+    """The interruption of the thread's own code, by the functions and Python frames on its stack."""
+    if any(frame.function.rpartition(".")[2] == "__del__" for frame in thread.python):
+        return SelfWait.FINALIZER
+    found = next((reason for tag, reason in _INTERRUPTIONS if tag in thread.inner_tags), None)
+    python = thread.process.python
+    if found is None and python is not None and python.in_signal_handler(thread.tid):
+        return SelfWait.SIGNAL  # without symbols, the function of C that calls handlers has no name
+    return found
+
+
+def for_result(thread: ThreadSnapshot, found: PythonWait, name: str, timed: bool, evidence: str) -> Wait:
+    """The wait for the workers that owe the result ``found`` is about."""
+    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in found.pids)
+    plural = "es" if len(workers) > 1 else ""
+    text = f"{name}, which the worker process{plural} {listed(workers)} must deliver"
+    if all_idle(workers):
+        text += "; but every worker waits for work: the job is lost with a worker that ended, and no result will come"
+    resource = Resource(WaitKind.CHILD_PROCESS, found.address, text)
+    return Wait(resource, timed=timed, evidence=(evidence,), children=workers)
+
+
+def all_idle(workers: Sequence[ChildProcess]) -> bool:
+    """No worker has a job: one reads from the pool's pipe, the others wait for their turn to read."""
+    readers = [each for each in workers if each.reads_from_us]
+    return bool(readers) and all(each.reads_from_us or each.call == "futex" for each in workers)
+
+
+_NEAR = 7
+"""Frames between the kernel and PyThread_acquire_lock_timed."""
+
+
+class _Meaning(Record):
+    kind: WaitKind
+    name: str = ""
+    set_by_handlers: bool = False
+
+
+_MEANINGS = {
+    Waitable.LOCK: _Meaning(WaitKind.PYTHON_LOCK, "threading.Lock"),
+    Waitable.RLOCK: _Meaning(WaitKind.PYTHON_LOCK, "threading.RLock"),
+    Waitable.IMPORT: _Meaning(WaitKind.PYTHON_LOCK, "import lock of a module"),
+    Waitable.CONDITION: _Meaning(WaitKind.CONDVAR, "threading.Condition", set_by_handlers=True),
+    Waitable.EVENT: _Meaning(WaitKind.CONDVAR, "threading.Event", set_by_handlers=True),
+    Waitable.SEMAPHORE: _Meaning(WaitKind.SEMAPHORE, "threading.Semaphore"),
+    Waitable.BARRIER: _Meaning(WaitKind.BARRIER, "threading.Barrier"),
+    Waitable.QUEUE: _Meaning(WaitKind.QUEUE, "queue.Queue"),
+    Waitable.SIMPLE_QUEUE: _Meaning(WaitKind.QUEUE, "queue.SimpleQueue", set_by_handlers=True),
+    Waitable.FUTURE: _Meaning(WaitKind.CONDVAR, "concurrent.futures.Future"),
+    Waitable.POOL_RESULT: _Meaning(WaitKind.CONDVAR, "a result of multiprocessing.Pool"),
+    Waitable.THREAD: _Meaning(WaitKind.JOIN),
+    Waitable.SHUTDOWN: _Meaning(WaitKind.JOIN, "all threads that are not daemons (the interpreter is shutting down)"),
+}
+"""Every Waitable, and the wait for it."""
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that sleeps on a lock made by Python, None for any other."""
+    futex = futex_wait(thread.syscall)
+    if futex is None or thread.first(FunctionTag.PYTHON_LOCK, within=_NEAR) is None:
+        return None
+    python = thread.process.python
+    found = python.wait(thread.tid, futex.address) if python is not None else None
+    raw = thread.process.memory.try_read(futex.address, 4)
+    free = raw is not None and any(raw)
+    if found is None:
+        return _plain_lock(thread, futex, futex.address, "", free)
+    meaning = _MEANINGS[found.kind]
+    if meaning.kind is WaitKind.PYTHON_LOCK or found.reacquiring:
+        return _lock(thread, futex, found, free)
+    evidence = f"Python frame {found.frame.function}: {found.kind.value} at {found.address:#x}"
+    if meaning.kind is WaitKind.JOIN:
+        return _join(thread.tid, futex, found, meaning.name, evidence)
+    if found.pids and not free:
+        return for_result(thread, found, meaning.name, futex.timed, evidence)
+    name = ": ".join(filter(None, (meaning.name, found.lacks)))
+    resource = Resource(meaning.kind, found.address, name)
+    inside = python.inside_object(found.address) if python is not None and meaning.kind is WaitKind.SEMAPHORE else ()
+    if len(inside) == 1 and not free:
+        seen = f"thread {inside[0]} is inside a with statement of it"
+        return Wait(resource, Owner(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
+    if found.kind is Waitable.FUTURE and found.owner_tid is not None and not free:
+        job = f"thread {found.owner_tid} runs its job"
+        return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
+    if found.exhausted and not free:
+        return _in_exhausted_pool(thread, found, resource, futex, evidence)
+    may_be_owed = python is not None and found.kind is Waitable.FUTURE and not free
+    loop = python.loop_owing(found.address) if python is not None and may_be_owed else None
+    if loop is not None:
+        return _from_loop(thread, loop, resource, futex, evidence)
+    return Wait(
+        resource,
+        timed=futex.timed,
+        evidence=(evidence,),
+        being_released=free,
+        set_by_handlers=meaning.set_by_handlers,
+        expects=found.awaited,
+    )
+
+
+def _in_exhausted_pool(
+    thread: ThreadSnapshot, found: PythonWait, resource: Resource, futex: FutexWait, evidence: str
+) -> Wait:
+    """Each worker of the pool waits for a job that no worker is left to run."""
+    why = f"its job is pending, and each of the {len(found.exhausted)} workers of the pool waits for such a job"
+    others = [tid for tid in found.exhausted if tid != thread.tid]
+    if not others:
+        mine = Owner(thread.tid)
+        return Wait(resource, mine, OwnerCertainty.RECORDED, futex.timed, (evidence, why), self_wait=SelfWait.POOL)
+    owners = tuple(map(Owner, others))
+    return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence, why), others=owners[1:])
+
+
+def _from_loop(thread: ThreadSnapshot, loop: int, resource: Resource, futex: FutexWait, evidence: str) -> Wait:
+    """The event loop of thread ``loop`` has to complete the future."""
+    own = loop == thread.tid
+    owed = f"a callback or a task of the event loop of {'this very thread' if own else f'thread {loop}'} completes it"
+    self_wait = SelfWait.EVENT_LOOP if own else None
+    return Wait(resource, Owner(loop), OwnerCertainty.RECORDED, futex.timed, (evidence, owed), self_wait=self_wait)
+
+
+def _lock(thread: ThreadSnapshot, futex: FutexWait, found: PythonWait, free: bool) -> Wait:
+    lock = found.lock
+    address = lock.address if lock is not None and found.kind is not Waitable.IMPORT else found.address
+    name = _MEANINGS[_lock_kind(found)].name
+    ident = found.owner_ident if found.owner_ident is not None else (lock.owner_ident if lock is not None else None)
+    if ident is None:
+        return _plain_lock(thread, futex, address, name, free)
+    resource = Resource(WaitKind.PYTHON_LOCK, address, name)
+    tid = found.owner_tid if found.owner_tid is not None else (lock.owner_tid if lock is not None else None)
+    evidence = f"{name} {address:#x} records its owner: thread ident {ident:#x}"
+    if free:
+        return Wait(resource, being_released=True, evidence=(evidence, "it is free now"))
+    if tid is None:
+        return _of_no_thread(thread, futex, resource, ident, evidence)
+    return Wait(resource, Owner(tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))
+
+
+def _of_no_thread(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, ident: int, evidence: str) -> Wait:
+    """No thread could be found that has the owner's ident: it is gone only where each of them was looked at."""
+    python = thread.process.python
+    if python is None or not python.has_no_thread(ident):
+        return Wait(resource, timed=futex.timed, evidence=(evidence, "which thread has that ident could not be read"))
+    owner = Owner(0, gone=True, ident=ident)
+    return Wait(resource, owner, OwnerCertainty.RECORDED, futex.timed, (evidence, "no thread has that ident"))
+
+
+def _lock_kind(found: PythonWait) -> Waitable:
+    """The kind of lock behind the wait, also where a condition takes its lock back."""
+    if found.kind is Waitable.IMPORT:
+        return found.kind
+    recursive = found.kind is Waitable.RLOCK or (found.lock is not None and found.lock.kind is Waitable.RLOCK)
+    return Waitable.RLOCK if recursive else Waitable.LOCK
+
+
+def _plain_lock(thread: ThreadSnapshot, futex: FutexWait, address: int, name: str, free: bool) -> Wait:
+    resource = Resource(WaitKind.PYTHON_LOCK, address, name)
+    evidence = f"semaphore {futex.address:#x} of a Python lock, which records no owner"
+    if free:
+        return Wait(resource, being_released=True, evidence=(evidence, "it is free now"))
+    return with_owner(thread, futex, resource, evidence)
+
+
+def _join(tid: int, futex: FutexWait, found: PythonWait, name: str, evidence: str) -> Wait:
+    if found.owner_tid is None:
+        resource = Resource(WaitKind.JOIN, found.address, name or "a Python thread")
+        owners = tuple(Owner(each) for each in found.awaited if each != tid)
+        if not owners:
+            return Wait(resource, timed=futex.timed, evidence=(evidence,))
+        return Wait(resource, owners[0], OwnerCertainty.RECORDED, futex.timed, (evidence,), others=owners[1:])
+    resource = Resource(WaitKind.JOIN, found.address, f"thread {found.owner_tid}")
+    return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence,))

@@ -1,0 +1,173 @@
+"""Protocols of what a snapshot asks of the rooms around it. Types for checking: nothing imports this file at run
+time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.cpython.tasks.loops import RunningLoop
+from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.diagnosis.report.wait import Wait
+from gdbext.diagnosis.waits.pool_table import Pool
+from gdbext.engine.process.modules import Module
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.system.peer import ChildProcess, Peer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.parking import Parked
+    from gdbext.cpython.sync.polled_objects import PolledObject
+
+
+class OtherPackages(Protocol):
+    """The knowledge of other packages about waits."""
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The rows of pools that they add."""
+
+    @property
+    def recognisers(self) -> Sequence[Callable[[Any], Wait | None]]:
+        """Their recognisers, each ThreadSnapshot → Wait."""
+
+
+class Names(Protocol):
+    """The part of process.symbols.Symbolizer that is needed here."""
+
+    def names_at(self, address: int) -> tuple[str, ...]:
+        """All mangled names of exactly that address."""
+
+
+class Modules(Protocol):
+    """The part of process.modules.ModuleTable that is needed here."""
+
+    def find(self, address: int) -> Module | None:
+        """The module that contains the address."""
+
+    def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that contains the address."""
+
+
+class PeerReader(Protocol):
+    """Reader of the other ends of descriptors."""
+
+    def of(self, link: str, call_writes: bool) -> Peer | None:
+        """The other end of a pipe or socket; ``call_writes``: the process writes to it."""
+
+    def process_of(self, fd: int) -> Peer | None:
+        """The process that a pidfd is about."""
+
+    def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
+        """The thread or process that has locked a descriptor's file; ``whole_file``: by flock(2), else by fcntl(2)."""
+
+    def watched(self, fd: int) -> Sequence[int]:
+        """The descriptors in an epoll set."""
+
+
+class PythonView(Protocol):
+    """The questions to the CPython in the process; every method gives nothing rather than raise."""
+
+    def gils(self) -> Sequence[GilState]:
+        """All GILs; empty where they cannot be read."""
+
+    def tid_of_state(self, address: int) -> int | None:
+        """The tid of the thread with this PyThreadState."""
+
+    def wait(self, tid: int, futex: int) -> PythonWait | None:
+        """The wait of a thread that sleeps on ``futex``, in Python's own words."""
+
+    def parked(self, tid: int, futex: int) -> Parked | None:
+        """The object that a thread of a free-threaded build which sleeps on ``futex`` is parked on."""
+
+    def stopping(self, tid: int) -> Parked | None:
+        """The threads that a thread waits for which stops the world of a free-threaded build."""
+
+    def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
+        """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
+
+    def inside_with(self, futex: int) -> Sequence[int]:
+        """Tids of the threads that are inside ``with lock:`` of the lock with that semaphore."""
+
+    def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
+        """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
+
+    def inside_object(self, address: int) -> Sequence[int]:
+        """Tids of the threads inside the ``with`` block of that object."""
+
+    def native_ids(self) -> Mapping[int, int]:
+        """Thread id → what threading.Thread.native_id of that thread says."""
+
+    def polled_objects(self, tid: int) -> Sequence[PolledObject]:
+        """The objects that the code of the thread's innermost Python frames looks at, between two sleeps for
+        example."""
+
+    def in_signal_handler(self, tid: int) -> bool:
+        """A signal handler runs in the thread, and has interrupted other Python code."""
+
+    def asked_to_sleep(self, tid: int) -> float | None:
+        """The seconds that the thread's innermost Python frame asked ``time.sleep`` for."""
+
+    def users_of(self, address: int) -> Sequence[int]:
+        """Tids of the threads that have an object among the variables of their frames."""
+
+    @property
+    def running_jobs(self) -> Mapping[int, int]:
+        """concurrent.futures.Future → ident of the thread that runs its job."""
+
+    def loops(self) -> Sequence[RunningLoop]:
+        """The event loops of asyncio that have tasks."""
+
+    def loop_owing(self, future: int) -> int | None:
+        """The tid of the thread whose event loop alone can complete a concurrent.futures.Future; None without one."""
+
+    def instruction(self, tid: int) -> tuple[int, int] | None:
+        """The thread's innermost Python frame and where in its code it is, as two numbers to compare."""
+
+    def tid_of_ident(self, ident: int) -> int | None:
+        """The tid of the thread with this threading.get_ident()."""
+
+    def has_no_thread(self, ident: int) -> bool:
+        """No thread of the process has that threading.get_ident(); False where not all of them could be read."""
+
+    @property
+    def runtime(self) -> PythonRuntime:
+        """The interpreter itself, for what only one recogniser asks of it."""
+
+    def states(self, tid: int) -> Sequence[ThreadState]:
+        """The thread states of a thread."""
+
+
+class ProcInfo(Protocol):
+    """The system's knowledge of a live process; a core knows nothing of it."""
+
+    def descriptor(self, fd: int) -> str:
+        """The object of the file descriptor (``pipe:[77]``, a path), "" where that is unknown."""
+
+    def children(self) -> Mapping[int, ChildProcess]:
+        """The child processes by pid; empty where that is unknown."""
+
+    def sharers(self, mapping: MemoryMapping) -> Sequence[ChildProcess] | None:
+        """Parent, siblings and children that have the same shared memory; None where that is unknown."""
+
+    def absolute(self, path: str) -> str:
+        """A path that is relative to the process's current folder, from its root."""
+
+    def file_exists(self, path: str) -> bool | None:
+        """True if the process sees such a file, None where that is unknown."""
+
+    def file_lock(self, path: str) -> Peer | None:
+        """The process that has locked such a file, None where nobody has or that is unknown."""
+
+    @property
+    def peers(self) -> PeerReader:
+        """The other ends of the descriptors."""
+
+    def forked_from(self) -> int | None:
+        """The parent process, where this one is a copy of it that has not called exec."""
+
+    def clock(self, number: int) -> float | None:
+        """The time of a clock (CLOCK_REALTIME 0, CLOCK_MONOTONIC 1) in seconds, None for any other."""

@@ -1,0 +1,190 @@
+"""The registry of recognisers, the state of each thread, what it holds, and the chain of waits from the main thread.
+
+A recogniser takes a ThreadSnapshot and gives the Wait, or None where the thread waits for something else. A new one is
+a function in the file of its family and a line in RECOGNISERS. Those of other packages (entry point ``gdbext.waits``)
+come behind what is proven of the GIL and before all others, for only they know what their own objects are.
+
+A thread holds the GIL and everything that others wait for it to release, as far as that is known.
+
+The main thread's wait is what a user asks about, so the chain that begins there is followed further. Python's objects
+do not record who will put into a queue or set an event, and a loop that sleeps does not say what for; both can often be
+told from what the frames have at hand. That costs time and proves nothing, so it is done along this one chain only, and
+no deadlock is concluded from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Optional
+
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits import (
+    gil_waits,
+    idle_pools,
+    mutex_waits,
+    openmp,
+    polling,
+    pthread_waits,
+    python_waits,
+    static_init,
+    syscall_waits,
+    torch_waits,
+)
+from gdbext.diagnosis.waits.polling import is_at_prompt
+from gdbext.diagnosis.waits.pool_table import OPENMP, Pool
+from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+from gdbext.engine.record import Record
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.gil import GilState
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
+
+
+def held_resources(waits: Iterable[Wait | None], gils: Sequence[GilState]) -> dict[int, tuple[Resource, ...]]:
+    """Thread id → what the thread holds, each resource once."""
+    held: dict[int, dict[tuple[WaitKind, int], Resource]] = {}
+    for gil in gils:
+        if gil.holder_tid is not None:
+            name = f"interpreter {gil.interpreter}" if gil.interpreter else ""
+            held.setdefault(gil.holder_tid, {})[WaitKind.GIL, gil.address] = Resource(WaitKind.GIL, gil.address, name)
+    for wait in waits:
+        if wait is None or wait.being_released or not wait.kind.traits.relation.is_possession:
+            continue
+        for owner in wait.owners:
+            held.setdefault(owner.tid, {}).setdefault((wait.kind, wait.resource.address), wait.resource)
+    return {tid: tuple(resources.values()) for tid, resources in held.items()}
+
+
+Recogniser = Callable[[ThreadSnapshot], Optional[Wait]]
+PoolRecogniser = Callable[[ThreadSnapshot], Optional[Pool]]
+
+GIL_RECOGNISERS: tuple[Recogniser, ...] = (
+    gil_waits.gil_wait,  # by the address of the futex, which no other recogniser would know for the GIL's
+    gil_waits.parking_wait,  # the same, of a build without a GIL
+)
+RECOGNISERS: tuple[Recogniser, ...] = (
+    *GIL_RECOGNISERS,
+    openmp.classify,  # its runtime waits by its own system calls: the module of the innermost frame decides
+    static_init.classify,  # by __cxa_guard_acquire, below which libc may be seen
+    mutex_waits.mutex_wait,  # a lock with an owner says more than "inside a collective" below …
+    mutex_waits.libc_lock_wait,  # locks that are no mutexes, by the functions of libc above them
+    mutex_waits.destroyed,  # a mutex by name that is none any more
+    mutex_waits.unidentified,
+    pthread_waits.rwlock_wait,
+    torch_waits.classify,  # … and that says more than the condition variable below it
+    python_waits.classify,  # threading's objects, which are semaphores to glibc
+    pthread_waits.condvar_wait,  # what glibc's objects say by themselves
+    pthread_waits.semaphore_wait,
+    pthread_waits.join,
+    pthread_waits.barrier,
+    pthread_waits.once_wait,  # by its value alone where it has no name, so that the others come first
+    syscall_waits.classify,  # anything but a futex: the system call says what for
+    syscall_waits.unknown_futex,
+)
+"""The recognisers for a thread inside a system call; the first that answers is right, those that prove most come
+first."""
+
+POOLS: tuple[PoolRecogniser, ...] = (idle_pools.native_pool_of, openmp.pool_of, idle_pools.python_pool_of)
+"""The recognisers of idle workers inside a system call, before anybody asks what they wait for."""
+
+SPINNING: tuple[Recogniser, ...] = (
+    gil_waits.between_gil_waits,
+    gil_waits.between_parkings,
+    torch_waits.spinning_device,
+    torch_waits.polling_store,
+    syscall_waits.uninterruptible,
+)
+"""Waits of threads that are in no system call."""
+
+
+class State(Record):
+    """The state of a thread: what it does, what it waits for, and the pool whose idle worker it is."""
+
+    state: RunState
+    wait: Wait | None = None
+    pool: Pool | None = None
+
+
+def state_of(thread: ThreadSnapshot) -> State:
+    """Return the state of a thread: running, idle, or what it waits for."""
+    if thread.syscall is None:
+        return _outside_of_the_kernel(thread)
+    pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool is not None), None)
+    if pool is not None:
+        address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
+        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, address, pool.name)), pool)
+    wait = wait_of(thread)
+    if wait is None:
+        return State(RunState.RUNNING)
+    if is_at_prompt(thread, wait):
+        return State(RunState.IDLE, wait)
+    return State(RunState.WAITING, torch_waits.for_workers(thread, wait))
+
+
+def wait_of(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside a system call."""
+    proven = _first(GIL_RECOGNISERS, thread) or _first(_added(thread), thread)
+    return proven or _first(RECOGNISERS[len(GIL_RECOGNISERS) :], thread)
+
+
+def _added(thread: ThreadSnapshot) -> Sequence[Recogniser]:
+    """The recognisers of other packages."""
+    return thread.process.add_ons.recognisers if thread.process.add_ons is not None else ()
+
+
+def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
+    if openmp.is_idle_worker(thread):
+        spinning = Resource(WaitKind.WORKER_POOL, 0, f"{OPENMP.name} (spinning)")
+        return State(RunState.IDLE, Wait(spinning), OPENMP)
+    wait = _first(SPINNING, thread) or _first(_added(thread), thread)
+    return State(RunState.WAITING, wait) if wait is not None else State(RunState.RUNNING)
+
+
+def _first(recognisers: Sequence[Recogniser], thread: ThreadSnapshot) -> Wait | None:
+    for recognise in recognisers:
+        wait = recognise(thread)
+        if wait is not None:
+            return wait
+    return None
+
+
+_LONGEST = 12
+"""Threads of a chain that are followed."""
+_ENDED_BY_USERS = (WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SEMAPHORE, WaitKind.BARRIER, WaitKind.PYTHON_LOCK)
+
+
+def follow_main_thread(process: ProcessSnapshot, states: Mapping[int, State | None]) -> dict[int, State | None]:
+    """The states, those along the main thread's chain with what more can be told of their waits."""
+    found = dict(states)
+    waiting = [process.pid]
+    seen: set[int] = set()
+    while waiting and len(seen) < _LONGEST:
+        tid = waiting.pop(0)
+        thread, state = process.thread(tid), found.get(tid)
+        if tid in seen or thread is None or state is None or state.wait is None or state.state is RunState.IDLE:
+            continue
+        seen.add(tid)
+        wait = _explained(thread, state.wait, found)
+        found[tid] = state._replace(wait=wait)
+        waiting += [owner.tid for owner in wait.owners if not owner.gone] or wait.expects
+    return found
+
+
+def _explained(thread: ThreadSnapshot, wait: Wait, states: Mapping[int, State | None]) -> Wait:
+    if wait.kind is WaitKind.SLEEP:
+        return polling.explained(thread, wait)
+    if wait.kind not in _ENDED_BY_USERS or wait.owners or wait.being_released or thread.process.python is None:
+        return wait
+    users = thread.process.python.users_of(wait.resource.address)
+    return wait._replace(expects=tuple(_others(thread.tid, wait, users, states)))
+
+
+def _others(tid: int, wait: Wait, users: Iterable[int], states: Mapping[int, State | None]) -> Iterable[int]:
+    """Users of the object that do not wait for it themselves."""
+    for user in users:
+        state = states.get(user)
+        theirs = state.wait if state is not None else None
+        if user != tid and (theirs is None or theirs.resource.address != wait.resource.address):
+            yield user

@@ -1,0 +1,303 @@
+"""Snapshot of one thread and of its process: the input of the wait recognisers.
+
+In a process that was forked without exec, threads vanish while their locks stay. A missing thread alone proves nothing:
+a fork is stated only where something in this process, or in its parent, shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Union
+
+from gdbext.engine.process.code_reader import RESTARTED, Syscall, blocked, continued
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.targets.base_target import Signal
+from gdbext.engine.unwind.frame_steps import NativeFrame
+
+if TYPE_CHECKING:
+    from gdbext.cpython.sync.gil import GilState
+    from gdbext.diagnosis.report.thread_report import Frame
+    from gdbext.diagnosis.report.wait import Owner
+    from gdbext.diagnosis.waits.function_tag import FunctionTag
+    from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
+    from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
+    from gdbext.engine.unwind.unwinder import NativeStack
+    from gdbext.engine.vocabulary import Absent
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+Tag = Union["FunctionTag", "PoolFunction"]
+"""The knowledge that the name of a function gives."""
+_FORKING_FILES = ("/multiprocessing/popen_fork.py", "/multiprocessing/forkserver.py")
+"""Sources whose frames stand at the bottom of a child's stack: Popen._launch and main call os.fork()."""
+
+
+def fork_evidence(process: ProcessSnapshot) -> tuple[str, ...]:
+    """Facts that show that the process was forked, the best first; empty where nothing does."""
+    if process.fork_evidence is None:
+        process.fork_evidence = tuple(_evidence(process))
+    return process.fork_evidence
+
+
+def _evidence(process: ProcessSnapshot) -> Iterator[str]:
+    parent = process.outside.forked_from() if process.outside is not None else None
+    if parent is not None:
+        yield f"its code, stack and heap are where those of its parent process {parent} are: it was forked from it"
+    if process.python is not None:
+        own = {thread.tid: thread.own_tid for thread in process.threads}
+        for tid, native in process.python.native_ids().items():
+            if own.get(tid) not in (None, native):
+                yield f"threading recorded thread {tid} as the kernel's thread {native}, before a fork"
+    for thread in process.threads:
+        if any(frame.file.endswith(_FORKING_FILES) for frame in thread.python):
+            yield "multiprocessing's call of fork is on its stack"
+
+
+INNER = 80
+"""Frames from the innermost one in which the meaning of a wait is looked for: a callback of a dynamic loader or a
+backward hook may put many frames between a lock and the call that tells its purpose."""
+OUTER = 8
+"""Frames from the outermost one in which a pool's main function is looked for."""
+MAX_TID = 1 << 22
+"""The largest thread id: PID_MAX_LIMIT (include/linux/threads.h)."""
+_SHARED_FILES = ("/dev/shm/", "/memfd:", "/dev/zero", "/SYSV")
+_SLOTS = 64
+"""Stack words of one frame that are searched for an address."""
+_AROUND = 2
+"""Frames on both sides of a function of libc that may hold a pointer to what it waits for."""
+
+
+class ProcessSnapshot:
+    """The process: memory, names, all threads, and what Python and the system say."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        names: Names,
+        modules: Modules,
+        pid: int,
+        tids: frozenset[int],
+        python: PythonView | None = None,
+        outside: ProcInfo | None = None,
+        add_ons: Callable[[], OtherPackages] | None = None,
+    ) -> None:
+        self.memory = memory
+        self.names = names
+        self.modules = modules
+        self.pid = pid
+        self.tids = tids
+        self.python = python
+        self.outside = outside
+        self._add_ons = add_ons
+        self.threads: list[ThreadSnapshot] = []
+        self.fork_evidence: tuple[str, ...] | None = None
+        """Kept by waits.fork_evidence, which says what it is."""
+        self._tags: dict[int, frozenset[Tag]] = {}
+        self._tags_along: dict[tuple[tuple[int, ...], range], dict[Tag, int]] = {}
+
+    @cached_property
+    def add_ons(self) -> OtherPackages | None:
+        """The knowledge of other packages about waits."""
+        return self._add_ons() if self._add_ons is not None else None
+
+    @cached_property
+    def pools(self) -> PoolIndex:
+        """All kinds of pools; ours come before those of other packages."""
+        from gdbext.diagnosis.waits.pool_table import POOLS, PoolIndex
+
+        return PoolIndex((*POOLS, *(self.add_ons.pools if self.add_ons is not None else ())))
+
+    def tags(self, frame: NativeFrame, function: Callable[[], Function | None]) -> frozenset[Tag]:
+        """The tags of a frame's function; looked up once for each code address."""
+        from gdbext.diagnosis.waits.function_tag import tags_of
+
+        found = self._tags.get(frame.lookup_pc)
+        if found is None:
+            where = function()
+            names = where.names if where is not None else ()
+            found = self._tags[frame.lookup_pc] = tags_of(names) | self.pools.functions_of(names)
+        return found
+
+    def tags_along(self, stack: NativeStack, levels: range) -> Mapping[Tag, int]:
+        """Tag → the first of these levels that has it."""
+        found = self._tags_along.get((stack.path, levels))
+        if found is None:
+            found = self._tags_along[stack.path, levels] = {}
+            for level in levels:
+                for tag in self.tags(stack.frames[level], partial(stack.function, level)):
+                    found.setdefault(tag, level)
+        return found
+
+    def thread(self, tid: int) -> ThreadSnapshot | None:
+        """The thread with this id."""
+        return self._by_tid.get(tid)
+
+    @cached_property
+    def _by_tid(self) -> dict[int, ThreadSnapshot]:
+        return {thread.tid: thread for thread in self.threads}
+
+    def owner(self, tid: int) -> Owner | None:
+        """The owner that a lock records; None where ``tid`` cannot be a thread's id, or nobody can say whose it is."""
+        from gdbext.diagnosis.report.wait import Owner
+
+        if not 0 < tid <= MAX_TID:
+            return None
+        outer, complete = self._outer_tids
+        if tid in outer:
+            return Owner(outer[tid])
+        return Owner(tid, gone=True) if complete else None
+
+    @cached_property
+    def _outer_tids(self) -> tuple[Mapping[int, int], bool]:
+        """Thread ids as the process itself sees them → as we see them (they differ across PID namespaces), and whether
+        no thread is missing there.
+
+        Each thread's own word in struct pthread tells. One that is our own id proves that both are equal, for the ids
+        of one namespace are not those of another; so does, for want of better, that none can be read.
+        """
+        inner = {tid: thread.tid for thread in self.threads if (tid := thread.own_tid) and tid <= MAX_TID}
+        if not inner or any(own == outer for own, outer in inner.items()):
+            return {tid: tid for tid in self.tids}, True
+        return inner, len(inner) == len(self.tids)
+
+    @cached_property
+    def gils(self) -> Sequence[GilState]:
+        """All GILs of the process; empty without Python or where they cannot be read."""
+        return self.python.gils() if self.python is not None else ()
+
+    def name_at(self, address: int) -> str:
+        """The demangled name of the object at an address, "" where no symbol starts there."""
+        from gdbext.engine.process.symbolizer import demangle
+
+        names = self.names.names_at(address)
+        return demangle(names[0]) if names else ""
+
+
+class ThreadSnapshot:
+    """One thread: everything that was read of it."""
+
+    def __init__(
+        self,
+        process: ProcessSnapshot,
+        tid: int,
+        registers: Mapping[str, int],
+        stack: NativeStack,
+        kernel_state: str | None = None,
+        python: Sequence[Frame] = (),
+        dispatch: Sequence[DispatchFrame] = (),
+        unseen_dispatch: Absent | None = None,
+        name: str | None = None,
+        python_name: str | None = None,
+        number: int | None = None,
+        signal: Signal | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.process = process
+        self.tid = tid
+        self.registers = registers
+        self.stack = stack
+        self.kernel_state = kernel_state
+        """The letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is not known."""
+        self.python = python
+        """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
+        self.dispatch = dispatch
+        """The dispatcher's frames, innermost first."""
+        self.unseen_dispatch = unseen_dispatch
+        """The reason why ``dispatch`` may lack frames, None where it is complete."""
+        self.name = name
+        self.python_name = python_name
+        self.number = number
+        """The debugger's number of the thread."""
+        self.signal = signal
+        """The fatal signal that it was stopped by."""
+        self.notes = notes
+        """Notes on what could not be read of it."""
+
+    @cached_property
+    def syscall(self) -> Syscall | None:
+        """The system call the thread is blocked in, None when it runs."""
+        call = blocked(self.registers, self.process.memory)
+        if call is None or call.name != RESTARTED or len(self.frames) < 2:
+            return call
+        return continued(call, self.process.memory, self.frames[1].cfa)
+
+    @property
+    def thread_pointer(self) -> int:
+        """The address of the thread's control block, 0 where it is not known."""
+        return self.process.memory.architecture.thread_pointer(self.registers)
+
+    @cached_property
+    def own_tid(self) -> int | None:
+        """The thread's id as glibc keeps it, None where it cannot be read."""
+        from gdbext.engine.glibc.pthread import thread_id
+
+        return thread_id(self.process.memory, self.thread_pointer)
+
+    @property
+    def frames(self) -> list[NativeFrame]:
+        """The native frames, innermost first."""
+        return self.stack.frames
+
+    def tags(self, level: int) -> frozenset[Tag]:
+        """The tags of one frame."""
+        return self.process.tags(self.frames[level], lambda: self.stack.function(level))
+
+    @cached_property
+    def inner_tags(self) -> Mapping[Tag, int]:
+        """Tag → the innermost level that has it, over the inner frames."""
+        return self.process.tags_along(self.stack, range(min(len(self.frames), INNER)))
+
+    @cached_property
+    def outer_tags(self) -> Mapping[Tag, int]:
+        """Tag → the outermost level that has it, over the outer frames."""
+        outermost = len(self.frames) - 1
+        return self.process.tags_along(self.stack, range(outermost, max(outermost - OUTER, -1), -1))
+
+    def first(self, *tags: FunctionTag, within: int = INNER) -> int | None:
+        """The innermost level that has one of the tags, None where there is none."""
+        levels = [self.inner_tags[tag] for tag in tags if tag in self.inner_tags]
+        level = min(levels, default=None)
+        return level if level is not None and level < within else None
+
+    def module_name(self, level: int) -> str:
+        """The file name of a frame's module, "" outside of all modules."""
+        module = self.frames[level].module if level < len(self.frames) else None
+        return module.name if module is not None else ""
+
+    def in_libc(self, level: int) -> bool:
+        """The frame is in the C library or, before glibc 2.34, in its thread library."""
+        return self.module_name(level).startswith(("libc.so", "libc-2", "libpthread"))
+
+    @cached_property
+    def inner_libc_levels(self) -> Sequence[int]:
+        """The innermost frames that are in libc, up to the first one that is not."""
+        inner = range(min(len(self.frames), INNER))
+        return range(next((level for level in inner if not self.in_libc(level)), len(inner)))
+
+    def is_shared(self, address: int) -> bool:
+        """The address is in memory that other processes may have, too; in a core only a path tells that."""
+        mapping = self.process.modules.mapping_at(address)
+        return mapping is None or mapping.permissions.endswith("s") or mapping.path.startswith(_SHARED_FILES)
+
+    def mentions(self, address: int, levels: Iterable[int]) -> bool:
+        """The address is in a register or a stack word of one of these frames."""
+        return any(address in self.values(level) for level in levels if 0 <= level < len(self.frames))
+
+    def object_around(self, word: int, offsets: Iterable[int], level: int) -> int | None:
+        """The address of the object that has ``word`` at one of the offsets: the only candidate that the frames around
+        ``level`` hold a pointer to, None where there is not just one."""
+        held: set[int] = set()
+        for at in range(max(level - _AROUND, 0), min(level + _AROUND + 1, len(self.frames))):
+            held.update(self.values(at))
+        found = [word - offset for offset in offsets if word - offset in held and (word - offset) % 8 == 0]
+        return found[0] if len(found) == 1 else None
+
+    def values(self, level: int) -> Iterator[int]:
+        """Registers of a frame as they were in it, then the words of its part of the stack."""
+        frame = self.frames[level]
+        yield from frame.registers.values()
+        words = min((frame.cfa - frame.sp) // 8, _SLOTS) if frame.cfa > frame.sp else 0
+        raw = self.process.memory.try_read(frame.sp, words * 8) if words else None
+        if raw is not None:
+            yield from (int.from_bytes(raw[at : at + 8], "little") for at in range(0, len(raw), 8))

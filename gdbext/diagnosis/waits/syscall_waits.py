@@ -1,0 +1,308 @@
+"""Waits that the system ends (input and output, sleep, child processes, signals), and the futex system call.
+
+A futex call is known by its operation, its flags and what its word says about an owner. Operations and bits:
+include/uapi/linux/futex.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.engine.process.code_reader import Syscall
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.peer import ChildProcess, Peer
+from gdbext.errors import GdbextError
+
+WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 = 0, 6, 9, 11, 13
+_PRIVATE = 0x80
+_COMMAND = 0x7F
+"""~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME), for the operations in use."""
+_FIRST_PAGE = 4096
+"""Nothing is mapped below it (vm.mmap_min_addr is more, if anything): no futex can be there."""
+TID_MASK = 0x3FFFFFFF
+WAITERS = 0x80000000
+
+
+class FutexWait(Record):
+    """A thread inside futex(2): ``address`` of the word, the ``value`` it is expected to have, timed or not."""
+
+    address: int
+    command: int
+    value: int
+    timed: bool
+    shared: bool = False
+    """The word may be in memory that other processes have, too: one of them may wake the thread."""
+
+    @property
+    def is_pi(self) -> bool:
+        """A priority inheritance lock: the kernel keeps the owner's tid in the word."""
+        return self.command in (LOCK_PI, LOCK_PI2)
+
+    @property
+    def is_lock_word(self) -> bool:
+        """The wait of glibc's low-level lock: the word is 2, "locked, with waiters" (lowlevellock.h)."""
+        return self.command == WAIT and self.value == 2
+
+    @property
+    def is_lock(self) -> bool:
+        """The wait for a lock proper, of whatever kind."""
+        return self.is_lock_word or self.is_pi or self.is_robust
+
+    @property
+    def is_robust(self) -> bool:
+        """The wait for a robust mutex: the word is its owner's tid with FUTEX_WAITERS."""
+        return self.command == WAIT and bool(self.value & WAITERS) and bool(self.value & TID_MASK)
+
+
+def futex_wait(call: Syscall | None) -> FutexWait | None:
+    """The futex wait of a system call on a word that can be one of an object's; None for any other call."""
+    found = any_futex_wait(call)
+    return found if found is not None and found.address >= _FIRST_PAGE else None
+
+
+def any_futex_wait(call: Syscall | None) -> FutexWait | None:
+    """The futex wait of a system call, whatever its address; None for any other call."""
+    if call is None or call.name != "futex":
+        return None
+    address, operation, value, timeout = call.arguments[:4]
+    command = operation & _COMMAND
+    if command not in (WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2):
+        return None
+    return FutexWait(address, command, value & 0xFFFFFFFF, timeout != 0, not operation & _PRIVATE)
+
+
+_BY_DESCRIPTOR = frozenset(
+    ("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "write", "writev", "sendto",
+     "sendmsg", "sendmmsg", "sendfile", "connect", "splice", "fsync", "fdatasync", "flock", "fcntl", "io_uring_enter")
+)  # fmt: skip
+"""Calls whose first argument is the descriptor they wait for."""
+_LOCKS = frozenset({"flock", "fcntl"})
+_WRITES = frozenset({"write", "writev", "sendto", "sendmsg", "sendmmsg"})
+_EPOLL = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2"})
+_PYTHONS = ("python", "libpython", "time.")
+"""The interpreter, and its module ``time`` where that is a file of its own."""
+_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+_PATH_ARGUMENTS = {"open": 0, "openat": 1}
+"""The argument with the path of calls that block on a FIFO until its other end is open (fifo(7))."""
+_MAX_PATH = 4096
+_MAX_POLL = 64
+_SHOWN = 4
+"""Descriptors and processes that a sentence names."""
+_EVENTFD, _PIDFD = "anon_inode:[eventfd]", "anon_inode:[pidfd]"
+_TIMER_ABSTIME = 1
+"""The flag of include/uapi/linux/time.h."""
+_FOREVER = (1 << 31) - 1
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside a system call other than futex, None where it runs."""
+    call = thread.syscall
+    if call is None or call.name == "futex":
+        return None
+    process = thread.process
+    if call.name in _SLEEPS:
+        return _sleep(thread, call)
+    if call.name in ("wait4", "waitid"):
+        return _child(process, call)
+    if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
+        return Wait(Resource(WaitKind.SLEEP, 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
+    if call.name in _BY_DESCRIPTOR:
+        return _descriptor(process, call)
+    if call.name in ("poll", "ppoll"):
+        return _poll(process, call)
+    if call.name in ("select", "pselect6"):
+        return _select(process, call)
+    if call.name in _EPOLL:
+        return _epoll(process, call)
+    name = f"{call.name}{_opened(process, call)}"
+    return Wait(Resource(WaitKind.IO, 0, name), evidence=(f"blocked in {call.name}",))
+
+
+def _opened(process: ProcessSnapshot, call: Syscall) -> str:
+    """`` of /run/fifo``: what a call is about that waits for somebody to open the other end."""
+    number = _PATH_ARGUMENTS.get(call.name)
+    try:
+        path = process.memory.cstring(call.arguments[number], _MAX_PATH) if number is not None else b""
+    except GdbextError:
+        return ""
+    text = path.decode("utf-8", "replace")
+    return f" of {process.outside.absolute(text) if process.outside is not None else text}" if path else ""
+
+
+def uninterruptible(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that the kernel lets nobody wake (state D), and that no system call shows."""
+    if thread.kernel_state != "D":
+        return None
+    resource = Resource(WaitKind.IO, 0, "the kernel (uninterruptible sleep)")
+    return Wait(resource, evidence=("the kernel's state of the thread is D",))
+
+
+def unknown_futex(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread inside futex(2) for what no recogniser knows."""
+    futex = any_futex_wait(thread.syscall)
+    if futex is None:
+        return None
+    evidence = f"futex {futex.address:#x} waited for with value {futex.value:#x}; no known function is above it"
+    resource = Resource(WaitKind.FUTEX, futex.address, thread.process.name_at(futex.address))
+    external = futex.shared and thread.is_shared(futex.address)
+    return Wait(resource, timed=futex.timed, evidence=(evidence,), external=external)
+
+
+def _sleep(thread: ThreadSnapshot, call: Syscall) -> Wait:
+    process = thread.process
+    seconds = _timespec(process, call.arguments[0] if call.name == "nanosleep" else call.arguments[2])
+    if call.name == "nanosleep" or not call.arguments[1] & _TIMER_ABSTIME:
+        return _sleeps(seconds, library=_caller(thread))
+    now = process.outside.clock(call.arguments[0]) if process.outside is not None else None
+    if seconds is not None and now is not None:
+        left = seconds - now
+        return _sleeps(left, f" ({span(max(left, 0))} s more)")
+    return _sleeps(process.python.asked_to_sleep(thread.tid) if process.python is not None else None)
+
+
+def _caller(thread: ThreadSnapshot) -> str:
+    """The library that called libc to sleep, "" for Python's own ``time.sleep``."""
+    level = thread.inner_libc_levels[-1] + 1 if thread.inner_libc_levels else 0
+    name = thread.module_name(level)
+    return "" if name.startswith(_PYTHONS) else name
+
+
+def _sleeps(seconds: float | None, left: str = "", library: str = "") -> Wait:
+    text = left or (f" ({span(seconds)} s)" if seconds is not None else "")
+    text += f" in {library}" if library else ""
+    return Wait(Resource(WaitKind.SLEEP, 0, f"sleeps{text}"), timed=True, seconds=seconds)
+
+
+def span(seconds: float) -> str:
+    """Seconds for people: three digits, and all of a long time."""
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+def _timespec(process: ProcessSnapshot, pointer: int, parts: int = 10**9) -> float | None:
+    """The seconds of a struct timespec or, with ``parts`` 10**6, timeval; None for a null pointer or nonsense."""
+    raw = process.memory.try_read(pointer, 16) if pointer else None
+    if raw is None:
+        return None
+    seconds, rest = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+    return seconds + rest / parts if seconds < 1 << 40 and rest < parts else None
+
+
+def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
+    pid = _signed32(call.arguments[0] if call.name == "wait4" else call.arguments[1])
+    which = {0: "any", 1: "one", 2: "group"}.get(call.arguments[0] & 0xFF, "any") if call.name == "waitid" else ""
+    children = process.outside.children() if process.outside is not None else {}
+    if pid > 0 and which in ("", "one"):
+        child = children.get(pid, ChildProcess(pid))
+        return Wait(Resource(WaitKind.CHILD_PROCESS, 0, f"child process {child.label}"), children=(child,))
+    known = tuple(children[pid] for pid in sorted(children))
+    names = ", ".join(child.label for child in known[:_SHOWN])
+    text = f"any child process ({names})" if names else "any child process"
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known)
+
+
+def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fd = _signed32(call.arguments[0])
+    return _on_descriptors(process, call, [fd], evidence=(f"blocked in {call.name}({fd}, …)",))
+
+
+def _on_descriptors(
+    process: ProcessSnapshot, call: Syscall, fds: Sequence[int], limit: str = "", otherwise: str = "",
+    timed: bool = False, evidence: tuple[str, ...] = (),
+) -> Wait:  # fmt: skip
+    """A wait for any of some descriptors; ``otherwise`` is said where there are none."""
+    ends = [(fd, _peer(process, call, fd)) for fd in fds[:_SHOWN]]
+    text = "; ".join(_fd(process, fd, peer) for fd, peer in ends) or otherwise
+    resource = Resource(WaitKind.IO, 0, f"{call.name} on {text}{limit}")
+    children = tuple(each for _, peer in ends if peer is not None for each in peer.processes)
+    peer = next((peer for _, peer in ends if peer is not None), None)
+    return Wait(resource, timed=timed, evidence=evidence, children=children, peer=peer)
+
+
+def _peer(process: ProcessSnapshot, call: Syscall, fd: int) -> Peer | None:
+    """The other end of a descriptor, as far as the system tells it."""
+    if process.outside is None:
+        return None
+    if call.name in _LOCKS:
+        return process.outside.peers.lock_holder(fd, call.name == "flock")
+    link = process.outside.descriptor(fd)
+    if link == _PIDFD:
+        return process.outside.peers.process_of(fd)
+    return process.outside.peers.of(link, call.name in _WRITES)
+
+
+def _fd(process: ProcessSnapshot, fd: int, peer: Peer | None) -> str:
+    """``fd 5 (pipe:[77])``, with what is at the other end where it is known."""
+    text = f"fd {fd}" if fd else "standard input (fd 0)"
+    what = process.outside.descriptor(fd) if process.outside is not None else ""
+    if what:
+        text += f" ({what})"
+    return f"{text}, {peer.text}" if peer is not None and peer.text else text
+
+
+def _poll(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """struct pollfd: fd (int), events, revents (short)."""
+    address, count = call.arguments[0], min(call.arguments[1], _MAX_POLL)
+    raw = process.memory.try_read(address, count * 8) if count else b""
+    fds = [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw), 8)] if raw else []
+    if call.name == "poll":
+        milliseconds = _signed32(call.arguments[2])
+        timed = milliseconds >= 0
+        seconds: float | None = milliseconds / 1000
+        limit = f" for at most {milliseconds} ms" if timed else ""
+    else:
+        timed, seconds = call.arguments[2] != 0, _timespec(process, call.arguments[2])
+        limit = " with a timeout" if timed else ""
+    if not fds and timed:
+        return _sleeps(seconds)
+    used = [fd for fd in fds[:_SHOWN] if fd >= 0]
+    return _on_descriptors(process, call, used, limit, otherwise="no descriptor", timed=timed)
+
+
+def _select(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fds = sorted(set().union(*(_set_bits(process, pointer, call.arguments[0]) for pointer in call.arguments[1:4])))
+    timed = call.arguments[4] != 0
+    if not fds and timed:
+        return _sleeps(_timespec(process, call.arguments[4], 10**6 if call.name == "select" else 10**9))
+    return _on_descriptors(process, call, fds, otherwise="descriptors that cannot be read", timed=timed)
+
+
+def _set_bits(process: ProcessSnapshot, pointer: int, count: int) -> set[int]:
+    size = (min(count, 1024) + 7) // 8
+    raw = process.memory.try_read(pointer, size) if pointer and size else None
+    return {at for at in range(size * 8) if raw[at // 8] >> (at % 8) & 1} if raw else set()
+
+
+def _epoll(process: ProcessSnapshot, call: Syscall) -> Wait:
+    fd = _signed32(call.arguments[0])
+    timed = call.arguments[3] != 0 if call.name == "epoll_pwait2" else _signed32(call.arguments[3]) >= 0
+    watched = [each for each in _watched(process, call, fd) if each[1] is None or not each[1].own]
+    if not watched:
+        return _on_descriptors(process, call, [fd], timed=timed)
+    text = "; ".join(_fd(process, each, peer) for each, peer in watched[:_SHOWN])
+    more = f" and {len(watched) - _SHOWN} more" if len(watched) > _SHOWN else ""
+    children = tuple(each for _, peer in watched if peer is not None for each in peer.processes)
+    peer = next((peer for _, peer in watched if peer is not None), None)
+    resource = Resource(WaitKind.IO, 0, f"{call.name} on fd {fd}, which watches {text}{more}")
+    return Wait(resource, timed=timed, children=children, peer=peer)
+
+
+def _watched(process: ProcessSnapshot, call: Syscall, fd: int) -> Sequence[tuple[int, Peer | None]]:
+    """The descriptors in an epoll set with their other ends; those whose other end is the process itself only wake
+    its loop, as an eventfd does."""
+    outside = process.outside
+    if outside is None:
+        return ()
+    watched = (each for each in outside.peers.watched(fd) if outside.descriptor(each) != _EVENTFD)
+    return [(each, _peer(process, call, each)) for each in watched]
+
+
+def _has_timeout(call: Syscall) -> bool:
+    return call.name == "rt_sigtimedwait" and call.arguments[2] != 0
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value > _FOREVER else value

@@ -1,0 +1,269 @@
+"""Waits in PyTorch's functions: autograd, futures, collectives, devices, stores, DataLoader workers.
+
+The functions are recognised by their names (FunctionTag); below them there is only a condition variable, a futex or a
+poll, which by itself says nothing.
+
+The key of a c10d store and its server are read from the frames of the store's client. Below the DataLoader's code there
+is only a queue, a poll or a sleep; what ends it is a child process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gdbext.cpython.abi.stdlib import POPEN_PID, PROCESS_POPEN
+from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.cpython.threads.frame_variables import locals_of
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.diagnosis.report.wait import CollectiveWait, Owner, OwnerCertainty, Resource, Wait
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.idle_pools import native_pool_of, runs
+from gdbext.diagnosis.waits.pool_table import AUTOGRAD, C10, MissingWorkers, Pool, PoolFunction, PoolPart
+from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
+from gdbext.engine.targets.system.peer import ChildProcess, listed
+from gdbext.errors import GdbextError
+from gdbext.torch.torch_symbol import LOADER_FILE, LOADER_WORKERS
+
+_LONGEST = 512
+_FRAMES = 3
+"""Frames from the one that waits in which the key stands: doWait, doGet, get."""
+_COUNTERS = "pytorch.wait_counter."
+"""Names of counters, which stand in these frames, too (c10/util/WaitCounter.h)."""
+_LOWEST = 0x10000
+
+
+def key_of(thread: ThreadSnapshot, level: int) -> str:
+    """The key: the text that these frames hold most often as a std::string; "" without one."""
+    found: Counter[str] = Counter()
+    for at in range(level, min(level + _FRAMES, len(thread.frames))):
+        found.update(text for text in _strings(thread, at) if not text.startswith(_COUNTERS))
+    return found.most_common(1)[0][0] if found else ""
+
+
+def server_of(thread: ThreadSnapshot) -> str:
+    """``127.0.0.1:29500``: the other end of the socket that the thread polls; "" where that is not known."""
+    from gdbext.diagnosis.waits import syscall_waits
+
+    wait = syscall_waits.classify(thread)
+    return wait.peer.address if wait is not None and wait.peer is not None else ""
+
+
+def _strings(thread: ThreadSnapshot, level: int) -> Iterator[str]:
+    """The texts of all std::string that a frame has a pointer to: pointer and length, then up to 15 characters in place
+    (basic_string.h of libstdc++, the ABI of C++11), ended by a 0."""
+    memory, limit = thread.process.memory, thread.process.memory.architecture.user_limit
+    for value in thread.values(level):
+        head = memory.try_read(value, 16) if _LOWEST <= value < limit else None
+        if head is None:
+            continue
+        start, size = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
+        if not 0 < size <= _LONGEST or not _LOWEST <= start < limit or (size < 16) != (start == value + 16):
+            continue
+        raw = memory.try_read(start, size + 1)
+        if raw is not None and not raw[-1] and raw[:-1].isascii() and raw[:-1].decode("ascii").isprintable():
+            yield raw[:-1].decode("ascii")
+
+
+LOADER_DEPTH = 12
+"""Innermost Python frames in which the loader's iterator is looked for."""
+_MAX_WORKERS = 64
+
+
+def is_loader_file(file: str) -> bool:
+    """True if a frame of this source file belongs to a DataLoader."""
+    return file.endswith(LOADER_FILE)
+
+
+def loader_workers(runtime: PythonRuntime, states: Sequence[ThreadState]) -> Sequence[int]:
+    """Pids of the workers, from the loader's innermost frame on the thread that shows them; empty without one.
+
+    Raises nothing: a frame that cannot be read is passed over.
+    """
+    for state in states:
+        for frame in runtime.frames.stack(state).frames[:LOADER_DEPTH]:
+            if is_loader_file(frame.file):
+                try:
+                    found = _worker_pids(runtime, locals_of(runtime, frame).get("self", 0))
+                except GdbextError:
+                    continue
+                if found:
+                    return found
+    return ()
+
+
+def _worker_pids(runtime: PythonRuntime, iterator: int) -> list[int]:
+    """Pids of the children that the iterator's multiprocessing.Process objects started."""
+    workers = runtime.dicts.attribute(iterator, LOADER_WORKERS) if iterator else None
+    if not workers:
+        return []
+    pids = []
+    for process in runtime.objects.list_items(workers)[:_MAX_WORKERS]:
+        popen = runtime.dicts.attribute(process, PROCESS_POPEN)
+        pid = runtime.dicts.attribute(popen, POPEN_PID) if popen else None
+        if pid:
+            pids.append(runtime.objects.integer(pid))
+    return pids
+
+
+_BELOW = (WaitKind.IO, WaitKind.QUEUE, WaitKind.CONDVAR, WaitKind.SLEEP)
+"""Kinds of waits that the loader waits in, from version to version."""
+
+
+def for_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait for the loader's workers, or ``wait`` itself where no loader is above it."""
+    pids = _loader_worker_pids(thread) if wait.kind in _BELOW else ()
+    if not pids:
+        return wait
+    known = thread.process.outside.children() if thread.process.outside is not None else {}
+    workers = tuple(known.get(pid, ChildProcess(pid)) for pid in pids)
+    name = f"the DataLoader's worker process{'es' if len(pids) > 1 else ''} {listed(workers)}"
+    evidence = (*wait.evidence, f"below DataLoader's code it {wait.phrase}")
+    resource = Resource(WaitKind.CHILD_PROCESS, 0, name)
+    return wait._replace(resource=resource, evidence=evidence, children=workers)
+
+
+def _loader_worker_pids(thread: ThreadSnapshot) -> Sequence[int]:
+    """Pids of the workers of the DataLoader that the thread is in, empty where it is in none."""
+    python = thread.process.python
+    if python is None or not any(is_loader_file(frame.file) for frame in thread.python[:LOADER_DEPTH]):
+        return ()
+    return loader_workers(python.runtime, python.states(thread.tid))
+
+
+_OUTSIDE = {
+    FunctionTag.NCCL: WaitKind.COLLECTIVE,
+    FunctionTag.DEVICE: WaitKind.DEVICE,
+    FunctionTag.MPI: WaitKind.COLLECTIVE,
+    FunctionTag.COLLECTIVE: WaitKind.COLLECTIVE,
+    FunctionTag.STORE: WaitKind.COLLECTIVE,
+}
+"""Functions that wait for a device or another rank."""
+_MEANINGS = (*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE)
+_SPINNING = 16
+"""Frames between the program counter and a device synchronisation that polls."""
+
+
+def classify(thread: ThreadSnapshot) -> Wait | None:
+    """The wait of a thread that is inside such a function and blocked, None for any other."""
+    if thread.syscall is None:
+        return None
+    tag = min(filter(_has_meaning, thread.inner_tags), key=thread.inner_tags.__getitem__, default=None)
+    if tag is None or _is_covered(thread, thread.inner_tags[tag]):
+        return None
+    level = thread.inner_tags[tag]
+    address = thread.syscall.arguments[0] if thread.syscall.name == "futex" else 0
+    name = _name_of(thread, level)
+    if isinstance(tag, PoolFunction):
+        return _for_pool(thread, tag.pool, address, f"frame {level}: {name}")
+    if tag in _OUTSIDE:
+        resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
+        store = _store_wait(thread, level, name) if tag is FunctionTag.STORE else None
+        return Wait(resource, evidence=(f"frame {level}: {name}",), collective=store)
+    if tag is FunctionTag.AUTOGRAD_EXECUTE:
+        return _graph_task(thread, address, f"frame {level}: {name} waits for its graph task")
+    if tag is FunctionTag.STD_FUTURE:
+        return Wait(Resource(WaitKind.CONDVAR, address, "std::future"), evidence=(f"frame {level}: {name}",))
+    return _for_pool(thread, C10, address, f"frame {level}: {name}", is_future=True)
+
+
+def _has_meaning(tag: Tag) -> bool:
+    """A thread inside such a function waits for what the function is about."""
+    return tag.part is PoolPart.AWAITED if isinstance(tag, PoolFunction) else tag in _MEANINGS
+
+
+def _context(thread: ThreadSnapshot, level: int) -> str:
+    """The context of the thread further out: it does not change what is waited for."""
+    backward = (FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.AUTOGRAD_MAIN, FunctionTag.AUTOGRAD_EVALUATE)
+    outer = (tag for tag in backward if thread.inner_tags.get(tag, -1) > level)
+    return ", during backward" if any(outer) else ""
+
+
+def spinning_device(thread: ThreadSnapshot) -> Wait | None:
+    """A device synchronisation that spins instead of sleeping: the thread runs, and still only waits."""
+    level = thread.first(FunctionTag.DEVICE, within=_SPINNING)
+    if level is None or _is_covered(thread, level):
+        return None
+    name = _name_of(thread, level)
+    return Wait(Resource(WaitKind.DEVICE, 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+
+
+def _store_wait(thread: ThreadSnapshot, level: int, name: str) -> CollectiveWait:
+    return CollectiveWait(name, is_store=True, key=key_of(thread, level), server=server_of(thread))
+
+
+def polling_store(thread: ThreadSnapshot) -> Wait | None:
+    """The store's server, which counts its clients again and again: the thread runs, and still only waits."""
+    level = thread.first(FunctionTag.STORE, within=_SPINNING)
+    if level is None or _is_covered(thread, level):
+        return None
+    name = _name_of(thread, level)
+    resource, evidence = Resource(WaitKind.COLLECTIVE, 0, name), (f"frame {level}: {name} (it polls)",)
+    return Wait(resource, evidence=evidence, collective=CollectiveWait(name, is_store=True))
+
+
+def _is_covered(thread: ThreadSnapshot, level: int) -> bool:
+    """Python or an operator runs inside of that function: the wait is theirs."""
+    inside = (FunctionTag.EVALUATES, FunctionTag.AUTOGRAD_EVALUATE)
+    if any(thread.inner_tags.get(tag, INNER) < level for tag in inside):
+        return True
+    return any(step.level < level for step in thread.dispatch)
+
+
+def _name_of(thread: ThreadSnapshot, level: int) -> str:
+    function = thread.stack.function(level)
+    return function.demangled[0].split("(")[0] if function is not None else ""
+
+
+def _graph_task(thread: ThreadSnapshot, address: int, evidence: str) -> Wait:
+    """Engine::execute waits for its graph task, which the engine's device threads must finish.
+
+    On the CPU alone the calling thread does the work itself; it waits only where other threads have some of it.
+    """
+    workers = _workers_of(thread, AUTOGRAD)
+    resource = Resource(WaitKind.QUEUE, address, "autograd graph task")
+    if not workers:
+        none_seen = "no thread has Engine::thread_init on its stack"
+        return _without_workers(thread, resource, AUTOGRAD, (evidence, none_seen))
+    return _for_those_at_work(resource, workers, evidence)
+
+
+def _for_pool(thread: ThreadSnapshot, pool: Pool, address: int, where: str, is_future: bool = False) -> Wait:
+    """The wait for the workers of a pool, or for a future that any other thread may complete."""
+    resource = Resource(WaitKind.WORKER_POOL, address, pool.name)
+    evidence = f"{where} waits for what the {pool.name} does"
+    workers = _workers_of(thread, pool)
+    if workers:
+        return _for_those_at_work(resource, workers, evidence)
+    if is_future and any(map(_may_complete, _others(thread))):
+        return Wait(Resource(WaitKind.CONDVAR, address, "c10::ivalue::Future"), evidence=(evidence,))
+    none_seen = "no thread has the pool's main function on its stack"
+    return _without_workers(thread, resource, pool, (evidence, none_seen))
+
+
+def _without_workers(thread: ThreadSnapshot, resource: Resource, pool: Pool, evidence: tuple[str, ...]) -> Wait:
+    """A wait for workers that are not there; that they vanished in a fork is said only where something shows one."""
+    forked = fork_evidence(thread.process)
+    return Wait(resource, missing_workers=MissingWorkers(pool, forked=bool(forked)), evidence=(*evidence, *forked))
+
+
+def _may_complete(other: ThreadSnapshot) -> bool:
+    """The thread may complete a future: it is no idle worker, and waits for none itself."""
+    return other.first(FunctionTag.FUTURE) is None and native_pool_of(other) is None
+
+
+def _workers_of(thread: ThreadSnapshot, pool: Pool) -> Sequence[ThreadSnapshot]:
+    return [other for other in _others(thread) if runs(other.outer_tags, pool)]
+
+
+def _others(thread: ThreadSnapshot) -> Sequence[ThreadSnapshot]:
+    return [other for other in thread.process.threads if other is not thread]
+
+
+def _for_those_at_work(resource: Resource, workers: Sequence[ThreadSnapshot], evidence: str) -> Wait:
+    """A wait for workers: those that are at work must finish."""
+    owners = tuple(Owner(worker.tid) for worker in workers if native_pool_of(worker) is None)
+    if not owners:
+        return Wait(resource, evidence=(evidence, "all of them wait for work"))
+    return Wait(resource, owners[0], OwnerCertainty.INFERRED, evidence=(evidence,), others=owners[1:])

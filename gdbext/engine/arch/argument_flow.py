@@ -1,0 +1,183 @@
+"""Finds the source of a call's argument: the last write of its register before the call, followed to where it came
+from.
+
+The answer is a place that still holds the value while the call is under way: a callee-saved register of the calling
+frame, or a stack slot. Where that is not certain there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch.instruction import Instruction, MemoryOperand
+from gdbext.engine.record import Record
+
+_WORD = 8
+_ENDS = ("call", "jmp", "ret", "trap")
+
+
+class Location(Record):
+    """The place of a value: ``kind`` "register" (register + displacement), "memory" (at register + displacement), or
+    "constant" (``value``), or "and": the bitwise and of the values at the places in ``parts``, as a keyset is masked.
+    Registers are as they were at the call.
+
+    "fixed" is the word at the address ``value``, which holds whatever it does while the call is under way.
+
+    "memory" held the value when the call began. The called function can change it only where the slot is a variable
+    whose address it was given; a compiler's own spill slots never change. It is the value only if ``others``, places
+    that were stored to after it was loaded (register, displacement, bytes), do not overlap it: their registers have
+    values only in a real frame.
+    """
+
+    kind: str
+    register: str | None = None
+    displacement: int = 0
+    value: int | None = None
+    parts: tuple[Location, ...] = ()
+    others: tuple[tuple[str, int, int], ...] = ()
+    size: int = _WORD
+    """Number of its low bytes that are the value; the others of it are zero."""
+
+    def intact(self, registers: Mapping[str, int]) -> bool:
+        """True if, with the frame's registers, none of ``others`` overlaps the 8 bytes of this place."""
+        if self.others and self.register not in registers:
+            return False
+        start = registers.get(self.register or "", 0) + self.displacement
+        for register, displacement, size in self.others:
+            other = registers.get(register)
+            if other is None or (other + displacement < start + _WORD and start < other + displacement + size):
+                return False
+        return True
+
+
+def argument_source(
+    architecture: Architecture, code: Sequence[Instruction], register: str, labels: Iterable[int] = ()
+) -> Location | None:
+    """The place of what ``register`` holds at the call that ends ``code``; None when unsure.
+
+    Walks back through straight-line code only: it ends at a call, at an unconditional jump, and at an instruction
+    that some jump leads to before the source was found. Jumps inside ``code`` are known; ``labels`` are the targets
+    of all others that may lead into it: from behind the call, and from the function's cold part (``jump_targets``).
+    """
+    known = jump_targets(code)
+    known.update(labels)
+    return _OriginSearch(architecture, code, known).find(len(code) - 1, register)
+
+
+def jump_targets(code: Iterable[Instruction]) -> set[int]:
+    """Targets of the direct jumps of ``code``."""
+    return {found.target for found in code if found.kind in ("jmp", "jcc") and found.target is not None}
+
+
+class _OriginSearch:
+    def __init__(self, architecture: Architecture, code: Sequence[Instruction], labels: set[int]) -> None:
+        self._stack_pointer = architecture.stack_pointer
+        self._kept = frozenset((*architecture.callee_saved, architecture.stack_pointer))
+        """Registers that a called function gives back as they were; unwinding recovers them."""
+        self._code = code
+        self._labels = labels
+        self._call = len(code) - 1
+
+    def find(self, before: int, register: str) -> Location | None:
+        """The place of ``register`` at the call, as it is just before instruction number ``before``."""
+        position = before
+        while position >= 0:
+            if register in self._kept:
+                kept = self._unchanged(register, position)
+                if kept is not None:
+                    return Location("register", register, kept)
+            if self._code[position].address in self._labels or position == 0:
+                return None
+            position -= 1
+            found = self._code[position]
+            if found.kind in _ENDS:
+                return None
+            if register in found.writes or register in found.float_writes:
+                return self._source(position, found, register)
+        return None
+
+    def _source(self, position: int, found: Instruction, register: str) -> Location | None:
+        if found.destination != register:
+            return None  # a pop writes the stack pointer, too, and many write without naming
+        if found.kind == "and":
+            parts = (self.find(position, register), self._operand(position, found))
+            return Location("and", parts=(parts[0], parts[1])) if parts[0] and parts[1] else None
+        source = self._operand(position, found)
+        if found.kind != "low" or source is None or found.immediate is None:
+            return source
+        return source._replace(size=min(source.size, found.immediate))
+
+    def _operand(self, position: int, found: Instruction) -> Location | None:
+        """The place of what an instruction takes from its source, memory or immediate operand."""
+        if found.kind in ("zero", "mov", "and") and found.immediate is not None:
+            return Location("constant", value=found.immediate & 0xFFFF_FFFF_FFFF_FFFF)
+        if found.kind == "fzero":
+            return Location("constant", value=0)
+        if found.kind in ("mov", "and", "low", "fmov") and found.source is not None:
+            return self.find(position, found.source)
+        if found.memory is None or found.memory.index_register is not None or found.memory.base is None:
+            return None
+        if found.fixed_operand is not None:
+            if found.kind in ("fmov", "low"):
+                return Location("fixed", value=found.fixed_operand)
+            return Location("constant", value=found.fixed_operand) if found.kind == "lea" else None
+        return self._through_base(position, found, found.memory)
+
+    def _through_base(self, position: int, found: Instruction, memory: MemoryOperand) -> Location | None:
+        """``lea`` and loads relative to a register that can itself be followed to the call."""
+        assert memory.base is not None
+        base = self.find(position, memory.base)
+        if base is None or base.kind != "register" or base.size < _WORD:
+            return None
+        displacement = base.displacement + memory.displacement
+        if found.kind == "lea":
+            return Location("register", base.register, displacement)
+        if found.kind not in ("mov", "and", "low", "fmov"):
+            return None
+        others = self._stores_elsewhere(position, base.register, displacement)
+        return None if others is None else Location("memory", base.register, displacement, others=others)
+
+    def _unchanged(self, register: str, position: int) -> int | None:
+        """The number to add to the register at the call to get it as before instruction ``position``; None when
+        unsure."""
+        added = 0
+        for found in self._code[position : self._call]:
+            if register not in found.writes:
+                continue
+            is_top = register == self._stack_pointer
+            if is_top and found.kind == "push":
+                added += _WORD
+            elif is_top and found.kind == "pop" and found.destination != self._stack_pointer:
+                added -= _WORD
+            elif found.kind == "add" and found.immediate is not None:
+                added -= found.immediate
+            else:
+                return None
+        return added
+
+    def _stores_elsewhere(
+        self, position: int, register: str | None, displacement: int
+    ) -> tuple[tuple[str, int, int], ...] | None:
+        """Stores between the load and the call relative to other registers; None when one may hit the slot.
+
+        A store relative to the same register is known to miss it. A push writes below the stack pointer, where no
+        variable can be.
+        """
+        others = []
+        for number in range(position + 1, self._call):
+            found = self._code[number]
+            if not found.stored:
+                continue
+            memory = found.memory
+            if memory is None or memory.base is None or memory.index_register is not None:
+                return None
+            base = self.find(number, memory.base) if memory.base in self._kept else None
+            if base is None or base.kind != "register" or base.register is None or base.size < _WORD:
+                return None
+            start = base.displacement + memory.displacement
+            if base.register != register:
+                others.append((base.register, start, found.stored))
+            elif start < displacement + _WORD and displacement < start + found.stored:
+                return None
+        return tuple(others)

@@ -1,0 +1,72 @@
+"""One decoded instruction, in words that fit every architecture."""
+
+from __future__ import annotations
+
+from gdbext.engine.record import Record
+
+PC_RELATIVE = "pc"
+"""The base of a memory operand that counts from the end of its instruction."""
+NOTHING: frozenset[str] = frozenset()
+
+
+class MemoryOperand(Record):
+    """``[base + index*scale + displacement]``; the base is a general register, PC_RELATIVE, or None."""
+
+    base: str | None
+    index_register: str | None
+    scale: int
+    displacement: int
+
+
+class Instruction(Record):
+    """One instruction. ``kind`` is "mov", "lea", "zero", "add", "and", "shr", "push", "pop", "leave", "call", "jmp",
+    "jcc", "ret", "trap" (what follows is not reached from here), "low", "fmov", "fzero"
+    or "other".
+
+    "mov" and "lea" move a whole register's width and have a ``destination`` register (None: it stores to memory) and a
+    ``source`` register, a ``memory`` operand or an ``immediate``; "and" has them, too, and always a ``destination``;
+    "add" adds ``immediate`` to ``destination`` (a subtraction is one, too); "shr" shifts ``destination`` right by
+    ``immediate`` bits; "leave" sets the stack pointer to ``destination``, the frame pointer, and pops that.
+    "low" moves the low ``immediate`` bytes; the others of a ``destination`` register become zero.
+    "fmov" moves at least a floating-point number, "fzero" makes one zero: in the low bytes of a vector register, which
+    is ``destination`` or ``source``; the other side is a vector register, a general one, or ``memory``.
+    ``target`` is where a direct call or jump goes, None when it goes through a register (``source``) or memory.
+    ``writes`` are the general registers it may change, flags aside, ``float_writes`` the vector registers (a call may
+    change them all); ``stored`` is how many bytes at ``memory`` it may change at most (a push not counted), whatever
+    its kind; ``memory`` is None where the operand is relative to a segment.
+    """
+
+    address: int
+    length: int
+    kind: str
+    destination: str | None = None
+    source: str | None = None
+    memory: MemoryOperand | None = None
+    immediate: int | None = None
+    target: int | None = None
+    writes: frozenset[str] = NOTHING
+    stored: int = 0
+    float_writes: frozenset[str] = NOTHING
+
+    @property
+    def is_call(self) -> bool:
+        """A call, direct or not."""
+        return self.kind == "call"
+
+    @property
+    def end(self) -> int:
+        """Address of the next instruction."""
+        return self.address + self.length
+
+    @property
+    def leads_to_fixed(self) -> bool:
+        """A jump or call whose target is in the instruction, or in a place that is."""
+        return self.target is not None or self.fixed_operand is not None
+
+    @property
+    def fixed_operand(self) -> int | None:
+        """The address of a memory operand that counts from the program counter, None for any other operand."""
+        memory = self.memory
+        if memory is None or memory.base != PC_RELATIVE:
+            return None
+        return self.address + self.length + memory.displacement

@@ -1,0 +1,321 @@
+"""Instruction boundaries of x86-64 code, and the meaning of the few instructions that move values about.
+
+Linear decoding of what compilers emit in 64-bit mode. Lengths follow the opcode maps of the Intel SDM, volume 2,
+appendix A (legacy, VEX and EVEX encodings); an instruction that is not understood ends the decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
+from gdbext.engine.arch.x86_64 import effects as effects
+from gdbext.engine.arch.x86_64.effects import (
+    ALL_FLOATS,
+    BAD,
+    IMM8_16,
+    IMM_TEST,
+    IMM_V,
+    IMM_Z,
+    IMMEDIATE,
+    IMMEDIATE_0F,
+    MODRM,
+    MOFFS,
+    NO_MODRM_0F,
+    ONE_BYTE,
+    PREFIXES,
+    REL32,
+    VEX_IMMEDIATE_0F,
+    Effects,
+    ModRM,
+    float_move,
+    float_writes,
+    float_writes_0f,
+)
+from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
+
+_MAX_PREFIXES = 14
+_RAX = frozenset(("rax",))
+_RSP = frozenset(("rsp",))
+_FRAME = frozenset(("rsp", "rbp"))
+_ALL = frozenset(REGISTERS)
+
+
+def instructions(code: bytes, address: int) -> Iterator[Instruction]:
+    """Decodes ``code``, which starts at ``address``, until its end or an instruction that is not understood."""
+    position = 0
+    while position < len(code):
+        try:
+            found = _decode(code, position, address)
+        except IndexError:
+            return
+        if found is None or position + found.length > len(code):
+            return
+        yield found
+        position += found.length
+
+
+def _decode(code: bytes, start: int, address: int) -> Instruction | None:
+    position = start
+    prefixes = []
+    while code[position] in PREFIXES:
+        prefixes.append(code[position])
+        position += 1
+        if position - start > _MAX_PREFIXES:
+            return None
+    rex = 0
+    if code[position] & 0xF0 == 0x40:
+        rex = code[position]
+        position += 1
+    here = address + start
+    if code[position] in (0xC4, 0xC5, 0x62) and not rex:
+        found: Instruction | None = _vector(code, start, position, here)
+    elif code[position] == 0x0F:
+        found = _two_byte(code, start, position + 1, rex, here, prefixes)
+    else:
+        found = _one_byte(code, start, position, rex, here, prefixes)
+    if found is not None and prefixes and not {0x64, 0x65, 0x67}.isdisjoint(prefixes):
+        moves = found.kind in ("mov", "lea", "low", "fmov")  # relative to a segment, or 32 bits of address
+        kind = "other" if moves else found.kind
+        return found._replace(kind=kind, memory=None)
+    return found
+
+
+def _one_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction | None:
+    opcode = code[position]
+    form = ONE_BYTE[opcode]
+    if form & BAD:
+        return None
+    position += 1
+    modrm = None
+    if form & MODRM:
+        modrm = _modrm(code, position, rex)
+        position += modrm.size
+    narrow = 0x66 in prefixes and not rex & 8
+    size = _immediate_size(opcode, form & IMMEDIATE, modrm, rex, narrow, 0x67 in prefixes)
+    immediate = int.from_bytes(code[position : position + size], "little", signed=True) if size else None
+    position += size
+    if position > len(code):
+        return None
+    if modrm is None:
+        return _plain(here, position - start, opcode, rex, immediate, narrow)
+    if opcode in (0x88, 0x89, 0x8B) and not rex & 8:
+        return _low_move(here, position - start, opcode, rex, modrm, narrow)
+    return _with_modrm(here, position - start, opcode, rex, modrm, immediate)
+
+
+def _immediate_size(opcode: int, kind: int, modrm: ModRM | None, rex: int, narrow: bool, address32: bool) -> int:
+    if kind < IMM_Z:
+        return 3 if kind == IMM8_16 else kind
+    if kind == IMM_TEST:
+        if modrm is None or modrm.reg & 7 > 1:
+            return 0
+        return 1 if opcode == 0xF6 else 2 if narrow else 4
+    if kind == MOFFS:
+        return 4 if address32 else 8
+    if kind == REL32:
+        return 4
+    if kind == IMM_V and rex & 8:
+        return 8
+    return 2 if narrow else 4
+
+
+def _modrm(code: bytes, position: int, rex: int) -> ModRM:
+    byte = code[position]
+    mod, reg, rm = byte >> 6, (byte >> 3 & 7) | (rex & 4) << 1, byte & 7
+    if mod == 3:
+        return ModRM(mod, reg, rm | (rex & 1) << 3, 1, None)
+    size, base, index, scale = 1, None, None, 1
+    if rm == 4:
+        sib = code[position + 1]
+        size = 2
+        number = (sib >> 3 & 7) | (rex & 2) << 2
+        if number != 4:
+            index, scale = REGISTERS[number], 1 << (sib >> 6)
+        if sib & 7 != 5 or mod:
+            base = REGISTERS[(sib & 7) | (rex & 1) << 3]
+        width = 1 if mod == 1 else 4 if mod == 2 or base is None else 0
+    elif rm == 5 and mod == 0:
+        base, width = PC_RELATIVE, 4
+    else:
+        base = REGISTERS[rm | (rex & 1) << 3]
+        width = (0, 1, 4)[mod]
+    raw = code[position + size : position + size + width]
+    if len(raw) < width:
+        raise IndexError
+    displacement = int.from_bytes(raw, "little", signed=True)
+    return ModRM(mod, reg, rm | (rex & 1) << 3, size + width, MemoryOperand(base, index, scale, displacement))
+
+
+def _other(
+    here: int,
+    length: int,
+    found: Effects,
+    memory: MemoryOperand | None = None,
+    floats: frozenset[str] = NOTHING,
+) -> Instruction:
+    return Instruction(here, length, "other", None, None, memory, None, None, found.writes, found.stored, floats)
+
+
+def _two_byte(code: bytes, start: int, position: int, rex: int, here: int, prefixes: list[int]) -> Instruction:
+    opcode = code[position]
+    position += 1
+    if opcode in (0x38, 0x3A):
+        third = code[position]
+        modrm = _modrm(code, position + 1, rex)
+        length = position + 1 + modrm.size + (opcode == 0x3A) - start
+        found = effects.map_0f38(third, modrm) if opcode == 0x38 else effects.map_0f3a(third, modrm)
+        return _other(here, length, found, modrm.memory, float_writes(modrm))
+    if 0x80 <= opcode < 0x90:
+        relative = int.from_bytes(code[position : position + 4], "little", signed=True)
+        length = position + 4 - start
+        return Instruction(here, length, "jcc", target=here + length + relative)
+    if opcode in NO_MODRM_0F:
+        if opcode == 0x0B:  # ud2
+            return Instruction(here, position - start, "trap")
+        return _other(here, position - start, effects.plain_0f(opcode, rex))
+    modrm = _modrm(code, position, rex)
+    length = position + modrm.size + (opcode in IMMEDIATE_0F) - start
+    if opcode in (0xB9, 0xFF):  # ud1, ud0
+        return Instruction(here, length, "trap")
+    found = effects.map_0f(opcode, rex, modrm, 0xF3 in prefixes)
+    if opcode in (0xB6, 0xB7) and (opcode == 0xB7 or modrm.memory or rex or modrm.rm < 4) and 0x66 not in prefixes:
+        source = REGISTERS[modrm.rm] if modrm.mod == 3 else None  # movzx
+        size = opcode - 0xB5
+        return Instruction(here, length, "low", REGISTERS[modrm.reg], source, modrm.memory, size, None, found.writes)
+    floats = float_writes_0f(opcode, modrm)
+    move = float_move(opcode, prefixes, rex, modrm) if floats else None
+    if move is None:
+        return _other(here, length, found, modrm.memory, floats)
+    return Instruction(here, length, move.kind, move.destination, move.source, modrm.memory, None, None, found.writes,
+                       move.stored, floats & {move.destination})  # fmt: skip
+
+
+def _vector(code: bytes, start: int, position: int, here: int) -> Instruction:
+    """VEX and EVEX: the length, what is written, where."""
+    first, second = code[position], code[position + 1]
+    if first == 0xC5:
+        rex, opcode_map, last = ~second >> 5 & 4, 1, second
+        position += 2
+    else:
+        rex, opcode_map, last = ~second >> 5 & 7, second & (31 if first == 0xC4 else 7), code[position + 2]
+        position += 3 if first == 0xC4 else 4
+    opcode = code[position]
+    position += 1
+    if opcode_map == 1 and opcode == 0x77 and first != 0x62:  # vzeroupper
+        return Instruction(here, position - start, "other", float_writes=ALL_FLOATS if last & 4 else NOTHING)
+    modrm = _modrm(code, position, rex)
+    position += modrm.size + (opcode_map == 3 or (opcode_map == 1 and opcode in VEX_IMMEDIATE_0F))
+    found = effects.vector(opcode_map, opcode, modrm, ~last >> 3 & 15)
+    memory = modrm.memory
+    if first == 0x62 and memory is not None:  # an 8-bit displacement counts in units that depend on the opcode
+        memory = memory._replace(base=None, index_register=None, displacement=0) if found.stored else None
+        found = found._replace(stored=effects.ANY_SIZE) if found.stored else found
+    floats = float_writes(modrm, ~last >> 3 & 15)
+    return _other(here, position - start, found, memory, floats)
+
+
+def _plain(here: int, length: int, opcode: int, rex: int, immediate: int | None, narrow: bool) -> Instruction | None:
+    """The instruction of an opcode without ModRM."""
+    low = REGISTERS[(opcode & 7) | (rex & 1) << 3]
+    if 0x50 <= opcode <= 0x57:
+        return Instruction(here, length, "push", source=low, writes=_RSP)
+    if 0x58 <= opcode <= 0x5F:
+        return Instruction(here, length, "pop", destination=low, writes=frozenset((low, "rsp")))
+    if opcode in (0x68, 0x6A):
+        return Instruction(here, length, "push", immediate=immediate, writes=_RSP)
+    if 0xB8 <= opcode <= 0xBF and immediate is not None:
+        value = immediate if rex & 8 else immediate & 0xFFFF_FFFF
+        kind = "other" if narrow else "mov"
+        return Instruction(here, length, kind, low, immediate=value, writes=frozenset((low,)))
+    if opcode in (0xE8, 0xE9, 0xEB) and immediate is not None:
+        target = here + length + immediate
+        return Instruction(here, length, "call" if opcode == 0xE8 else "jmp", target=target,
+                           writes=_ALL if opcode == 0xE8 else NOTHING)  # fmt: skip
+    if (0x70 <= opcode <= 0x7F or 0xE0 <= opcode <= 0xE3) and immediate is not None:
+        writes = frozenset(("rcx",)) if 0xE0 <= opcode <= 0xE2 else NOTHING  # loop
+        return Instruction(here, length, "jcc", target=here + length + immediate, writes=writes)
+    if opcode in (0xC2, 0xC3):
+        return Instruction(here, length, "ret", immediate=immediate)
+    if opcode in (0xCC, 0xF4):  # int3, hlt
+        return Instruction(here, length, "trap")
+    if opcode == 0xC9:
+        return Instruction(here, length, "leave", "rbp", writes=_FRAME)
+    found = effects.plain(opcode, rex)
+    if (narrow and opcode == 0x9C) or opcode in (0xCA, 0xCB, 0xCF):
+        return None  # no compiler's code
+    return Instruction(here, length, "other", writes=found.writes, stored=found.stored)
+
+
+def _group_5(here: int, length: int, modrm: ModRM) -> Instruction | None:
+    which = modrm.reg & 7
+    source = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+    if which == 2:
+        return Instruction(here, length, "call", source=source, memory=modrm.memory, writes=_ALL)
+    if which == 4:
+        return Instruction(here, length, "jmp", source=source, memory=modrm.memory)
+    if which == 6:
+        return Instruction(here, length, "push", source=source, memory=modrm.memory, writes=_RSP)
+    if which > 1:
+        return None  # far calls and jumps
+    return _other(here, length, effects.with_modrm(0xFF, 0, modrm), modrm.memory)
+
+
+def _transaction(here: int, length: int, opcode: int, modrm: ModRM, immediate: int) -> Instruction | None:
+    """xbegin, which goes on behind it or at its target with a status in rax, and xabort; the rest is undefined."""
+    if (modrm.mod, modrm.reg & 7, modrm.rm) != (3, 7, 0):
+        return None
+    target = here + length + immediate if opcode == 0xC7 else None
+    return Instruction(here, length, "other" if target is None else "jcc", target=target, writes=_RAX)
+
+
+def _low_move(here: int, length: int, opcode: int, rex: int, modrm: ModRM, narrow: bool) -> Instruction:
+    """A move of less than 8 bytes. Moves of 1 and 2 to a register leave the rest of it alone."""
+    size = 1 if opcode == 0x88 else 2 if narrow else 4
+    found = effects.with_modrm(opcode, rex, modrm)
+    stored = size if found.stored else 0
+    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
+    if (rm is not None and size < 4) or (opcode == 0x8B and narrow) or (opcode == 0x88 and not rex and modrm.reg > 3):
+        return Instruction(here, length, "other", None, None, modrm.memory, None, None, found.writes, stored)
+    destination, source = (reg, rm) if opcode == 0x8B else (rm, reg)
+    return Instruction(here, length, "low", destination, source, modrm.memory, size, None, found.writes, stored)
+
+
+def _with_modrm(
+    here: int, length: int, opcode: int, rex: int, modrm: ModRM, immediate: int | None
+) -> Instruction | None:
+    if opcode == 0xFF:
+        return _group_5(here, length, modrm)
+    if opcode == 0x8F:
+        rm = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+        return Instruction(here, length, "pop", rm, None, modrm.memory, writes=_RSP | ({rm} if rm else NOTHING),
+                           stored=0 if rm else 8)  # fmt: skip
+    if opcode in (0xC6, 0xC7) and modrm.reg & 7:
+        return _transaction(here, length, opcode, modrm, immediate or 0)
+    found = effects.with_modrm(opcode, rex, modrm)
+    reg, rm = REGISTERS[modrm.reg], REGISTERS[modrm.rm] if modrm.mod == 3 else None
+    kind, destination, source = "other", None, None
+    if opcode in (0x31, 0x33) and rm == reg:  # 16-bit xor leaves the rest of the register alone
+        kind = "zero" if length == (3 if rex else 2) else "other"
+        destination, immediate = reg, 0
+    elif not rex & 8:
+        pass
+    elif opcode == 0x8B:
+        kind, destination, source = "mov", reg, rm
+    elif opcode == 0x89:
+        kind, destination, source = "mov", rm, reg
+    elif opcode == 0x8D and rm is None:
+        kind, destination = "lea", reg
+    elif opcode == 0xC7:
+        kind, destination = "mov", rm
+    elif opcode == 0x23:
+        kind, destination, source = "and", reg, rm
+    elif opcode == 0x21 and rm is not None:
+        kind, destination, source = "and", rm, reg
+    elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 == 4:
+        kind, destination = "and", rm
+    elif opcode in (0x81, 0x83) and rm is not None and modrm.reg & 7 in (0, 5) and immediate is not None:
+        kind, destination, immediate = "add", rm, immediate if modrm.reg & 7 == 0 else -immediate
+    elif opcode == 0xC1 and rm is not None and modrm.reg & 7 == 5:
+        kind, destination = "shr", rm
+    return Instruction(here, length, kind, destination, source, modrm.memory, immediate, None, *found)

@@ -1,0 +1,362 @@
+"""The effects of an instruction: the general registers that it may write, and how many bytes of memory.
+
+Both err on the side of more: whoever follows a value through code must never miss a write. From the operand columns
+of the Intel SDM, volume 2; instructions for operating systems only are left out.
+
+Which x86-64 opcodes have a ModRM byte and an immediate: all that the length of an instruction depends on.
+
+From the opcode maps of the Intel SDM, volume 2, appendix A (tables A-2 to A-5), for 64-bit mode.
+
+Instructions that move floating-point numbers about, and which vector registers an instruction may change.
+
+From the operand columns of the Intel SDM, volume 2. Only the legacy SSE encodings are followed: they are what compilers
+emit for code that runs on every x86-64; what AVX instructions change is known, not what they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gdbext.engine.arch.instruction import NOTHING, MemoryOperand
+from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
+from gdbext.engine.arch.x86_64.registers import FLOATS
+from gdbext.engine.record import Record
+
+IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)
+"""Immediates: 1 byte; 2; ``enter``'s 2 + 1; 4 (2 with operand size 16); a branch's 4 that no prefix shortens; an
+address of 8 (4 with address size 32); ``mov``'s up to 8; ``test``'s, which depends on ModRM.reg."""
+MODRM = 0x40
+BAD = 0x80
+IMMEDIATE = 0x0F
+
+PREFIXES = frozenset((0x66, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x67, 0xF0))
+
+
+def _one_byte() -> bytes:
+    table = bytearray(256)
+    for row in range(0, 0x40, 8):  # add, or, adc, sbb, and, sub, xor, cmp
+        table[row : row + 8] = bytes((MODRM, MODRM, MODRM, MODRM, IMM8, IMM_Z, BAD, BAD))
+    for opcode in (0x60, 0x61, 0x82, 0x9A, 0xCE, 0xD4, 0xD5, 0xD6, 0xEA):
+        table[opcode] = BAD
+    for opcode in (0x63, *range(0x84, 0x90), *range(0xD0, 0xD4), *range(0xD8, 0xE0), 0xFE, 0xFF):
+        table[opcode] = MODRM
+    for opcode in (0x6A, *range(0x70, 0x80), 0xA8, *range(0xB0, 0xB8), 0xCD, *range(0xE0, 0xE8), 0xEB):
+        table[opcode] = IMM8
+    for opcode in (0x6B, 0x80, 0x83, 0xC0, 0xC1, 0xC6):
+        table[opcode] = MODRM | IMM8
+    for opcode in (0x69, 0x81, 0xC7):
+        table[opcode] = MODRM | IMM_Z
+    table[0x68] = table[0xA9] = IMM_Z
+    table[0xC2] = table[0xCA] = IMM16
+    table[0xC8] = IMM8_16
+    table[0xE8] = table[0xE9] = REL32
+    table[0xF6] = table[0xF7] = MODRM | IMM_TEST
+    for opcode in range(0xA0, 0xA4):
+        table[opcode] = MOFFS
+    for opcode in range(0xB8, 0xC0):
+        table[opcode] = IMM_V
+    return bytes(table)
+
+
+ONE_BYTE = _one_byte()
+"""Rows by opcode: MODRM, BAD and the kind of immediate."""
+
+NO_MODRM_0F = frozenset((
+    0x05, 0x06, 0x07, 0x08, 0x09, 0x0B, 0x0E, *range(0x30, 0x38), 0x77, 0xA0, 0xA1, 0xA2, 0xA8, 0xA9, 0xAA,
+    *range(0xC8, 0xD0),
+))  # fmt: skip
+"""Opcodes of map 0F without ModRM (the conditional jumps 80–8F come on top)."""
+IMMEDIATE_0F = frozenset((0x0F, 0x70, 0x71, 0x72, 0x73, 0xA4, 0xAC, 0xBA, 0xC2, 0xC4, 0xC5, 0xC6))
+"""Opcodes of map 0F with an 8-bit immediate."""
+VEX_IMMEDIATE_0F = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))
+"""The same under VEX and EVEX, map 1."""
+
+
+ANY_SIZE = 1 << 20
+"""Bytes written by instructions that save processor state, or whose place in memory is not the operand's alone."""
+_VECTOR = 64
+"""Bytes of the widest vector store."""
+
+
+class ModRM(Record):
+    """The operands that a ModRM byte names: ``reg`` and ``rm`` are register numbers, ``memory`` is set unless mod is 3;
+    ``size`` is the encoding's, in bytes, SIB and displacement included."""
+
+    mod: int
+    reg: int
+    rm: int
+    size: int
+    memory: MemoryOperand | None
+
+
+class Effects(Record):
+    """``writes``: general registers that may change; ``stored``: bytes of the memory operand that may change."""
+
+    writes: frozenset[str] = NOTHING
+    stored: int = 0
+
+
+NO_EFFECT = Effects()
+
+
+def _names(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+def _rm(modrm: ModRM, size: int = 8) -> Effects:
+    """Writes its ModRM.rm operand, a register or memory."""
+    return Effects(_names(REGISTERS[modrm.rm])) if modrm.mod == 3 else Effects(NOTHING, size)
+
+
+def _reg(modrm: ModRM) -> Effects:
+    return Effects(_names(REGISTERS[modrm.reg]))
+
+
+def _both(modrm: ModRM, size: int = 8) -> Effects:
+    rm = _rm(modrm, size)
+    return Effects(rm.writes | {REGISTERS[modrm.reg]}, rm.stored)
+
+
+def byte_register(number: int, rex: int) -> int:
+    """The register that an 8-bit operand is part of: without REX, 4 to 7 are ah, ch, dh and bh."""
+    return number & 3 if 4 <= number < 8 and not rex else number
+
+
+_STRING = _names("rsi", "rdi", "rcx", "rax")
+_PLAIN = {
+    0x98: _names("rax"), 0x99: _names("rdx"), 0x9C: _names("rsp"), 0x9D: _names("rsp"), 0x9F: _names("rax"),
+    0xC8: _names("rsp", "rbp"), 0xD7: _names("rax"), 0xA0: _names("rax"),
+    0xA1: _names("rax"), 0x6C: _STRING, 0x6D: _STRING, 0x6E: _STRING, 0x6F: _STRING, 0xE4: _names("rax"),
+    0xE5: _names("rax"), 0xEC: _names("rax"), 0xED: _names("rax"),
+    **dict.fromkeys((0xA4, 0xA5, 0xA6, 0xA7, 0xAA, 0xAB, 0xAC, 0xAD, 0xAE, 0xAF), _STRING),
+    **dict.fromkeys((0x04, 0x05, 0x0C, 0x0D, 0x14, 0x15, 0x1C, 0x1D), _names("rax")),
+    **dict.fromkeys((0x24, 0x25, 0x2C, 0x2D, 0x34, 0x35), _names("rax")),
+}  # fmt: skip
+"""One-byte opcodes without ModRM that write registers."""
+_PLAIN_STORES = frozenset((0xA2, 0xA3, 0xA4, 0xA5, 0xAA, 0xAB, 0x6C, 0x6D, 0xC8))
+
+
+def plain(opcode: int, rex: int) -> Effects:
+    """The effects of a one-byte opcode without ModRM, as far as it is not a move, push, pop, call or jump."""
+    if 0xB0 <= opcode <= 0xB7:
+        return Effects(_names(REGISTERS[byte_register((opcode & 7) | (rex & 1) << 3, rex)]))
+    if 0x90 <= opcode <= 0x97:
+        register = REGISTERS[(opcode & 7) | (rex & 1) << 3]
+        return NO_EFFECT if register == "rax" else Effects(_names("rax", register))
+    return Effects(_PLAIN.get(opcode, NOTHING), ANY_SIZE if opcode in _PLAIN_STORES else 0)
+
+
+_X87_LOADS = {0xD8: range(8), 0xD9: (0, 4, 5), 0xDA: range(8), 0xDB: (0, 5), 0xDC: range(8), 0xDD: (0, 4),
+              0xDE: range(8), 0xDF: (0, 4, 5)}  # fmt: skip
+"""ModRM.reg of the x87 operations that only read their memory operand."""
+
+
+_BYTE_OPERANDS = frozenset((
+    *range(0, 0x40, 2), 0x80, 0x84, 0x86, 0x88, 0x8A, 0xC0, 0xC6, 0xD0, 0xD2, 0xF6, 0xFE,
+))  # fmt: skip
+
+
+def with_modrm(opcode: int, rex: int, modrm: ModRM) -> Effects:
+    """The effects of a one-byte opcode with ModRM."""
+    operation = modrm.reg & 7
+    if opcode in _BYTE_OPERANDS:
+        rm = byte_register(modrm.rm, rex) if modrm.mod == 3 else modrm.rm
+        modrm = modrm._replace(reg=byte_register(modrm.reg, rex), rm=rm)
+    if opcode < 0x40:
+        if opcode >= 0x38:
+            return NO_EFFECT  # cmp
+        return _reg(modrm) if opcode & 2 else _rm(modrm)
+    if 0xD8 <= opcode <= 0xDF:
+        return _x87(opcode, operation, modrm)
+    if opcode in (0x84, 0x85, 0x8E):
+        return NO_EFFECT  # test, mov to a segment register
+    if opcode in (0x80, 0x81, 0x83):
+        return NO_EFFECT if operation == 7 else _rm(modrm)
+    if opcode in (0xF6, 0xF7):
+        if operation < 2:
+            return NO_EFFECT
+        return _rm(modrm) if operation < 4 else Effects(_names("rax", "rdx"))
+    if opcode in (0x86, 0x87):
+        return _both(modrm)
+    if opcode in (0x63, 0x69, 0x6B, 0x8A, 0x8B, 0x8D):
+        return _reg(modrm)
+    return _rm(modrm)
+
+
+def _x87(opcode: int, operation: int, modrm: ModRM) -> Effects:
+    if modrm.mod == 3:
+        return Effects(_names("rax")) if opcode == 0xDF and operation == 4 else NO_EFFECT  # fnstsw %ax
+    return NO_EFFECT if operation in _X87_LOADS[opcode] else Effects(NOTHING, 128)
+
+
+_REG_0F = frozenset((*range(0x40, 0x50), 0x02, 0x03, 0x2C, 0x2D, 0x50, 0xAF, 0xB6, 0xB7, 0xB8, 0xBC, 0xBD, 0xBE, 0xBF,
+                     0xC5, 0xD7, 0xB2, 0xB4, 0xB5))  # fmt: skip
+_RM_0F = frozenset((0x00, 0x7E, *range(0x90, 0xA0), 0xA4, 0xA5, 0xAC, 0xAD, 0xC3, 0x20, 0x21))
+_BIT_0F = frozenset((0xAB, 0xB3, 0xBB))
+_VECTOR_STORES_0F = frozenset((0x11, 0x13, 0x17, 0x29, 0x2B, 0x7F, 0xD6, 0xE7, 0xF7))
+"""movups, movlps, movhps, movaps, movntps, movdqa, movq, movntdq, maskmovdqu."""
+_PLAIN_0F = {
+    0x05: _names("rax", "rcx", "r11"), 0x31: _names("rax", "rdx"), 0x32: _names("rax", "rdx"),
+    0x33: _names("rax", "rdx"), 0x34: _names("rcx", "r11", "rsp"), 0x37: frozenset(REGISTERS),
+    0xA0: _names("rsp"), 0xA1: _names("rsp"), 0xA2: _names("rax", "rbx", "rcx", "rdx"), 0xA8: _names("rsp"),
+    0xA9: _names("rsp"),
+}  # fmt: skip
+
+
+def plain_0f(opcode: int, rex: int) -> Effects:
+    """The effects of an opcode of map 0F without ModRM."""
+    if 0xC8 <= opcode <= 0xCF:
+        return Effects(_names(REGISTERS[(opcode & 7) | (rex & 1) << 3]))
+    return Effects(_PLAIN_0F.get(opcode, NOTHING))
+
+
+def map_0f(opcode: int, rex: int, modrm: ModRM, repeat: bool) -> Effects:
+    """The effects of an opcode of map 0F with ModRM; ``repeat`` where the prefix F3 is there."""
+    operation = modrm.reg & 7
+    if opcode in _REG_0F:
+        return _reg(modrm)
+    if opcode == 0x7E and repeat:
+        return NO_EFFECT  # movq between vector registers, or a load
+    if opcode in _VECTOR_STORES_0F:
+        return NO_EFFECT if modrm.mod == 3 else Effects(NOTHING, _VECTOR)
+    if 0x90 <= opcode <= 0x9F and modrm.mod == 3:
+        return Effects(_names(REGISTERS[byte_register(modrm.rm, rex)]))
+    if opcode in _RM_0F:
+        return _rm(modrm)
+    if opcode in _BIT_0F or (opcode == 0xBA and operation > 4):
+        return _rm(modrm, ANY_SIZE)
+    if opcode in (0xB0, 0xB1, 0xC0, 0xC1, 0xC7):
+        return _exchange(opcode, rex, modrm)
+    if opcode == 0x01:
+        return Effects(_names("rax", "rcx", "rdx", REGISTERS[modrm.rm]), 0 if modrm.mod == 3 else 16)
+    if opcode == 0x1E or (opcode == 0xAE and modrm.mod == 3):  # rdssp; rdfsbase, rdgsbase
+        return _rm(modrm) if repeat and modrm.mod == 3 and operation < 2 else NO_EFFECT
+    if opcode == 0xAE:  # fxsave, xsave and the like; stmxcsr
+        return Effects(NOTHING, ANY_SIZE) if operation in (0, 3, 4, 6) else NO_EFFECT
+    return NO_EFFECT
+
+
+def _exchange(opcode: int, rex: int, modrm: ModRM) -> Effects:
+    """xadd, cmpxchg, cmpxchg16b, xsavec, rdrand."""
+    if opcode in (0xB0, 0xC0):
+        rm = byte_register(modrm.rm, rex) if modrm.mod == 3 else modrm.rm
+        modrm = modrm._replace(reg=byte_register(modrm.reg, rex), rm=rm)
+    found = _both(modrm, ANY_SIZE if opcode == 0xC7 else 16)
+    return Effects(found.writes | {"rax", "rdx"}, found.stored)
+
+
+_GENERAL_0F38 = frozenset((0xF0, 0xF1, 0xF5, 0xF6, 0xF8, 0xF9))
+_EXTRACTS_0F3A = frozenset((0x14, 0x15, 0x16, 0x17))
+_STRING_INDEX_0F3A = frozenset((0x61, 0x63))
+
+
+def map_0f38(opcode: int, modrm: ModRM) -> Effects:
+    """movbe, crc32, adcx, adox, movdiri; the rest is for vectors and only reads memory."""
+    return _both(modrm, _VECTOR) if opcode in _GENERAL_0F38 else NO_EFFECT
+
+
+def map_0f3a(opcode: int, modrm: ModRM) -> Effects:
+    """pextr writes general registers or memory; pcmpestri and pcmpistri leave an index in rcx."""
+    if opcode in _STRING_INDEX_0F3A:
+        return Effects(_names("rcx"))
+    return _rm(modrm) if opcode in _EXTRACTS_0F3A else NO_EFFECT
+
+
+_VECTOR_GENERAL = frozenset((0x2C, 0x2D, 0x50, 0x78, 0x79, 0x93, 0xC5, 0xD7))
+"""cvt(t)s?2si, movmsk, cvtts?2usi, kmov to a register, pextrw, pmovmskb: they write ModRM.reg."""
+_VECTOR_STORES = {
+    1: _VECTOR_STORES_0F | {0x7E, 0x91, 0xAE},
+    2: frozenset((0x2E, 0x2F, 0x8E, *range(0x10, 0x16), *range(0x20, 0x26), *range(0x30, 0x36), 0x63, 0x8A, 0x8B,
+                  0xA0, 0xA1, 0xA2, 0xA3)),
+    3: frozenset((0x14, 0x15, 0x16, 0x17, 0x19, 0x1B, 0x1D, 0x39, 0x3B)),
+    5: frozenset((0x11, 0x7E)),
+}  # fmt: skip
+"""Opcodes by map that may store under VEX or EVEX (moves, maskmov, narrowing moves, compress, scatter, extracts,
+stmxcsr)."""
+
+
+def vector(opcode_map: int, opcode: int, modrm: ModRM, third: int) -> Effects:
+    """The effects of a VEX or EVEX instruction; ``third`` is the register in its vvvv field."""
+    if opcode_map == 2 and opcode in (0xF2, 0xF3, 0xF5, 0xF6, 0xF7):  # andn, blsr, bzhi, pdep, mulx, shlx …
+        return Effects(_names(REGISTERS[modrm.reg], REGISTERS[third]))
+    if (opcode_map == 3 and opcode == 0xF0) or (opcode_map in (1, 5) and opcode in _VECTOR_GENERAL):
+        return _reg(modrm)
+    if opcode_map == 3 and opcode in _STRING_INDEX_0F3A:
+        return Effects(_names("rcx"))
+    stores = opcode in _VECTOR_STORES.get(opcode_map, ())
+    if modrm.mod != 3:
+        size = ANY_SIZE if opcode_map == 2 and 0xA0 <= opcode <= 0xA3 else _VECTOR
+        return Effects(NOTHING, size) if stores else NO_EFFECT
+    if (opcode_map in (1, 5) and opcode == 0x7E) or (opcode_map == 3 and opcode in _EXTRACTS_0F3A):
+        return _rm(modrm)
+    return NO_EFFECT
+
+
+_ONE = tuple(frozenset((name,)) for name in FLOATS)
+ALL_FLOATS = frozenset(FLOATS)
+_DOUBLE, _PACKED = 8, 16
+
+
+class FloatMove(Record):
+    """The effect of an instruction: ``kind`` "fmov", "fzero" or "other"; a side that is None is the memory operand."""
+
+    kind: str
+    destination: str | None
+    source: str | None
+    stored: int
+    """Bytes of the memory operand that it writes."""
+
+
+def float_move(opcode: int, prefixes: Collection[int], rex: int, modrm: ModRM) -> FloatMove | None:
+    """The move of an opcode of map 0F; None for one that is none."""
+    reg = FLOATS[modrm.reg]
+    if opcode in (0x57, 0xEF) and modrm.mod == 3 and modrm.rm == modrm.reg:  # xorps, xorpd, pxor
+        return FloatMove("fzero", reg, None, 0) if opcode == 0x57 or 0x66 in prefixes else None
+    if opcode in (0x6E, 0x7E) and 0x66 in prefixes and rex & 8:  # movq with a general register, or memory
+        other = REGISTERS[modrm.rm] if modrm.mod == 3 else None
+        return _move(opcode == 0x7E, reg, other, _DOUBLE)
+    size = _vector_size(opcode, prefixes, modrm)
+    if not size:
+        return None
+    return _move(opcode in (0x11, 0x13, 0x29, 0x7F, 0xD6), reg, FLOATS[modrm.rm] if modrm.mod == 3 else None, size)
+
+
+def _move(stores: bool, reg: str, other: str | None, size: int) -> FloatMove:
+    if not stores:
+        return FloatMove("fmov", reg, other, 0)
+    return FloatMove("fmov", other, reg, 0 if other else size)
+
+
+def _vector_size(opcode: int, prefixes: Collection[int], modrm: ModRM) -> int:
+    """Bytes that a move between vector registers and memory takes; 0 for anything else."""
+    if opcode in (0x10, 0x11):  # movups, movupd, movss, movsd
+        return 4 if 0xF3 in prefixes else _DOUBLE if 0xF2 in prefixes else _PACKED
+    if opcode in (0x12, 0x13):  # movlpd; movlps between registers is movhlps
+        return _DOUBLE if modrm.mod != 3 and not {0xF2, 0xF3} & set(prefixes) else 0
+    if opcode in (0x28, 0x29):  # movaps, movapd
+        return _PACKED
+    if opcode in (0x6F, 0x7F):  # movdqa, movdqu; movq of MMX
+        return _PACKED if 0x66 in prefixes or 0xF3 in prefixes else 0
+    if opcode == 0x7E:
+        return _DOUBLE if 0xF3 in prefixes else 0
+    return _DOUBLE if opcode == 0xD6 and 0x66 in prefixes else 0
+
+
+_NONE_0F = frozenset((0x2C, 0x2D, 0x2E, 0x2F, 0x50, 0xC3, 0xC7, *range(0x18, 0x28), *range(0x90, 0xC2),
+                      *range(0x40, 0x50), *range(0x10)))  # fmt: skip
+"""Opcodes of map 0F that change no vector register: conversions to general ones, comparisons, what is no vector's."""
+
+
+def float_writes_0f(opcode: int, modrm: ModRM) -> frozenset[str]:
+    """Vector registers that an opcode of map 0F with ModRM may change: more of them where that is simpler."""
+    if opcode == 0xAE:
+        return ALL_FLOATS if modrm.reg & 7 in (1, 5) else NOTHING  # fxrstor, xrstor
+    return NOTHING if opcode in _NONE_0F else float_writes(modrm)
+
+
+def float_writes(modrm: ModRM, third: int | None = None) -> frozenset[str]:
+    """Those that an instruction names, one of which it changes; ``third``: the one in a vvvv field."""
+    found = _ONE[modrm.reg]
+    if modrm.mod == 3:
+        found = found | _ONE[modrm.rm]
+    return found if third is None else found | _ONE[third]

@@ -1,0 +1,124 @@
+"""The system call that a stopped x86-64 thread is blocked in, from its registers and the code around rip.
+
+The kernel keeps the number in orig_rax and leaves the arguments as they were; rax tells whether the call is still to be
+made again. Numbers: arch/x86/entry/syscalls/syscall_64.tbl; -ERESTART*: include/linux/errno.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gdbext.engine.arch.base import ReadCode
+from gdbext.engine.arch.x86_64.registers import SYSCALL_ARGUMENTS
+
+NAMES = {
+    0: "read", 1: "write", 2: "open", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 22: "pipe", 23: "select",
+    34: "pause", 35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
+    46: "sendmsg", 47: "recvmsg", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock",
+    74: "fsync", 75: "fdatasync", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex",
+    208: "io_getevents", 219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait",
+    242: "mq_timedsend", 243: "mq_timedreceive", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
+    275: "splice", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 307: "sendmmsg", 318: "getrandom",
+    426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
+}  # fmt: skip
+
+_RESTART = 219
+_RESTARTED = (7, 35, 202, 230)
+"""poll, nanosleep, futex and clock_nanosleep: what restart_syscall goes on with (set_restart_fn in Linux)."""
+_ENOSYS = 38
+_WORD = (1 << 64) - 1
+_INTERRUPTED = frozenset((-512, -513, -514, -516, -4, -38))
+"""-ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK, -EINTR, and -ENOSYS, which stands in rax
+from the entry of a system call until its result is known."""
+_WRITES = (1, 44)
+"""write and sendto, whose third argument is the number of bytes."""
+_RECVFROM = 45
+_MSG_WAITALL = 0x100
+"""A flag of recvfrom, its fourth argument (linux/socket.h): to come back only with all that was asked for."""
+_SYSCALL = b"\x0f\x05"
+_MOV_EAX = 0xB8
+"""``mov eax, imm32``: how every libc loads the number."""
+_LOOK_BACK = 48
+
+
+def blocked(registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+    """Number and arguments of the system call, None where the thread runs user code.
+
+    Without orig_rax (a target that does not give it) the instruction before the program counter and a restart
+    code in rax must agree. Where the code does not say what goes on, restart_syscall is the call (``restarted``).
+    """
+    at = end_of_call(registers, read)
+    if at is None:
+        return None
+    number = registers.get("orig_rax")
+    if number is None or number == _RESTART:
+        number = _loaded_number(read(at - _LOOK_BACK, _LOOK_BACK)) or number
+    if number is None:
+        return None
+    return number, tuple(registers.get(name, 0) for name in SYSCALL_ARGUMENTS)
+
+
+def restarted(number: int, read: ReadCode, cfa: int) -> int:
+    """The number of the call that a thread goes on with after a stop (restart_syscall); any other is what it is.
+    ``cfa`` is that of the caller of the function with the instruction.
+
+    Since glibc 2.41 one function makes all calls that can be cancelled, and its caller has the number as its seventh
+    argument, on the stack (__internal_syscall_cancel, nptl/cancellation.c).
+    """
+    if number != _RESTART:
+        return number
+    found = int.from_bytes(read(cfa, 8) or b"", "little")
+    return found if found in _RESTARTED else number
+
+
+def end_of_call(registers: Mapping[str, int], read: ReadCode) -> int | None:
+    """Address behind the instruction of the system call that the thread is in, None where it runs user code.
+
+    To make a call again the kernel turns rip back to the instruction and puts the number into rax, its own or that of
+    restart_syscall (arch_do_signal_or_restart in arch/x86/kernel/signal.c); a thread that is stopped again before it
+    has had a turn shows that.
+    """
+    number, result, at = registers.get("orig_rax"), _signed(registers.get("rax", 0)), registers.get("rip")
+    if at is None or (number is not None and _signed(number) < 0):
+        return None
+    waits = result in _INTERRUPTED or _is_cut_short(number, result, registers)
+    if waits and read(at - len(_SYSCALL), len(_SYSCALL)) == _SYSCALL:
+        return at
+    turned_back = number is not None and (waits or result in (number, _RESTART))
+    if turned_back and read(at, len(_SYSCALL)) == _SYSCALL:
+        return at + len(_SYSCALL)
+    return None
+
+
+def sleeping(number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int) -> dict[str, int]:
+    """The registers of a thread that sleeps in a system call, as proc_pid_syscall(5) shows it.
+
+    rax is what it holds from the entry of the call on: -ENOSYS. The callee-saved registers are not known.
+    """
+    found = {"rip": program_counter, "rsp": stack_pointer, "orig_rax": number & _WORD, "rax": -_ENOSYS & _WORD}
+    found.update(zip(SYSCALL_ARGUMENTS, arguments))
+    return found
+
+
+def _is_cut_short(number: int | None, result: int, registers: Mapping[str, int]) -> bool:
+    """A blocking write that had got rid of a part when the debugger stopped it (pipe_write in fs/pipe.c and
+    sock_sendmsg end early then), or a recv that had got a part of what it waits for; the thread is still on its way
+    out of the system call, with orig_rax in place."""
+    waits_for_all = number == _RECVFROM and bool(registers.get(SYSCALL_ARGUMENTS[3], 0) & _MSG_WAITALL)
+    return (number in _WRITES or waits_for_all) and 0 < result < registers.get(SYSCALL_ARGUMENTS[2], 0)
+
+
+def _loaded_number(code: bytes | None) -> int | None:
+    """The number that the code before the system call loads into eax; the nearest one."""
+    if code is None:
+        return None
+    for at in range(len(code) - 7, -1, -1):
+        if code[at] == _MOV_EAX:
+            number = int.from_bytes(code[at + 1 : at + 5], "little")
+            if number in NAMES:
+                return number
+    return None
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,325 @@
+"""`.eh_frame` and its search table `.eh_frame_hdr`: from an address to its frame description entry.
+
+Formats: Linux Standard Base Core 5.0, chapters 10.6 (exception frames) and 10.5 (DW_EH_PE encodings). Addresses are
+virtual addresses of the file (``vaddr``), whether the bytes come from the file or from the target's memory.
+
+LEB128 are DWARF's numbers of variable length (DWARF 5, section 7.6).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Optional
+
+from gdbext.engine.record import Record
+from gdbext.errors import BadData
+
+MAX_BYTES = 10
+"""A 64-bit number takes ten; more is damage."""
+
+
+def uleb128(data: bytes, position: int) -> tuple[int, int]:
+    """The unsigned number at ``position`` and the position after it. Raises BadData when it does not end."""
+    if position < len(data):
+        byte = data[position]
+        if byte < 0x80:
+            return byte, position + 1
+    result = 0
+    for index, byte in enumerate(data[position : position + MAX_BYTES]):
+        result |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return result, position + index + 1
+    raise BadData("LEB128 number does not end")
+
+
+def sleb128(data: bytes, position: int) -> tuple[int, int]:
+    """The signed number at ``position`` and the position after it. Raises BadData when it does not end."""
+    result, after = uleb128(data, position)
+    bits = 7 * (after - position)
+    if result >> (bits - 1):
+        result -= 1 << bits
+    return result, after
+
+
+Reader = Callable[[int, int], Optional[bytes]]
+"""(vaddr, size) to exactly so many bytes, None where there are none."""
+
+MAX_ENTRY = 1 << 20
+"""Bytes of one CIE or FDE; libtorch's longest has some thousands."""
+MAX_SCAN = 1 << 26
+"""Bytes of an .eh_frame without search table that are looked at."""
+
+_PE_OMIT = 0xFF
+_PE_PCREL, _PE_DATAREL, _PE_ALIGNED = 0x10, 0x30, 0x50
+_FORMATS = {0x00: (8, False), 0x02: (2, False), 0x03: (4, False), 0x04: (8, False),
+            0x08: (8, True), 0x0A: (2, True), 0x0B: (4, True), 0x0C: (8, True)}  # fmt: skip
+"""DW_EH_PE_absptr, udata2, udata4, udata8, signed, sdata2, sdata4, sdata8: size in bytes and signedness."""
+_U64 = (1 << 64) - 1
+
+
+class Cie(Record):
+    """Common information entry: what the FDEs of one compilation share."""
+
+    code_align: int
+    data_align: int
+    return_register: int
+    fde_encoding: int
+    augmented: bool
+    is_signal: bool
+    instructions: bytes
+
+
+class Fde(Record):
+    """Frame description entry of the code [start, end)."""
+
+    start: int
+    end: int
+    cie: Cie
+    instructions: bytes
+
+
+def _decode(data: bytes, position: int, encoding: int, vaddr: int, data_base: int) -> tuple[int, int]:
+    """A pointer in a DW_EH_PE encoding; ``vaddr`` is where ``data`` begins. Returns value and next position."""
+    kind, relation = encoding & 0x0F, encoding & 0x70
+    if relation == _PE_ALIGNED:
+        position += -(vaddr + position) % 8
+    start = position
+    if kind == 0x01:
+        value, position = uleb128(data, position)
+    elif kind == 0x09:
+        value, position = sleb128(data, position)
+    elif kind in _FORMATS:
+        size, signed = _FORMATS[kind]
+        piece = data[position : position + size]
+        if len(piece) < size:
+            raise BadData("exception frame entry is cut short")
+        value, position = int.from_bytes(piece, "little", signed=signed), position + size
+    else:
+        raise BadData(f"unknown pointer encoding {encoding:#x}")
+    if relation == _PE_PCREL:
+        value += vaddr + start
+    elif relation == _PE_DATAREL:
+        value += data_base
+    elif relation not in (0, _PE_ALIGNED):
+        raise BadData(f"pointer encoding {encoding:#x} has no meaning here")
+    return value & _U64, position
+
+
+class EntryReader:
+    """Parses CIEs and FDEs of one module. ``relocation`` is subtracted from absolute pointers (memory images)."""
+
+    def __init__(self, read: Reader, relocation: int = 0) -> None:
+        self.read = read
+        self.relocation = relocation
+        self._cies: dict[int, Cie] = {}
+
+    def raw(self, vaddr: int) -> tuple[bytes, int, int] | None:
+        """(bytes after the length, their vaddr, vaddr of the next entry); None at the terminator."""
+        head = self._bytes(vaddr, 4)
+        length = int.from_bytes(head, "little")
+        start = vaddr + 4
+        if length == 0xFFFFFFFF:
+            length = int.from_bytes(self._bytes(start, 8), "little")
+            start += 8
+        if length == 0:
+            return None
+        if not 4 < length <= MAX_ENTRY:
+            raise BadData(f"exception frame entry of {length} bytes at {vaddr:#x}")
+        return self._bytes(start, length), start, start + length
+
+    def fde(self, vaddr: int) -> Fde:
+        """The FDE at ``vaddr``. Raises BadData for anything else."""
+        entry = self.raw(vaddr)
+        if entry is None:
+            raise BadData(f"no frame description entry at {vaddr:#x}")
+        fde = self.parse(entry[0], entry[1])
+        if fde is None:
+            raise BadData(f"no frame description entry at {vaddr:#x}")
+        return fde
+
+    def parse(self, data: bytes, start: int) -> Fde | None:
+        """The FDE whose bytes after the length are ``data`` at vaddr ``start``; None for a CIE."""
+        back = int.from_bytes(data[:4], "little")
+        if back == 0:
+            return None
+        cie = self.cie(start - back)
+        code_start, position = _decode(data, 4, cie.fde_encoding, start, 0)
+        if cie.fde_encoding & 0x70 == 0:
+            code_start = (code_start - self.relocation) & _U64
+        size, position = _decode(data, position, cie.fde_encoding & 0x0F, start, 0)
+        if cie.augmented:
+            skip, position = uleb128(data, position)
+            position += skip
+        return Fde(code_start, code_start + size, cie, data[position:])
+
+    def cie(self, vaddr: int) -> Cie:
+        """The CIE at ``vaddr``, cached. Raises BadData."""
+        cie = self._cies.get(vaddr)
+        if cie is None:
+            entry = self.raw(vaddr)
+            if entry is None:
+                raise BadData(f"no common information entry at {vaddr:#x}")
+            try:
+                cie = self._cies[vaddr] = _parse_cie(entry[0], entry[1])
+            except IndexError:
+                raise BadData(f"common information entry at {vaddr:#x} is cut short") from None
+        return cie
+
+    def _bytes(self, vaddr: int, size: int) -> bytes:
+        data = self.read(vaddr, size)
+        if data is None:
+            raise BadData(f"exception frames at {vaddr:#x} cannot be read")
+        return data
+
+
+def _parse_cie(data: bytes, vaddr: int) -> Cie:
+    if len(data) < 9 or data[:4] != b"\0\0\0\0":
+        raise BadData(f"no common information entry at {vaddr:#x}")
+    version = data[4]
+    if version not in (1, 3):
+        raise BadData(f"common information entry of version {version}")
+    end = data.find(b"\0", 5)
+    if end < 0:
+        raise BadData("augmentation string without end")
+    augmentation = data[5:end]
+    code_align, position = uleb128(data, end + 1)
+    data_align, position = sleb128(data, position)
+    if version == 1:
+        return_register, position = data[position], position + 1
+    else:
+        return_register, position = uleb128(data, position)
+    encoding = 0
+    if augmentation[:1] == b"z":
+        size, position = uleb128(data, position)
+        encoding = _fde_encoding(augmentation[1:], data, position, vaddr)
+        position += size
+    elif augmentation:
+        raise BadData(f"unknown augmentation {augmentation!r}")
+    is_signal = b"S" in augmentation
+    return Cie(code_align, data_align, return_register, encoding, bool(augmentation), is_signal, data[position:])
+
+
+def _fde_encoding(letters: bytes, data: bytes, position: int, vaddr: int) -> int:
+    """The operand of R in the augmentation data; P (personality) and L (LSDA) are stepped over."""
+    for letter in letters:
+        if letter == ord("R"):
+            return data[position]
+        if letter == ord("P"):
+            _, position = _decode(data, position + 1, data[position] & 0x7F, vaddr, 0)
+        elif letter == ord("L"):
+            position += 1
+        elif letter not in b"SB":
+            break
+    return 0
+
+
+class SearchTable:
+    """The binary search table of one `.eh_frame_hdr`. Raises BadData when it is none."""
+
+    def __init__(self, read: Reader, vaddr: int, relocation: int = 0) -> None:
+        self._read = read
+        self._vaddr = vaddr
+        self.entries = EntryReader(read, relocation)
+        head = read(vaddr, 4)
+        if head is None or head[0] != 1:
+            raise BadData(f"no .eh_frame_hdr at {vaddr:#x}")
+        self._encoding = head[3]
+        # The two encoded numbers before the table take at most 8 bytes each; what follows belongs to the table.
+        body = read(vaddr + 4, 16) or read(vaddr + 4, 8) or b""
+        self.eh_frame, position = _decode(body, 0, head[1], vaddr + 4, vaddr)
+        if head[2] == _PE_OMIT or head[3] == _PE_OMIT:
+            self.count = 0
+        else:
+            self.count, position = _decode(body, position, head[2], vaddr + 4, vaddr)
+        self._table = vaddr + 4 + position
+        self._width = _FORMATS.get(self._encoding & 0x0F, (0, False))[0]
+
+    @property
+    def searchable(self) -> bool:
+        """True when there is a table; without one the whole `.eh_frame` has to be scanned."""
+        return self.count > 0 and self._width > 0
+
+    def find(self, vaddr: int) -> Fde | None:
+        """The FDE that covers ``vaddr``, None if there is none. Raises BadData."""
+        if self._encoding == 0x3B:  # DW_EH_PE_datarel | sdata4, what every linker writes
+            at = self._search_sdata4(vaddr - self._vaddr)
+        else:
+            at = self._search(vaddr)
+        if at is None:
+            return None
+        fde = self.entries.fde(at)
+        return fde if fde.start <= vaddr < fde.end else None
+
+    def _search_sdata4(self, wanted: int) -> int | None:
+        read, table = self._read, self._table
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) >> 1
+            entry = read(table + 8 * middle, 4)
+            if entry is None:
+                raise BadData(f"search table at {table:#x} cannot be read")
+            if int.from_bytes(entry, "little", signed=True) <= wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return None
+        return self._vaddr + self.entry(low - 1)[1]
+
+    def entry(self, index: int) -> tuple[int, int]:
+        """Start and FDE of a table row, relative to the section (the 0x3B encoding)."""
+        entry = self._read(self._table + 8 * index, 8)
+        if entry is None:
+            raise BadData(f"search table at {self._table:#x} cannot be read")
+        start, fde = struct.unpack("<ii", entry)
+        return start, fde
+
+    def _search(self, vaddr: int) -> int | None:
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) >> 1
+            if self._decoded(middle, 0) <= vaddr:
+                low = middle + 1
+            else:
+                high = middle
+        return self._decoded(low - 1, 1) if low else None
+
+    def _decoded(self, index: int, column: int) -> int:
+        at = self._table + (2 * index + column) * self._width
+        data = self._read(at, self._width)
+        if data is None:
+            raise BadData(f"search table at {self._table:#x} cannot be read")
+        value, _ = _decode(data, 0, self._encoding, at, self._vaddr)
+        return (value - self.entries.relocation) & _U64 if self._encoding & 0x70 == 0 else value
+
+
+class ScannedTable:
+    """All FDEs of an `.eh_frame` that has no search table, found by reading it from start to end once."""
+
+    def __init__(self, entries: EntryReader, vaddr: int, size: int = MAX_SCAN) -> None:
+        self._fdes = sorted(_scan(entries, vaddr, min(size, MAX_SCAN)), key=lambda fde: fde.start)
+        self._starts = [fde.start for fde in self._fdes]
+
+    def find(self, vaddr: int) -> Fde | None:
+        """The FDE that covers ``vaddr``, None if there is none."""
+        index = bisect_right(self._starts, vaddr) - 1
+        if index < 0 or vaddr >= self._fdes[index].end:
+            return None
+        return self._fdes[index]
+
+
+def _scan(entries: EntryReader, vaddr: int, size: int) -> Iterator[Fde]:
+    end = vaddr + size
+    while vaddr < end:
+        try:
+            entry = entries.raw(vaddr)
+            fde = entries.parse(entry[0], entry[1]) if entry else None
+        except BadData:
+            return
+        if entry is None:
+            return
+        if fde is not None:
+            yield fde
+        vaddr = entry[2]

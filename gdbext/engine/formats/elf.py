@@ -1,0 +1,266 @@
+"""One 64-bit little-endian ELF file, mapped: segments, sections, the dynamic section.
+
+Section headers: System V gABI, chapter 4, and glibc's ``elf/elf.h``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from errno import EINVAL
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from gdbext.engine.formats.elf_header import (
+    PF_W,
+    PF_X,
+    PT_DYNAMIC,
+    PT_GNU_EH_FRAME,
+    PT_LOAD,
+    PT_NOTE,
+    PT_TLS,
+    Segment,
+    build_id_in,
+    parse_header,
+    parse_segments,
+)
+from gdbext.engine.record import Record
+from gdbext.errors import SymbolFileError
+
+if TYPE_CHECKING:
+    from gdbext.engine.formats.elf_header import Data
+
+SHF_EXECINSTR = 4
+SHT_SYMTAB, SHT_STRTAB, SHT_NOBITS, SHT_DYNSYM = 2, 3, 8, 11
+DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_GNU_HASH, DT_VERSYM = 4, 5, 6, 10, 0x6FFFFEF5, 0x6FFFFFF0
+DT_RELA, DT_RELASZ, DT_RELACOUNT, DT_JMPREL, DT_PLTRELSZ = 7, 8, 0x6FFFFFF9, 23, 2
+
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_DYN = struct.Struct("<QQ")
+_MAX_SECTIONS = 65536
+_MAX_DYNAMIC = 4096
+
+
+class ElfSection(Record):
+    """One section header (Elf64_Shdr); ``link`` is the index of the section it refers to, ``size`` in bytes."""
+
+    number: int
+    name: str
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    entsize: int
+
+
+class ElfImage:
+    """One ELF file. ``data`` is its contents by file offset; addresses are the file's own (vaddr).
+
+    Opening reads the ELF and program headers only; everything else is read when asked for. A file that is
+    truncated while it is mapped would kill us with SIGBUS, as with any debugger; package managers replace files
+    instead.
+    """
+
+    from_memory = False
+    """True when this is not the file but what the target has mapped of it (see engine/process/memory_image.py)."""
+
+    def __init__(self, data: Data, path: str, identity: str = "", machine: int | None = None) -> None:
+        """Raises SymbolFileError, also for a file that is not of ``machine``, where one is given.
+
+        ``identity`` tells this file from others of the same path (size and time).
+        """
+        self.path = path
+        self.data = data
+        self.identity = identity
+        self.size = len(data)
+        self.header = parse_header(data, machine)
+        self.machine = self.header.machine
+        self.entry = self.header.entry
+        self.segments = parse_segments(data, self.header)
+        self.loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
+        self._sections: dict[str, ElfSection] | None = None
+        self._section_list: list[ElfSection] | None = None
+        self._build_id: str | None = None
+        self._build_id_known = False
+
+    @classmethod
+    def open(cls, path: str, machine: int | None = None) -> ElfImage:
+        """Map the file at ``path`` of this machine, which nobody else named. Raises SymbolFileError where it cannot be
+        read or is no such ELF file."""
+        return cls.of(path, lambda: _open(path), machine)
+
+    @classmethod
+    def of(cls, path: str, opened: Callable[[], int], machine: int | None = None) -> ElfImage:
+        """Map the file that ``opened`` gives a descriptor of, which is closed here, or raises OSError. Raises
+        SymbolFileError."""
+        try:
+            descriptor = opened()
+        except (OSError, ValueError) as error:
+            raise SymbolFileError(f"cannot open {path}: {getattr(error, 'strerror', error)}") from error
+        try:
+            stat = os.fstat(descriptor)
+            data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # an empty file
+            raise SymbolFileError(f"cannot map {path}: {error}") from error
+        finally:
+            os.close(descriptor)
+        try:
+            return cls(data, path, f"{stat.st_size}-{stat.st_mtime_ns}", machine)
+        except SymbolFileError as error:
+            data.close()
+            raise SymbolFileError(f"{path}: {error.what}") from error
+
+    @property
+    def build_id(self) -> str | None:
+        """The GNU build-id in hex, None if the file has none."""
+        if not self._build_id_known:
+            self._build_id_known = True
+            for segment in self.segments:
+                if segment.type == PT_NOTE and self._build_id is None:
+                    self._build_id = build_id_in(self.contents(segment.offset, segment.filesz))
+        return self._build_id
+
+    @property
+    def eh_frame_hdr(self) -> Segment | None:
+        """The PT_GNU_EH_FRAME segment (.eh_frame_hdr), None if the file has none."""
+        return self.segment(PT_GNU_EH_FRAME)
+
+    @property
+    def tls(self) -> Segment | None:
+        """The PT_TLS segment, None if the file has no thread-local storage."""
+        return self.segment(PT_TLS)
+
+    def segment(self, kind: int) -> Segment | None:
+        """The first segment of type ``kind`` (PT_*)."""
+        for segment in self.segments:
+            if segment.type == kind:
+                return segment
+        return None
+
+    @property
+    def sections(self) -> Mapping[str, ElfSection]:
+        """Sections by name (the first of each name); empty when the file has none or they are damaged."""
+        if self._sections is None:
+            self._sections = {}
+            for section in self.section_list:
+                self._sections.setdefault(section.name, section)
+        return self._sections
+
+    @property
+    def section_list(self) -> Sequence[ElfSection]:
+        """All sections by number (``link`` refers to it); empty when there are none or they are damaged."""
+        if self._section_list is None:
+            self._section_list = self._parse_sections()
+        return self._section_list
+
+    def _parse_sections(self) -> list[ElfSection]:
+        header = self.header
+        size = max(header.shentsize, _SHDR.size)
+        if not header.shoff or not 0 < header.shnum <= _MAX_SECTIONS or header.shstrndx >= header.shnum:
+            return []
+        if header.shoff + header.shnum * size > self.size:
+            return []
+        starts = range(header.shoff, header.shoff + header.shnum * size, size)
+        try:
+            raw = [_SHDR.unpack(self.data[start : start + _SHDR.size]) for start in starts]
+        except SymbolFileError:
+            return []
+        names = raw[header.shstrndx]
+        strings = self.contents(names[4], min(names[5], 1 << 24))
+        found = []
+        for index, (name, kind, flags, address, offset, length, link, info, _, entsize) in enumerate(raw):
+            text = strings[name : name + 256].partition(b"\0")[0].decode("utf-8", "replace")
+            found.append(ElfSection(index, text, kind, flags, address, offset, length, link, info, entsize))
+        return found
+
+    def contents(self, offset: int, size: int) -> bytes:
+        """The file's bytes at a file offset; fewer than ``size`` where the file ends, none where they are unknown."""
+        if offset < 0 or size <= 0 or offset >= self.size:
+            return b""
+        try:
+            return self.data[offset : offset + size]
+        except SymbolFileError:
+            return b""
+
+    def read(self, vaddr: int, size: int) -> bytes | None:
+        """Exactly ``size`` bytes of file contents behind ``vaddr``; None where the file has them not."""
+        for segment in self.loads:
+            start = segment.vaddr
+            if start <= vaddr and vaddr + size <= start + segment.filesz:
+                offset = vaddr - start + segment.offset
+                try:
+                    piece = self.data[offset : offset + size]
+                except SymbolFileError:
+                    return None
+                return piece if len(piece) == size else None
+        return None
+
+    def file_offset(self, vaddr: int) -> int | None:
+        """Offset in the file of the byte at ``vaddr``; None where it has none."""
+        for segment in self.loads:
+            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
+                return vaddr - segment.vaddr + segment.offset
+        return None
+
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """The first of the addresses ``vaddr``, ``vaddr`` + ``step``, … before ``end`` at which ``needle`` stands.
+
+        None where the file has it not in the segment of ``vaddr``.
+        """
+        for segment in self.loads:
+            if segment.vaddr <= vaddr < segment.vaddr + segment.filesz:
+                bias = segment.offset - segment.vaddr
+                start, stop = vaddr + bias, min(end, segment.vaddr + segment.filesz) + bias
+                at = self.data.find(needle, start, stop)
+                while at >= 0 and (at - start) % step:
+                    at = self.data.find(needle, at + 1, stop)
+                return at - bias if at >= 0 else None
+        return None
+
+    def is_code(self, vaddr: int) -> bool:
+        """True where an executable segment covers the address."""
+        return any(
+            segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz for segment in self.loads
+        )
+
+    def is_read_only(self, vaddr: int, size: int) -> bool:
+        """True where a segment that is not writable covers all these bytes."""
+        return any(
+            not segment.flags & PF_W and segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.memsz
+            for segment in self.loads
+        )
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Lowest and highest + 1 virtual address of all PT_LOAD segments; (0, 0) without any."""
+        if not self.loads:
+            return 0, 0
+        return (
+            min(segment.vaddr for segment in self.loads),
+            max(segment.vaddr + segment.memsz for segment in self.loads),
+        )
+
+    @property
+    def dynamic(self) -> dict[int, int]:
+        """The dynamic section as DT_* tag to value (the first of each tag), as it is in the file."""
+        segment = self.segment(PT_DYNAMIC)
+        table: dict[int, int] = {}
+        if segment is None:
+            return table
+        raw = self.contents(segment.offset, min(segment.filesz, _MAX_DYNAMIC * _DYN.size))
+        for tag, value in _DYN.iter_unpack(raw[: len(raw) // _DYN.size * _DYN.size]):
+            if tag == 0:
+                break
+            table.setdefault(tag, value)
+        return table
+
+
+def _open(path: str) -> int:
+    if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device may do something
+        raise OSError(EINVAL, "no regular file")
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

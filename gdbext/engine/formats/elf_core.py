@@ -1,0 +1,303 @@
+"""ELF core files: program headers, the notes on threads and maps, the auxiliary vector.
+
+Layouts: elf.h and sys/procfs.h of glibc 2.36 (``struct elf_prstatus``, ``elf_prpsinfo``), fs/binfmt_elf.c of
+Linux 6.1 for NT_FILE, NT_SIGINFO and extended numbering.
+
+The auxiliary vector is what the kernel tells a program at its start (getauxval(3), ``elf/elf.h``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+from typing import Callable
+
+from gdbext.engine.formats.elf_header import (
+    EHDR,
+    ET_CORE,
+    PHDR,
+    PN_XNUM,
+    PT_LOAD,
+    PT_NOTE,
+    Header,
+    Identity,
+    identify,
+    notes,
+    parse_header,
+    segments,
+)
+from gdbext.engine.record import Record
+from gdbext.errors import BadCore, NotPermitted, SymbolFileError
+
+NT_PRSTATUS = 1
+NT_PRFPREG = 2
+NT_PRPSINFO = 3
+NT_AUXV = 6
+NT_FILE = 0x46494C45
+NT_SIGINFO = 0x53494749
+
+MAX_SEGMENTS = 10_000_000
+"""More than any vm.max_map_count; 56 bytes each must also fit into the file."""
+
+_SIGINFO_HEAD = struct.Struct("<iii4xQ")  # si_signo, si_errno, si_code, then the union, whose first word is si_addr
+_PRSTATUS_SIGNAL_AT, _PRSTATUS_PID_AT, _PRSTATUS_REGISTERS_AT, _PRSTATUS_TAIL = 12, 32, 112, 8
+_PRPSINFO_PID_AT, _PRPSINFO_NAME_AT, _PRPSINFO_ARGUMENTS_AT, _PRPSINFO_SIZE = 24, 40, 56, 136
+
+_FLOATS_LIMIT = 4096  # struct user_fpregs_struct has 512 bytes, struct user_fpsimd_state 528
+_SH_INFO_AT = 44  # in Elf64_Shdr
+_OTHER_TYPES = {1: "an object file", 2: "a program", 3: "a program or a library"}
+_COMPRESSED = (
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d -k"),
+    (b"\x1f\x8b", "gzip", "gzip -d -k"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4 -d -k"),
+    (b"\xfd7zXZ\0", "xz", "xz -d -k"),
+    (b"BZh", "bzip2", "bzip2 -d -k"),
+)
+
+
+CheckMachine = Callable[[str, Identity], None]
+"""Path and what the file begins with: raises where cores of that machine cannot be read."""
+
+
+class MemorySegment(Record):
+    """One PT_LOAD: ``filesz`` bytes at ``offset`` of the file are the memory at ``start``; the rest is left out."""
+
+    start: int
+    end: int
+    offset: int
+    filesz: int
+    flags: int
+
+
+class CoreThread(Record):
+    """One NT_PRSTATUS with the notes of the same thread that follow it."""
+
+    tid: int
+    current_signal: int
+    """pr_cursig: the kernel and gdb write the same number into every thread, so only the first one's means anything."""
+    raw_registers: bytes
+    siginfo: tuple[int, int, int] | None
+    """si_signo, si_code and the first word of the union (si_addr where the signal has one)."""
+    raw_floats: bytes = b""
+    """The NT_PRFPREG note, where there is one."""
+
+
+class FileMapping(Record):
+    """One entry of NT_FILE; ``offset`` in bytes; the path still carries the kernel's " (deleted)" mark."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+class ElfCore:
+    """A mapped core file, checked and parsed. Its memory use does not grow with the core.
+
+    Raises BadCore, NotPermitted and what ``check_machine`` raises; what is only damaged in part is in ``warnings``.
+    """
+
+    def __init__(self, path: str, check_machine: CheckMachine) -> None:
+        self.path = path
+        self._check_machine = check_machine
+        self.warnings: list[str] = []
+        self.segments: list[MemorySegment] = []
+        self.threads: list[CoreThread] = []
+        self.files: list[FileMapping] = []
+        self.raw_auxv = b""
+        self.pid: int | None = None
+        self.name = ""
+        self.arguments = ""
+        self.data = _map_file(path)
+        self.size = len(self.data)
+        try:
+            self._parse()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Unmap the core's file; idempotent."""
+        self.data.close()
+
+    def find(self, wanted: bytes, start: int, end: int) -> int:
+        """Offset at which ``wanted`` begins between two offsets, -1 if nowhere in the file."""
+        return self.data.find(wanted, min(start, self.size), min(end, self.size))
+
+    def _parse(self) -> None:
+        header, count = _checked_header(self.path, self.data, self._check_machine)
+        self.machine = header.machine
+        self.written_by_debugger = header.shnum > 1
+        described = []
+        for kind, flags, offset, vaddr, filesz, memsz in segments(self.data, header, count):
+            if kind == PT_LOAD and memsz:
+                held = min(offset, self.size)  # no offset of a damaged core is beyond what functions of C can take
+                self.segments.append(MemorySegment(vaddr, vaddr + memsz, held, min(filesz, memsz), flags))
+            elif kind == PT_NOTE:
+                described.append((offset, filesz))
+        self.segments.sort()
+        for offset, filesz in described:
+            self._read_notes(offset, filesz)
+        if not self.threads:
+            raise BadCore(f"{self.path} describes no thread", why=self._why_no_thread(described))
+        self._warn_of_truncation()
+
+    def _why_no_thread(self, described: list[tuple[int, int]]) -> str:
+        if any(offset + size > self.size for offset, size in described):
+            return "the file is truncated, and the part that is missing held the threads (gcore writes them last)"
+        return "it has no NT_PRSTATUS note: it was not written by Linux, gcore or a compatible tool"
+
+    def _warn_of_truncation(self) -> None:
+        beyond = [segment for segment in self.segments if segment.offset + segment.filesz > self.size]
+        if beyond:
+            missing = sum(s.offset + s.filesz - max(s.offset, self.size) for s in beyond)
+            self.warnings.append(
+                f"{self.path} is truncated: {missing} bytes of {len(beyond)} memory segments are missing"
+            )
+
+    def _read_notes(self, offset: int, size: int) -> None:
+        end = min(offset + size, self.size)
+        if offset + size > self.size:
+            self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
+        for note in notes(self.data, offset, end):
+            if note.owner == b"CORE":
+                self._read_note(note.type, note.offset, note.size)
+
+    def _read_note(self, kind: int, start: int, size: int) -> None:
+        if kind == NT_PRSTATUS and size > _PRSTATUS_REGISTERS_AT + _PRSTATUS_TAIL:
+            self._read_prstatus(start, size)
+        elif kind == NT_SIGINFO and size >= _SIGINFO_HEAD.size and self.threads:
+            number, _, code, address = _SIGINFO_HEAD.unpack_from(self.data, start)
+            self.threads[-1] = self.threads[-1]._replace(siginfo=(number, code, address))
+        elif kind == NT_PRFPREG and self.threads:
+            self.threads[-1] = self.threads[-1]._replace(raw_floats=self.data[start : start + min(size, _FLOATS_LIMIT)])
+        elif kind == NT_PRPSINFO and size >= _PRPSINFO_SIZE:
+            self._read_prpsinfo(start)
+        elif kind == NT_AUXV:
+            self.raw_auxv = self.data[start : start + size]
+        elif kind == NT_FILE:
+            self._read_files(self.data[start : start + size])
+
+    def _read_prstatus(self, start: int, size: int) -> None:
+        (signal,) = struct.unpack_from("<h", self.data, start + _PRSTATUS_SIGNAL_AT)
+        (tid,) = struct.unpack_from("<i", self.data, start + _PRSTATUS_PID_AT)
+        if tid < 0:
+            self.warnings.append(f"{self.path}: the note on a thread is damaged and not used (its id is {tid})")
+            return
+        at = start + _PRSTATUS_REGISTERS_AT
+        registers = self.data[at : start + size - _PRSTATUS_TAIL]
+        self.threads.append(CoreThread(tid, signal, registers, None))
+
+    def _read_prpsinfo(self, start: int) -> None:
+        (self.pid,) = struct.unpack_from("<i", self.data, start + _PRPSINFO_PID_AT)
+        self.name = _text(self.data[start + _PRPSINFO_NAME_AT : start + _PRPSINFO_ARGUMENTS_AT])
+        self.arguments = _text(self.data[start + _PRPSINFO_ARGUMENTS_AT : start + _PRPSINFO_SIZE]).rstrip()
+
+    def _read_files(self, note: bytes) -> None:
+        if len(note) < 16:
+            return
+        count, page_size = struct.unpack_from("<QQ", note)
+        names_at = 16 + 24 * count
+        if names_at > len(note):
+            self.warnings.append(f"{self.path}: the list of mapped files (NT_FILE) is damaged and not used")
+            return
+        names = note[names_at:].split(b"\0")
+        for (start, end, offset), name in zip(struct.iter_unpack("<QQQ", note[16:names_at]), names):
+            if start < end:
+                self.files.append(FileMapping(start, end, offset * page_size, os.fsdecode(name)))
+        self.files.sort()
+
+
+def is_core(path: str) -> bool:
+    """The file says of itself that it is an ELF core."""
+    try:
+        with open(path, "rb") as file:
+            found = identify(file.read(EHDR.size))
+    except OSError:
+        return False
+    return found is not None and found.type == ET_CORE
+
+
+def _text(field: bytes) -> str:
+    return os.fsdecode(field.split(b"\0", 1)[0])
+
+
+def _map_file(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadCore(f"{path} is not a regular file", why="a core dump is a file that can be mapped")
+            if status.st_size == 0:
+                raise BadCore(f"{path} is empty", why="the disk was full, or ulimit -c cut it to nothing")
+            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except PermissionError as error:
+        raise NotPermitted(
+            f"cannot open {path}: {error.strerror}",
+            why="cores belong to the user whose process died, with mode 600",
+            help=f"run it as that user or as root, or: sudo chmod a+r {path}",
+        ) from error
+    except IsADirectoryError as error:
+        raise BadCore(f"{path} is a folder", why="a core dump is a file") from error
+    except OSError as error:
+        raise BadCore(f"cannot open {path}: {error.strerror or error}", why="") from error
+
+
+def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[Header, int]:
+    """The ELF header and the number of program headers."""
+    start = data[: EHDR.size]
+    _refuse_compressed(path, start)
+    found = identify(start)
+    if found is None and start[:4] != b"\x7fELF":
+        raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
+    if found is None:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
+    if found.type != ET_CORE:
+        what = _OTHER_TYPES.get(found.type, "another kind of file")
+        what = f"{path} is an ELF file but not a core dump: it is {what}"
+        raise BadCore(what, why="scripts/dispatch -c wants a core")
+    check_machine(path, found)
+    try:
+        header = parse_header(data)
+    except SymbolFileError:
+        raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
+    return header, _segment_count(path, data, header)
+
+
+def _segment_count(path: str, data: mmap.mmap, header: Header) -> int:
+    count = header.phnum
+    if count == PN_XNUM:
+        if not EHDR.size <= header.shoff <= len(data) - 64:
+            raise BadCore(f"{path} is truncated: the number of its program headers is not there")
+        (count,) = struct.unpack_from("<I", data, header.shoff + _SH_INFO_AT)
+    if header.phentsize < PHDR.size or count > MAX_SEGMENTS or header.phoff + count * header.phentsize > len(data):
+        raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
+    return int(count)
+
+
+def _refuse_compressed(path: str, magic: bytes) -> None:
+    for prefix, name, command in _COMPRESSED:
+        if magic.startswith(prefix):
+            raise BadCore(
+                f"{path} is compressed with {name}",
+                why="systemd-coredump and many crash collectors compress cores; memory cannot be looked up in there",
+                help=f"unpack it first: {command} {path}   (or, with systemd: coredumpctl dump PID -o core)",
+            )
+
+
+AT_ENTRY = 9
+AT_RANDOM = 25
+AT_SYSINFO_EHDR = 33
+"""Entries of the vector: where the program starts; 16 random bytes on the first stack; the vdso's ELF header."""
+
+
+def parse_auxv(data: bytes) -> dict[int, int]:
+    """An auxiliary vector of 64-bit pairs, up to AT_NULL (or to the end of what there is)."""
+    found: dict[int, int] = {}
+    for key, value in struct.iter_unpack("<QQ", data[: len(data) // 16 * 16]):
+        if key == 0:
+            break
+        found[key] = value
+    return found

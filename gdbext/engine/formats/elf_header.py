@@ -1,0 +1,222 @@
+"""ELF headers and notes, of a file or of its mapping in memory.
+
+Layouts and constants are those of the System V gABI (chapters 4 and 5), as in glibc's ``elf/elf.h``. Every number in a
+file is suspect: it is checked against what there is before use.
+
+Headers and notes are also in what is loaded, whatever became of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Optional, Protocol
+
+from gdbext.engine.record import Record
+from gdbext.errors import SymbolFileError
+
+
+class Data(Protocol):
+    """The contents of a file: a mapped file, bytes that were read from the target, or what a recording has of a file.
+
+    Slices and ``find`` only: whatever is read of a file can be written down by standing in for it. What a recording
+    does not have raises SymbolFileError.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
+
+    def find(self, needle: bytes, start: int, end: int, /) -> int:
+        """Find bytes, as ``bytes.find`` does."""
+
+
+ET_EXEC, ET_DYN, ET_CORE = 2, 3, 4
+PT_LOAD, PT_DYNAMIC, PT_NOTE, PT_TLS, PT_GNU_EH_FRAME = 1, 2, 4, 7, 0x6474E550
+PF_X, PF_W, PF_R = 1, 2, 4
+NT_GNU_BUILD_ID = 3
+PN_XNUM = 0xFFFF
+"""e_phnum when there are more headers than fit; sh_info of section 0 then has their number."""
+
+EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+"""Elf64_Ehdr: ident, type, machine, version, entry, phoff, shoff, flags, ehsize, phentsize, phnum, shentsize,
+shnum, shstrndx."""
+PHDR = struct.Struct("<IIQQQQQQ")
+"""Elf64_Phdr: type, flags, offset, vaddr, paddr, filesz, memsz, align."""
+_NHDR = struct.Struct("<III")
+_IDENTITY_SIZE = 20
+_AT_ONCE = 1024
+"""Program headers that are read together."""
+_MAX_SEGMENTS = 256
+"""Most segments of a program or library; a core has one for each mapping."""
+
+Read = Callable[[int, int], Optional[bytes]]
+"""Offset (or address) and size to exactly so many bytes, None where they are not there."""
+
+
+class Identity(Record):
+    """The facts in the first 20 bytes of a file of any class and byte order."""
+
+    bits: int
+    little: bool
+    type: int
+    machine: int
+
+    @property
+    def is_ours(self) -> bool:
+        """64 bits, little-endian: the only kind that is read further."""
+        return self.bits == 64 and self.little
+
+
+class Header(Record):
+    """The fields of the ELF header that are used (Elf64_Ehdr)."""
+
+    type: int
+    machine: int
+    entry: int
+    phoff: int
+    shoff: int
+    phentsize: int
+    phnum: int
+    shentsize: int
+    shnum: int
+    shstrndx: int
+
+
+class Segment(Record):
+    """One program header (Elf64_Phdr); sizes in bytes."""
+
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    filesz: int
+    memsz: int
+
+
+class Note(Record):
+    """One note: its owner without the final NUL, its type, and where its descriptor is."""
+
+    owner: bytes
+    type: int
+    offset: int
+    size: int
+
+
+def identify(start: bytes) -> Identity | None:
+    """The identity of an ELF file, None for any other file."""
+    if len(start) < _IDENTITY_SIZE or start[:4] != b"\x7fELF":
+        return None
+    little = start[5] != 2
+    kind, machine = struct.unpack_from("<HH" if little else ">HH", start, 16)
+    return Identity(64 if start[4] == 2 else 32, little, kind, machine)
+
+
+def parse_header(data: Data, machine: int | None = None) -> Header:
+    """The ELF header at the start of ``data``. Raises SymbolFileError for what is none, or another machine's."""
+    found = identify(data[:_IDENTITY_SIZE])
+    if len(data) < EHDR.size or found is None or not found.is_ours:
+        raise SymbolFileError("not a 64-bit little-endian ELF file")
+    _, kind, found_machine, _, entry, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = EHDR.unpack(
+        data[: EHDR.size]
+    )
+    if machine is not None and found_machine != machine:
+        raise SymbolFileError(f"ELF file of another machine (e_machine {found_machine})")
+    return Header(kind, found_machine, entry, phoff, shoff, phentsize, phnum, shentsize, shnum, shstrndx)
+
+
+def parse_segments(data: Data, header: Header) -> tuple[Segment, ...]:
+    """All program headers of a program or library. Raises SymbolFileError when they do not lie inside ``data``."""
+    if header.phnum > _MAX_SEGMENTS or header.phoff + header.phnum * _entry_size(header) > len(data):
+        raise SymbolFileError(f"program headers lie outside the file ({header.phnum} at {header.phoff:#x})")
+    return tuple(segments(data, header, header.phnum))
+
+
+def segments(data: Data, header: Header, count: int) -> Iterator[Segment]:
+    """The first ``count`` program headers, which must lie inside ``data``."""
+    size, end = _entry_size(header), header.phoff + count * _entry_size(header)
+    entry = PHDR if size == PHDR.size else struct.Struct(f"{PHDR.format}{size - PHDR.size}x")
+    for start in range(header.phoff, end, size * _AT_ONCE):
+        piece = data[start : min(start + size * _AT_ONCE, end)]
+        for kind, flags, offset, vaddr, _, filesz, memsz, _ in entry.iter_unpack(piece):
+            yield Segment(kind, flags, offset, vaddr, filesz, memsz)
+
+
+def _entry_size(header: Header) -> int:
+    return max(header.phentsize, PHDR.size)
+
+
+def notes(data: Data, start: int, end: int) -> Iterator[Note]:
+    """The notes in ``data`` from ``start`` to ``end``; ends at the first that is not all there."""
+    position = start
+    while position + _NHDR.size <= end:
+        name_size, size, kind = _NHDR.unpack(data[position : position + _NHDR.size])
+        name_at = position + _NHDR.size
+        at = name_at + (name_size + 3 & ~3)
+        if at + size > end:
+            return
+        yield Note(data[name_at : name_at + name_size].rstrip(b"\0"), kind, at, size)
+        position = at + (size + 3 & ~3)
+
+
+def build_id_in(data: bytes) -> str | None:
+    """The GNU build-id (hex) among the notes in ``data``, None if there is none."""
+    for note in notes(data, 0, len(data)):
+        if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and note.size:
+            return data[note.offset : note.offset + note.size].hex()
+    return None
+
+
+_MAX_HEADERS = 1 << 16
+_MAX_NOTES = 1 << 16
+"""Bytes of program headers, and of a note segment, that are looked at."""
+
+
+class MappedElf:
+    """``read`` takes addresses relative to the file's first byte in memory. Empty where that is no ELF file.
+
+    ``machine`` is the only e_machine that counts, None for any.
+    """
+
+    def __init__(self, read: Read, machine: int | None = None) -> None:
+        self._read = read
+        self.header = b""
+        """The ELF header as it is in memory."""
+        self.segments: tuple[Segment, ...] = ()
+        head = read(0, EHDR.size)
+        if head is None:
+            return
+        try:
+            header = parse_header(head, machine)
+            size = header.phoff + header.phnum * max(header.phentsize, PHDR.size)
+            headers = read(0, size) if size <= _MAX_HEADERS else None
+            if headers is not None:
+                self.segments = parse_segments(headers, header)
+                self.header = head
+        except SymbolFileError:
+            return
+
+    @property
+    def build_id(self) -> str | None:
+        """The GNU build-id (hex), None where there is none or it is not in reach."""
+        base = min((segment.vaddr for segment in self.segments if segment.type == PT_LOAD), default=0)
+        for segment in self.segments:
+            if segment.type == PT_NOTE and segment.vaddr >= base:
+                found = build_id_in(self._read(segment.vaddr - base, min(segment.filesz, _MAX_NOTES)) or b"")
+                if found is not None:
+                    return found
+        return None
+
+    def permissions_at(self, offset: int, page_size: int) -> str:
+        """The permissions of a mapping of that file offset ("r-xp"), "" where no PT_LOAD covers it."""
+        for segment in self.segments:
+            if segment.type == PT_LOAD and segment.offset & -page_size <= offset < segment.offset + segment.filesz:
+                return permission_text(segment.flags)
+        return ""
+
+
+def permission_text(flags: int) -> str:
+    """p_flags as /proc/PID/maps writes them; the mapping is taken to be private, as every PT_LOAD is."""
+    return "".join((
+        "r" if flags & PF_R else "-", "w" if flags & PF_W else "-", "x" if flags & PF_X else "-", "p",
+    ))  # fmt: skip

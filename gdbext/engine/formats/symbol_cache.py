@@ -1,0 +1,235 @@
+"""Sorted symbol addresses and a hash table of symbol names: built once per file, then mapped from the user's cache.
+
+Both say only *which entry* of the ELF file's own symbol table to look at: address, name and size are always read
+from that table and compared, so a damaged cache can hide a symbol but cannot invent one. Entries are numbered
+through all tables of a file, in the order in which they are given.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import compress
+from mmap import ACCESS_READ, mmap
+from typing import Protocol
+from zlib import crc32
+
+from gdbext.cache import cache_folder, may_fill, open_ours
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_table import SYMBOL_SIZE, SymbolTable
+from gdbext.errors import SymbolFileError
+from gdbext.log import logger
+
+WORTH_CACHING = 4096
+"""Files with fewer symbols are indexed faster than a cache file is opened and checked."""
+
+_log = logger(__name__)
+_VERSION = 1
+_HEADER = struct.Struct("<8sIIIIII")
+"""magic, version, width of the first array's items, lengths of both arrays, checksum of the contents, of this header
+without its last field."""
+_MAGIC = b"gdbext\x1a\n"
+_SAMPLES, _SAMPLE_SIZE = 32, 4096
+_INDEXED_TYPES = bytes(info & 15 in (0, 1, 2, 5, 10) for info in range(256))
+"""Types by st_info: NOTYPE, OBJECT, FUNC, COMMON and GNU_IFUNC have addresses; SECTION, FILE and TLS have none."""
+_CHUNK = 512
+_EFFORT = 64
+"""Hashing all names may read the string table this many times over; more is a file made to exhaust us."""
+
+Built = tuple["array[int]", "array[int]"]
+
+
+class Numbers(Protocol):
+    """Unsigned numbers by position: in our memory, in a mapped cache file, or in a recording."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> int: ...
+
+
+Arrays = tuple[Numbers, Numbers]
+Builder = Callable[[Sequence[SymbolTable]], Built]
+
+
+def build_addresses(tables: Sequence[SymbolTable]) -> Built:
+    """(addresses ascending, number of the entry at each), for every entry that has an address."""
+    values: list[int] = []
+    kinds = b""
+    for table in tables:
+        raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
+        values += _items("Q", raw)[1::3].tolist()
+        kinds += raw[4::SYMBOL_SIZE].translate(_INDEXED_TYPES)
+    order = sorted(compress(range(len(values)), kinds), key=values.__getitem__)
+    addresses = [values[number] for number in order]
+    skip = next((at for at, address in enumerate(addresses) if address), len(addresses))  # undefined symbols
+    width = "I" if not addresses or addresses[-1] < 1 << 32 else "Q"
+    return array(width, addresses[skip:]), array("I", order[skip:])
+
+
+def build_names(tables: Sequence[SymbolTable]) -> Built:
+    """A chained hash table: (head, next), both of entry number + 1, 0 for none; the hash is crc32 of the name."""
+    total = sum(table.count for table in tables)
+    head = array("I", bytes(4 << max(4, total.bit_length() - 1)))
+    following = array("I")
+    append = following.append
+    mask = len(head) - 1
+    number = 0
+    for table in tables:
+        for value in _name_hashes(table):
+            number += 1
+            append(head[value & mask])
+            head[value & mask] = number
+    return head, following
+
+
+def build_numbers_with(tables: Sequence[SymbolTable], needles: Sequence[bytes]) -> Built:
+    """(numbers of the entries whose names contain all needles, nothing)."""
+    numbers = array("I")
+    before = 0
+    for table in tables:
+        numbers.extend(before + number for number in table.numbers_with(needles))
+        before += table.count
+    return numbers, array("I")
+
+
+def find_name(arrays: Arrays, name: bytes) -> list[int]:
+    """Numbers of the entries that may have that name, ascending; the caller compares."""
+    head, following = arrays
+    found: list[int] = []
+    number = head[crc32(name) & (len(head) - 1)]
+    while 0 < number <= len(following) and len(found) < len(following):
+        found.append(number - 1)
+        number = following[number - 1]
+    return found[::-1]
+
+
+def _items(width: str, raw: bytes) -> array[int]:
+    items = array(width)
+    items.frombytes(raw)
+    if sys.byteorder != "little":
+        items.byteswap()
+    return items
+
+
+def _name_hashes(table: SymbolTable) -> list[int]:
+    """crc32 of every entry's name. Raises SymbolFileError when that takes unreasonably long."""
+    raw = table.data[table.offset : table.offset + table.count * SYMBOL_SIZE]
+    starts = _items("I", raw)[0::6].tolist()
+    strings = table.data[table.strings : table.strings_end]
+    if not strings.endswith(b"\0"):
+        strings += b"\0"
+    find = strings.find
+    budget = _EFFORT * len(strings) + (1 << 24)
+    hashes: list[int] = []
+    for at in range(0, len(starts), _CHUNK):
+        chunk = starts[at : at + _CHUNK]
+        ends = [find(0, start) for start in chunk]
+        budget -= sum(ends) - sum(chunk)
+        if budget < 0:
+            raise SymbolFileError("the string table is damaged: names overlap without end")
+        hashes += [crc32(strings[start:end]) for start, end in zip(chunk, ends)]
+    return hashes
+
+
+class SymbolCache:
+    """The user's folder of index files. Everything here fails silently: a cache that does not work is no cache."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self.folder = cache_folder() if folder is None else os.fspath(folder)
+
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:
+        """The arrays of that kind ("addresses", "names") for a file's tables: the stored ones, else built and stored.
+
+        ``key`` names the file's arrays in the folder; None: it is too small for that, or nothing identifies it.
+        """
+        name = f"{key}.{kind}"
+        arrays = self.load(name) if key else None
+        if arrays is not None:
+            return arrays
+        _log.debug("index of %s: %s", kind, "built, nothing keeps it" if not key else f"built for {name}")
+        built = build(tables)
+        if key:
+            self.store(name, built)
+        return built
+
+    def load(self, name: str) -> Arrays | None:
+        """The arrays stored under ``name``; None when there are none or the file is damaged."""
+        try:
+            with open(open_ours(f"{self.folder}/{name}"), "rb") as stream:
+                data = mmap(stream.fileno(), 0, access=ACCESS_READ)
+        except (OSError, ValueError):
+            return None
+        return _parse(data)
+
+    def store(self, name: str, arrays: Built) -> None:
+        """Write the arrays under ``name``: privately, and visible only when complete."""
+        temporary = f"{self.folder}/.{name}.{os.getpid()}.{time.monotonic_ns()}"
+        try:
+            if not may_fill(self.folder):
+                return
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            with open(descriptor, "wb") as stream:
+                for piece in _format(arrays):
+                    stream.write(piece)
+            os.replace(temporary, f"{self.folder}/{name}")
+        except OSError:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def cache_key(image: ElfImage, tables: Sequence[SymbolTable]) -> str | None:
+    """The name under which this file's index is kept; None for an image that nothing identifies.
+
+    A stripped file keeps its build-id, so where and how large the symbol tables are belongs to the key.
+    """
+    shape = repr([(table.offset, table.count, table.strings, table.strings_end) for table in tables])
+    if image.build_id:
+        return f"{image.build_id[:80]}-{crc32(shape.encode()):08x}"
+    if image.identity:
+        path = os.fsencode(os.path.abspath(image.path))
+        return f"path-{crc32(path):08x}-{image.identity}-{crc32(shape.encode()):08x}"
+    return None
+
+
+def _format(arrays: Built) -> tuple[bytes, bytes, bytes]:
+    first, second = (memoryview(part).cast("B") for part in arrays)
+    width = len(first) // max(1, len(arrays[0]))
+    checksum = _sample(first, second)
+    start = _HEADER.pack(_MAGIC, _VERSION, width, len(arrays[0]), len(arrays[1]), checksum, 0)[:-4]
+    return start + crc32(start).to_bytes(4, "little"), bytes(first), bytes(second)
+
+
+def _parse(data: mmap) -> Arrays | None:
+    """The arrays in a cache file, in place; None unless version, sizes and checksums are right."""
+    if len(data) < _HEADER.size or sys.byteorder != "little":
+        return None
+    magic, version, width, first_count, second_count, checksum, own = _HEADER.unpack_from(data, 0)
+    if magic != _MAGIC or version != _VERSION or crc32(data[: _HEADER.size - 4]) != own or width not in (0, 4, 8):
+        return None
+    middle = _HEADER.size + width * first_count
+    if len(data) != middle + 4 * second_count:
+        return None
+    view = memoryview(data)
+    first, second = view[_HEADER.size : middle], view[middle:]
+    if _sample(first, second) != checksum:
+        return None
+    return first.cast("Q" if width == 8 else "I"), second.cast("I")
+
+
+def _sample(*parts: memoryview) -> int:
+    """A checksum of blocks spread over the contents: it finds lost pages in a tenth of a millisecond."""
+    value = 0
+    for part in parts:
+        step = max(_SAMPLE_SIZE, len(part) // _SAMPLES)
+        for at in range(0, len(part), step):
+            value = crc32(part[at : at + _SAMPLE_SIZE], value)
+    return value

@@ -1,0 +1,227 @@
+"""The symbols of one ELF file: all names at an address, and all addresses of a name."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from zlib import crc32
+
+from gdbext.engine.formats.elf import SHF_EXECINSTR, SHT_SYMTAB, ElfImage
+from gdbext.engine.formats.symbol_cache import (
+    WORTH_CACHING,
+    Arrays,
+    Builder,
+    SymbolCache,
+    build_addresses,
+    build_names,
+    build_numbers_with,
+    cache_key,
+    find_name,
+)
+from gdbext.engine.formats.symbol_table import (
+    GnuHash,
+    Symbol,
+    SymbolTable,
+    dynamic_table,
+    mini_debug_table,
+    section_table,
+)
+from gdbext.errors import SymbolFileError
+
+_NAMES_LIMIT = 4096
+"""Most names of one address that are kept; identical code folding gives some hundreds."""
+_WALK_LIMIT = 256
+_MISSES_LIMIT = 16
+"""Limits of the search for an enclosing symbol: starts in all, and functions that end too early."""
+
+
+class SymbolIndex:
+    """Symbols of one ELF file, by address and by name.
+
+    .symtab, and .dynsym where .symtab is missing or lacks exported names, and .gnu_debugdata. Raises SymbolFileError
+    when the file has no usable table.
+    """
+
+    def __init__(self, image: ElfImage, cache: SymbolCache | None = None) -> None:
+        self.image = image
+        self._cache = SymbolCache() if cache is None else cache
+        self.tables, self.complete = _tables_of(image)
+        """``complete``: local functions are listed, too (a .symtab is there)."""
+        self._total = sum(table.count for table in self.tables)
+        key = cache_key(image, self.tables)
+        self._key = key if self._total >= WORTH_CACHING else None
+        self._addresses: Arrays | None = None
+        self._names: Arrays | None = None
+        self._dynamic = next((table for table in self.tables if table.is_dynamic), None)
+        self._hash: GnuHash | None = None
+        self._hash_known = False
+
+    @property
+    def in_use(self) -> bool:
+        """True once an address or a name was looked up here (``exported`` does not count: it builds nothing)."""
+        return self._addresses is not None or self._names is not None
+
+    def at(self, vaddr: int) -> list[Symbol]:
+        """All symbols (functions and objects) that start exactly there."""
+        addresses = self._by_address()[0]
+        found = self._group(bisect_left(addresses, vaddr), vaddr)
+        return [] if found is None else found
+
+    def containing(self, vaddr: int) -> list[Symbol]:
+        """All names of the innermost sized symbol around ``vaddr``; [] where no symbol reaches it.
+
+        A symbol without a size (assembler) reaches to the next symbol of its section, and gets that size; not
+        where only exported symbols are known, because then unknown functions may lie between.
+        """
+        addresses = self._by_address()[0]
+        position = bisect_right(addresses, vaddr) - 1
+        unsized: list[Symbol] = []
+        misses = 0
+        for step in range(_WALK_LIMIT):
+            if position < 0 or misses > _MISSES_LIMIT:
+                break
+            start = addresses[position]
+            position = bisect_left(addresses, start, 0, position + 1)
+            group = self._group(position, start) or []
+            around = [symbol for symbol in group if vaddr < start + symbol.size]
+            if around:
+                return _functions_first(around + [symbol for symbol in group if not symbol.size])
+            if step == 0 and not any(symbol.size for symbol in group):
+                unsized = group
+            elif group:
+                misses += 1
+            position -= 1
+        return self._extended(unsized, vaddr)
+
+    def lookup(self, name: str) -> list[Symbol]:
+        """All symbols with that mangled name (local ones, objects and thread-local ones, too)."""
+        raw = name.encode("utf-8", "surrogateescape")
+        if self._names is None:
+            self._names = self._load("names", build_names)
+        found = []
+        for number in find_name(self._names, raw):
+            table, entry = self._entry(number)
+            if table is not None and table.is_named(entry, raw):
+                symbol = table.symbol(entry)
+                if symbol is not None and symbol not in found:
+                    found.append(symbol)
+        exported = self.exported(name)  # .symtab may have it with its version only
+        if exported is not None and exported.vaddr not in [symbol.vaddr for symbol in found]:
+            found.append(exported)
+        return found
+
+    def exported(self, name: str) -> Symbol | None:
+        """The exported symbol of that name, through the file's own hash table: nothing is built or cached."""
+        if not self._hash_known:
+            self._hash_known = True
+            self._hash = GnuHash.of(self.image)
+            self._dynamic = self._dynamic or _dynamic_or_none(self.image)
+        if self._hash is None or self._dynamic is None:
+            return None
+        raw = name.encode("utf-8", "surrogateescape")
+        older: Symbol | None = None
+        for number in self._hash.candidates(raw):
+            symbol = self._dynamic.symbol(number) if self._dynamic.is_named(number, raw) else None
+            if symbol is not None and self._hash.is_default(number):
+                return symbol
+            older = older or symbol
+        return older
+
+    def matching(self, *needles: bytes) -> Iterator[Symbol]:
+        """All symbols whose mangled names contain every needle, in table order. Reads all names, once."""
+        kind = f"with-{crc32(bytes(1).join(needles)):08x}"
+        numbers = self._load(kind, lambda tables: build_numbers_with(tables, needles))[0]
+        for at in range(len(numbers)):
+            table, entry = self._entry(numbers[at])
+            symbol = table.symbol(entry) if table is not None else None
+            name = symbol.name.encode("utf-8", "surrogateescape") if symbol is not None else b""
+            if symbol is not None and all(needle in name for needle in needles):
+                yield symbol
+
+    def has_beginning(self, beginning: str) -> bool:
+        """True if any mangled name begins so. Reads all names where none does: 30 ms for libtorch_cpu."""
+        return any(table.mentions(beginning.encode()) for table in self.tables)
+
+    def _entry(self, number: int) -> tuple[SymbolTable | None, int]:
+        """The table and the number in it of an entry numbered through all tables."""
+        for table in self.tables:
+            if number < table.count:
+                return table, number
+            number -= table.count
+        return None, 0
+
+    def _by_address(self) -> Arrays:
+        if self._addresses is None:
+            self._addresses = self._load("addresses", build_addresses)
+        return self._addresses
+
+    def _load(self, kind: str, build: Builder) -> Arrays:
+        return self._cache.arrays(self.tables, kind, self._key, build)
+
+    def _group(self, position: int, vaddr: int) -> list[Symbol] | None:
+        """The symbols from ``position`` on that start at ``vaddr``, each name once."""
+        addresses, numbers = self._by_address()
+        found: dict[str, Symbol] = {}
+        while position < len(addresses) and addresses[position] == vaddr and len(found) < _NAMES_LIMIT:
+            table, entry = self._entry(numbers[position])
+            symbol = table.symbol(entry) if table is not None else None
+            if symbol is not None and symbol.vaddr == vaddr:
+                found.setdefault(symbol.name, symbol)
+            position += 1
+        return list(found.values())
+
+    def _extended(self, symbols: list[Symbol], vaddr: int) -> list[Symbol]:
+        """Symbols without size, extended to the next symbol or the end of their code section, if that covers."""
+        symbols = [symbol for symbol in symbols if symbol.is_function]
+        if not symbols:
+            return []
+        start = symbols[0].vaddr
+        end = self._code_end(start)
+        if not self.complete:
+            end = min(end, start + 1)
+        addresses = self._by_address()[0]
+        following = bisect_right(addresses, start)
+        if following < len(addresses):
+            end = min(end, addresses[following])
+        return [symbol._replace(size=end - start) for symbol in symbols] if vaddr < end else []
+
+    def _code_end(self, vaddr: int) -> int:
+        """End of the executable section around ``vaddr`` (segment, where there are no sections); 0 for data."""
+        for section in self.image.section_list:
+            if section.flags & SHF_EXECINSTR and section.address <= vaddr < section.address + section.size:
+                return section.address + section.size
+        if self.image.section_list:
+            return 0
+        for segment in self.image.loads:
+            if self.image.is_code(vaddr) and segment.vaddr <= vaddr < segment.vaddr + segment.memsz:
+                return segment.vaddr + segment.memsz
+        return 0
+
+
+def _tables_of(image: ElfImage) -> tuple[tuple[SymbolTable, ...], bool]:
+    """The tables that together name the most, and whether local functions are among them."""
+    full = section_table(image, SHT_SYMTAB)
+    dynamic = dynamic_table(image)
+    if full is not None and full.count > 1:
+        exported = dynamic.count - dynamic.locals if dynamic is not None else 0
+        if dynamic is None or full.count - full.locals + 8 >= exported:
+            return (full,), True
+        return (full, dynamic), True  # somebody removed exported names from .symtab
+    mini = mini_debug_table(image)
+    found = tuple(table for table in (dynamic, mini) if table is not None and table.count)
+    if not found:
+        raise SymbolFileError(f"{image.path} has no symbol table")
+    return found, mini is not None
+
+
+def _dynamic_or_none(image: ElfImage) -> SymbolTable | None:
+    try:
+        return dynamic_table(image)
+    except SymbolFileError:
+        return None
+
+
+def _functions_first(symbols: list[Symbol]) -> list[Symbol]:
+    """Only the functions, where there are any."""
+    typed = [symbol for symbol in symbols if symbol.is_function]
+    return typed or symbols

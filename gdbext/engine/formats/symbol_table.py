@@ -1,0 +1,300 @@
+"""The symbol tables inside one ELF file, read in place: .symtab, .dynsym, the compressed .gnu_debugdata.
+
+Elf64_Sym, the hash functions and tables are those of the System V gABI and of glibc's ``elf/elf.h`` and
+``sysdeps/generic/dl-hash.h`` (DT_GNU_HASH).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.engine.formats.elf import (
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_STRSZ,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERSYM,
+    SHT_DYNSYM,
+    SHT_NOBITS,
+    SHT_SYMTAB,
+    ElfImage,
+)
+from gdbext.engine.record import Record
+from gdbext.errors import SymbolFileError
+
+if TYPE_CHECKING:
+    from gdbext.engine.formats.elf_header import Data
+
+STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_COMMON, STT_TLS, STT_GNU_IFUNC = 0, 1, 2, 3, 4, 5, 6, 10
+STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
+SYMBOL_SIZE = 24
+MAX_SYMBOLS = 1 << 23
+"""No table has more (libtorch_cuda has 1.5 million); it bounds what a damaged header can make us do."""
+
+_SYM = struct.Struct("<IBBHQQ")
+_NAMED_TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_COMMON, STT_TLS, STT_GNU_IFUNC))
+_SHN_UNDEF, _SHN_LORESERVE, _SHN_XINDEX = 0, 0xFF00, 0xFFFF
+_VERSION_HIDDEN = 0x8000
+_NAME_LIMIT = 1 << 16
+_CHAIN_LIMIT = 1 << 16
+_DEBUGDATA_LIMIT = 1 << 27
+_STRINGS_LIMIT = 1 << 28
+"""Bytes of a string table that are looked at; a sparse file may claim any number."""
+_STARTS_LIMIT = 1 << 22
+"""Places where names may start that contain something: libtorch_cpu has 430,000 of "redispatch"."""
+
+
+class Symbol(Record):
+    """One symbol of an ELF file; ``name`` is mangled, ``type`` STT_*, ``binding`` STB_*, ``size`` in bytes.
+
+    ``vaddr`` is the file's own address (for STT_TLS the offset in the module's TLS block).
+    """
+
+    name: str
+    vaddr: int
+    size: int
+    type: int
+    binding: int
+
+    @property
+    def is_function(self) -> bool:
+        """True for functions, indirect functions (STT_GNU_IFUNC) and untyped assembler labels."""
+        return self.type in (STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE)
+
+
+class SymbolTable:
+    """``count`` Elf64_Sym at file offset ``offset`` of ``data``, their names at ``strings``."""
+
+    def __init__(self, data: Data, offset: int, size: int, strings: int, strings_size: int, locals_: int) -> None:
+        total = len(data)
+        if offset > total or strings >= total:
+            raise SymbolFileError(f"symbol table lies outside the file ({offset:#x}, {strings:#x})")
+        self.data = data
+        self.offset = offset
+        self.count = min(size, total - offset) // SYMBOL_SIZE
+        if self.count > MAX_SYMBOLS:
+            raise SymbolFileError(f"symbol table has {self.count} entries")
+        self.strings = strings
+        self.strings_end = min(strings + min(strings_size, _STRINGS_LIMIT), total)
+        self.locals = min(locals_, self.count)
+        """Number of entries before the first that is not STB_LOCAL (sh_info)."""
+        self.is_dynamic = False
+        """True for the table .dynsym."""
+
+    def mentions(self, beginning: bytes) -> bool:
+        """True if a name in the string table begins so, be it defined here or not. Reads the table up to there."""
+        return self.data.find(b"\0" + beginning, self.strings, self.strings_end) >= 0
+
+    def raw(self, number: int) -> tuple[int, int, int, int, int, int]:
+        """st_name, st_info, st_other, st_shndx, st_value, st_size of one entry (0 ≤ number < count)."""
+        at = self.offset + SYMBOL_SIZE * number
+        entry: tuple[int, int, int, int, int, int] = _SYM.unpack(self.data[at : at + SYMBOL_SIZE])
+        return entry
+
+    def value(self, number: int) -> int:
+        """st_value of one entry; -1 when there is no such entry."""
+        return self.raw(number)[4] if number < self.count else -1
+
+    def symbol(self, number: int) -> Symbol | None:
+        """The entry as a symbol; None where it defines nothing (undefined, absolute, section, file, no name)."""
+        if number >= self.count:
+            return None
+        name, info, _, section, value, size = self.raw(number)
+        kind = info & 15
+        if section == _SHN_UNDEF or (section >= _SHN_LORESERVE and section != _SHN_XINDEX):
+            return None
+        if kind not in _NAMED_TYPES:
+            return None
+        text = self.name_at(name).partition(b"@")[0]  # .symtab appends the version: pow@@GLIBC_2.29
+        return Symbol(text.decode("utf-8", "surrogateescape"), value, size, kind, info >> 4) if text else None
+
+    def name_at(self, position: int) -> bytes:
+        """The string at that offset of the string table, b"" where there is none."""
+        start = self.strings + position
+        end = self.strings_end
+        piece = self.data[start : min(start + 256, end)]
+        head, nul, _ = piece.partition(b"\0")
+        if not nul and start < end:
+            head = self.data[start : min(start + _NAME_LIMIT, end)].partition(b"\0")[0]
+        return head
+
+    def is_named(self, number: int, name: bytes) -> bool:
+        """True when entry ``number`` has exactly that name."""
+        if number >= self.count:
+            return False
+        start = self.strings + self.raw(number)[0]
+        end = start + len(name)
+        return end < self.strings_end and self.data[start : end + 1] == name + b"\0"
+
+    def numbers_with(self, needles: Sequence[bytes]) -> Iterator[int]:
+        """Numbers of the entries whose names contain all needles, ascending. Looks at every name."""
+        text = self.data[self.strings : self.strings_end]
+        starts = _starts_of_names_with(text, max(needles, key=len, default=b""))
+        for number in [at for at, start in enumerate(self._name_offsets()) if start in starts]:
+            start = self.raw(number)[0]
+            end = text.find(0, start, start + _NAME_LIMIT)
+            if end > start and all(text.find(needle, start, end) >= 0 for needle in needles):
+                yield number
+
+    def _name_offsets(self) -> Sequence[int]:
+        raw = self.data[self.offset : self.offset + self.count * SYMBOL_SIZE]
+        words = array("I", raw)
+        if sys.byteorder != "little":
+            words.byteswap()
+        return words[:: SYMBOL_SIZE // 4]
+
+
+def _starts_of_names_with(text: bytes, needle: bytes) -> set[int]:
+    """Offsets at which names may start that contain the needle: linkers let a name be the tail of a longer one."""
+    starts: set[int] = set()
+    covered = 0
+    found = text.find(needle)
+    while found >= 0:
+        begin = text.rfind(0, covered, found) + 1 or covered  # nothing is searched twice
+        starts.update(range(max(begin, found - _NAME_LIMIT), found + 1))
+        covered = found + 1
+        if len(starts) > _STARTS_LIMIT:
+            raise SymbolFileError("the string table has too many names of one kind")
+        found = text.find(needle, found + 1)
+    return starts
+
+
+def section_table(image: ElfImage, kind: int) -> SymbolTable | None:
+    """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none.
+
+    Raises SymbolFileError for one that lies outside the file.
+    """
+    sections = image.section_list
+    for section in sections:
+        if section.type == kind and section.size >= SYMBOL_SIZE and section.link < len(sections):
+            strings = sections[section.link]
+            if strings.type == SHT_NOBITS:  # a .debug file carries empty shells of these sections
+                return None
+            return SymbolTable(image.data, section.offset, section.size, strings.offset, strings.size, section.info)
+    return None
+
+
+def dynamic_table(image: ElfImage) -> SymbolTable | None:
+    """.dynsym by its section, or, in a file without sections, by the dynamic segment and its hash table."""
+    table = section_table(image, SHT_DYNSYM)
+    if table is not None:
+        table.is_dynamic = True
+        return table
+    dynamic = image.dynamic
+    symbols = image.read(dynamic.get(DT_SYMTAB, -1), _dynamic_count(image, dynamic) * SYMBOL_SIZE)
+    strings = image.read(dynamic.get(DT_STRTAB, -1), min(dynamic.get(DT_STRSZ, 0), _STRINGS_LIMIT))
+    if not symbols or not strings:
+        return None
+    table = SymbolTable(symbols + strings, 0, len(symbols), len(symbols), len(strings), 0)
+    table.is_dynamic = True
+    return table
+
+
+def _dynamic_count(image: ElfImage, dynamic: dict[int, int]) -> int:
+    """Number of entries of .dynsym: nchain of DT_HASH, else one more than the last that DT_GNU_HASH reaches."""
+    if DT_HASH in dynamic:
+        header = image.read(dynamic[DT_HASH], 8)
+        if header is not None:
+            return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
+    hashes = GnuHash.of(image)
+    return hashes.count() if hashes is not None else 0
+
+
+def mini_debug_table(image: ElfImage) -> SymbolTable | None:
+    """The local functions that Fedora and RHEL keep in .gnu_debugdata (an xz-compressed ELF file); None without."""
+    section = image.sections.get(".gnu_debugdata")
+    if section is None:
+        return None
+    try:
+        import lzma
+    except ImportError:
+        return None
+    packed = image.contents(section.offset, section.size)
+    try:
+        data = lzma.LZMADecompressor(memlimit=_DEBUGDATA_LIMIT).decompress(packed, _DEBUGDATA_LIMIT)
+        return section_table(ElfImage(data, image.path), SHT_SYMTAB)
+    except (lzma.LZMAError, EOFError, MemoryError, SymbolFileError):
+        return None
+
+
+class GnuHash:
+    """DT_GNU_HASH: exported symbols by name, with nothing to build first."""
+
+    def __init__(self, image: ElfImage, vaddr: int) -> None:
+        header = image.read(vaddr, 16)
+        if header is None:
+            raise SymbolFileError("the hash table lies outside the file")
+        self._image = image
+        self._versions = image.dynamic.get(DT_VERSYM)
+        self.buckets: int
+        self.first: int
+        self.buckets, self.first, self._bloom_words, self._bloom_shift = struct.unpack("<4I", header)
+        if not self.buckets or not self._bloom_words:
+            raise SymbolFileError("the hash table is empty")
+        self._bloom = vaddr + 16
+        self._bucket = self._bloom + 8 * self._bloom_words
+        self._chain = self._bucket + 4 * self.buckets
+
+    @classmethod
+    def of(cls, image: ElfImage) -> GnuHash | None:
+        """The image's table, None if it has none that can be read."""
+        vaddr = image.dynamic.get(DT_GNU_HASH)
+        try:
+            return None if vaddr is None else cls(image, vaddr)
+        except SymbolFileError:
+            return None
+
+    def is_default(self, number: int) -> bool:
+        """False for an old version of a symbol (pthread_cond_wait@GLIBC_2.2.5) that is kept for old programs."""
+        if self._versions is None:
+            return True
+        piece = self._image.read(self._versions + 2 * number, 2)
+        return piece is None or not int.from_bytes(piece, "little") & _VERSION_HIDDEN
+
+    def _word(self, vaddr: int) -> int:
+        piece = self._image.read(vaddr, 4)
+        return 0 if piece is None else int.from_bytes(piece, "little")
+
+    def candidates(self, name: bytes) -> Iterator[int]:
+        """Numbers of .dynsym entries whose 32-bit hash is that of ``name``."""
+        value = gnu_hash(name)
+        word = self._image.read(self._bloom + 8 * (value // 64 % self._bloom_words), 8)
+        bits = int.from_bytes(word or b"", "little")
+        if not (bits >> (value % 64)) & (bits >> ((value >> (self._bloom_shift & 31)) % 64)) & 1:
+            return
+        number = self._word(self._bucket + 4 * (value % self.buckets))
+        if number < self.first:
+            return
+        for step in range(_CHAIN_LIMIT):
+            entry = self._word(self._chain + 4 * (number + step - self.first))
+            if entry | 1 == value | 1:
+                yield number + step
+            if entry & 1:
+                return
+
+    def count(self) -> int:
+        """Number of .dynsym entries, from the longest chain's end."""
+        size = min(4 * self.buckets, 4 * MAX_SYMBOLS)
+        raw = self._image.read(self._bucket, size)
+        if raw is None:
+            return 0
+        last = int(max(struct.unpack(f"<{size // 4}I", raw)))
+        if last < self.first:
+            return self.first
+        for step in range(_CHAIN_LIMIT):
+            if self._word(self._chain + 4 * (last + step - self.first)) & 1:
+                return min(last + step + 1, MAX_SYMBOLS)
+        return 0
+
+
+def gnu_hash(name: bytes) -> int:
+    """glibc's ``dl_new_hash``: 5381, times 33 plus each byte, in 32 bits."""
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value

@@ -1,0 +1,321 @@
+"""The one door for files that we make: each is whole, or not there, and never written through somebody else's link.
+
+A file is made under a name that nobody can guess, in a folder that is held by a descriptor, and then renamed: that
+replaces a link that lies under the name, and leaves alone what it leads to.
+
+The folder of an output is held as an open descriptor, reached through no link that somebody else laid. Whoever looks as
+root at somebody's process may be asked to write into a folder of that somebody, who can lay links there at any time. So
+a path is walked component by component, and every step is taken from the descriptor of the one before: what is checked
+is what is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from contextlib import suppress
+from types import TracebackType
+
+from gdbext.engine.record import Record
+from gdbext.errors import TargetError
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40
+_KIND, _IS_LINK = 0o170000, 0o120000
+_WRITABLE_BY_OTHERS, _STICKY = 0o022, 0o1000
+
+
+class ForeignLink(OSError):
+    """A link on the way to an output that another user may have laid; ``strerror`` names it."""
+
+
+class FolderEntry(Record):
+    """``folder`` is an open descriptor, whose owner closes it; ``name`` is not a link that is to be followed, save with
+    ``is_magic``: then the kernel knows where it leads (a descriptor in /proc)."""
+
+    folder: int
+    name: str
+    is_magic: bool = False
+
+
+def find(path: str) -> FolderEntry:
+    """The place of the file of that name, behind links that we trust. Raises OSError.
+
+    A user's own link is followed, as the shell's ``>`` does; that of another user is refused: see ``_may_follow``.
+    """
+    walk = _PathWalk(path)
+    try:
+        name, is_magic = walk.to_last()
+    except BaseException:
+        walk.close()
+        raise
+    return FolderEntry(walk.folder, name, is_magic)
+
+
+def open_folder(path: str, make: bool = False) -> int:
+    """A descriptor (O_PATH) of the folder, which is made with its parents on request. Raises OSError."""
+    walk = _PathWalk(path)
+    try:
+        walk.to_end(make)
+    except BaseException:
+        walk.close()
+        raise
+    return walk.folder
+
+
+class _PathWalk:
+    """The way along one path; ``folder`` is how far it came."""
+
+    def __init__(self, path: str) -> None:
+        if not path or "\0" in path:
+            raise OSError(errno.ENOENT, "there is no file with such a name")
+        self._left = path.split("/")[::-1]
+        self._links = 0
+        self.folder = os.open("/" if path.startswith("/") else ".", _FOLDER)
+
+    def to_last(self) -> tuple[str, bool]:
+        """Go to the last component, which need not be there; whether it is a link of the kernel's own."""
+        while True:
+            name = self._left.pop()
+            if not self._left:
+                if name in ("", ".", ".."):
+                    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+                if self._is_magic(name):
+                    return name, True
+                if not self._followed(name):
+                    return name, False
+            elif name not in ("", ".") and (self._is_magic(name) or not self._followed(name)):
+                self._enter(name)
+
+    def to_end(self, make: bool) -> None:
+        """Go to the end, which is a folder."""
+        while self._left:
+            name = self._left.pop()
+            if name in ("", ".") or (not self._is_magic(name) and self._followed(name)):
+                continue
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=self.folder)
+            self._enter(name)
+
+    def close(self) -> None:
+        """Close nothing: it leads nowhere."""
+        os.close(self.folder)
+
+    def _enter(self, name: str) -> None:
+        how = _FOLDER & ~os.O_NOFOLLOW if self._is_magic(name) else _FOLDER
+        self._move(os.open(name, how, dir_fd=self.folder))
+
+    def _move(self, folder: int) -> None:
+        os.close(self.folder)
+        self.folder = folder
+
+    def _followed(self, name: str) -> bool:
+        """It is a link, and the way goes on where it leads. Raises ForeignLink, OSError."""
+        try:
+            found = os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        if found.st_mode & _KIND != _IS_LINK:
+            return False
+        if not _may_follow(found, os.fstat(self.folder)):
+            raise ForeignLink(errno.ELOOP, f"{name!a} is a link that another user may have laid")
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = os.readlink(name, dir_fd=self.folder)
+        self._left += target.split("/")[::-1]
+        if target.startswith("/"):
+            self._move(os.open("/", _FOLDER))
+        return True
+
+    def _is_magic(self, name: str) -> bool:
+        """A link in /proc: what its text says is not where it leads."""
+        try:
+            if os.fstat(self.folder).st_dev != os.stat("/proc/self").st_dev:  # noqa: PTH116
+                return False
+            return os.stat(name, dir_fd=self.folder, follow_symlinks=False).st_mode & _KIND == _IS_LINK
+        except OSError:
+            return False
+
+
+def _may_follow(link: os.stat_result, folder: os.stat_result) -> bool:
+    """It is ours or the system's; as root also: nobody else can have moved it, or a second name of it, to there."""
+    ours = os.geteuid()
+    if link.st_uid not in (ours, _system()):
+        return False
+    return ours != 0 or is_closed(folder)
+
+
+def is_closed(folder: os.stat_result) -> bool:
+    """Nobody but us and the system can lay a file of ours into that folder, or take one away."""
+    if folder.st_uid not in (os.geteuid(), _system()):
+        return False
+    return not folder.st_mode & _WRITABLE_BY_OTHERS or bool(folder.st_mode & _STICKY)
+
+
+def _system() -> int:
+    """The user whom the system's files belong to: root, or, in a user namespace, whatever root is shown as."""
+    return os.stat("/").st_uid  # noqa: PTH116 - pathlib takes 10 ms to import
+
+
+PUBLIC, PRIVATE = 0o666, 0o600
+"""Modes, before the umask: of results, and of what holds the memory of a process."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WHOLE_FILE_KIND, _REGULAR = 0o170000, 0o100000
+
+
+class WholeFile:
+    """Written under another name in the same folder; keep() gives it its own. A context manager, which keeps what was
+    written without an exception.
+
+    ``descriptor`` is open until then. What is no regular file (a pipe, /dev/stdout) is written at once. Where ``path``
+    is a link of the user's own (or of the system), the file that it leads to is replaced; a link that another user may
+    have laid is refused.
+    """
+
+    def __init__(self, path: str, mode: int = PUBLIC) -> None:
+        """``mode``: PUBLIC or PRIVATE. Raises OSError."""
+        self.path = path
+        self._partial = ""
+        self._place: FolderEntry | None = find(path)
+        try:
+            special = _open_special(self._place)
+            self._is_special = special is not None
+            self.descriptor = self._make(mode) if special is None else special
+        except BaseException:
+            self._leave()
+            raise
+
+    def _make(self, mode: int) -> int:
+        assert self._place is not None
+        partial = f".{os.urandom(8).hex()}.partial"
+        descriptor = os.open(partial, _NEW, mode, dir_fd=self._place.folder)
+        self._partial = partial
+        return descriptor
+
+    def need(self, size: int) -> None:
+        """Reserve room for so many bytes. Raises TargetError where the disk has no room for them, OSError."""
+        if self._is_special:
+            return
+        disk = os.fstatvfs(self.descriptor)
+        free = disk.f_bavail * disk.f_frsize
+        if size > free:
+            raise TargetError(
+                f"{self.path} would have {size} bytes, and its disk has room for {free}",
+                why="an expanded tensor has more elements than memory",
+                help="name a file on another disk; nothing was left behind",
+            )
+
+    def write(self, data: bytes) -> None:
+        """All of it. Raises OSError."""
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self.descriptor, left) :]
+
+    def show(self) -> None:
+        """Give it its name now: what is still to be written appears as it is written. Raises OSError."""
+        if self._partial and self._place is not None:
+            folder = self._place.folder
+            os.rename(self._partial, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._partial = ""
+
+    def keep(self) -> None:
+        """It is whole. Raises OSError; nothing is left then."""
+        try:
+            if not self._is_special:
+                os.fsync(self.descriptor)
+                self.show()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Leave what was there before, unless it was kept or shown; idempotent."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self._leave()
+
+    def _leave(self) -> None:
+        place, self._place = self._place, None
+        if place is None:
+            return
+        if self._partial:
+            with contextlib.suppress(OSError):
+                os.unlink(self._partial, dir_fd=place.folder)
+            self._partial = ""
+        os.close(place.folder)
+
+    def __enter__(self) -> WholeFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.keep()
+        else:
+            self.discard()
+
+
+def _open_special(place: FolderEntry) -> int | None:
+    """A descriptor for a pipe, a terminal or another device; None for a regular file, there or still to be made.
+
+    One that another user may have put there is refused. Raises OSError.
+    """
+    if place.is_magic:
+        return _open_magic(place)
+    try:
+        found = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if found.st_mode & _WHOLE_FILE_KIND == _REGULAR:
+        return None
+    if found.st_uid != os.geteuid() and not is_closed(os.fstat(place.folder)):
+        raise ForeignLink(errno.ELOOP, f"{place.name!a} is a pipe or a device that another user may have put there")
+    return os.open(place.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place.folder)
+
+
+def _open_magic(place: FolderEntry) -> int:
+    """Open what a link in /proc leads to: of our own descriptors a copy, so that nothing that is there is
+    overwritten."""
+    if os.path.samestat(os.fstat(place.folder), os.stat("/proc/self/fd")):  # noqa: PTH116
+        return os.dup(int(place.name))
+    return os.open(place.name, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=place.folder)
+
+
+def write(path: str, data: bytes, mode: int = PUBLIC) -> None:
+    """The whole file at once. Raises TargetError."""
+    try:
+        with WholeFile(path, mode) as file:
+            file.write(data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_text(path: str, text: str) -> None:
+    """The same for text, which may hold anything that was read of a process. Raises TargetError."""
+    write(path, text.encode("utf-8", "backslashreplace"))
+
+
+_REASONS = {
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "your share of its disk is used up",
+    errno.ENOENT: "the folder does not exist",
+    errno.ENOTDIR: "what should be its folder is a file",
+    errno.EISDIR: "there is a folder of that name",
+    errno.EACCES: "the folder belongs to somebody else, or is write-protected",
+    errno.EPERM: "the folder does not permit it",
+    errno.EROFS: "its disk is mounted read-only",
+    errno.ELOOP: "following it might overwrite a file that its maker may not write, and we may",
+}
+
+
+def cannot_write(path: str, error: OSError) -> TargetError:
+    """The error for a file of the user's choice."""
+    return TargetError(
+        f"cannot write {path}: {error.strerror}",
+        why=_REASONS.get(error.errno or 0, "the disk or the network that it is on failed"),
+        help="name a file in a folder that you may write to, with room for it; nothing was left behind",
+    )

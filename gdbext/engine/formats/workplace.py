@@ -1,0 +1,90 @@
+"""A private folder beside the results, for what programs write by name: moved to where it belongs when it is whole.
+
+The folder of the results may be somebody else's, who can lay links there under names that can be guessed, and change
+what is there between the writing and the reading. In here nobody else can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from gdbext.engine.formats import whole_file
+from gdbext.engine.formats.whole_file import PRIVATE
+from gdbext.errors import TargetError
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Workplace:
+    """Made in ``folder``, which is made where it is missing; close() takes it away. A context manager."""
+
+    def __init__(self, folder: str) -> None:
+        """Raises TargetError where nothing can be written there."""
+        self._descriptors: list[int] = []
+        self._name = f".gdbext-{os.urandom(8).hex()}"
+        try:
+            self._folder = self._kept(whole_file.open_folder(folder, make=True))
+            os.mkdir(self._name, 0o700, dir_fd=self._folder)
+            self._inside = self._kept(os.open(self._name, _OPEN, dir_fd=self._folder))
+            if os.fstat(self._inside).st_uid != os.geteuid():  # exchanged, or on a disk that root has no rights on
+                raise OSError(errno.EPERM, "what is made there belongs to somebody else")
+        except OSError as error:
+            self.close()
+            raise TargetError(f"cannot write to {folder}: {error.strerror}", help="name another --save") from error
+
+    def _kept(self, descriptor: int) -> int:
+        self._descriptors.append(descriptor)
+        return descriptor
+
+    @property
+    def path(self) -> str:
+        """Its name while this process lives: it leads there whatever happens to the folders above."""
+        return f"/proc/{os.getpid()}/fd/{self._inside}"
+
+    def enter(self) -> None:
+        """Make it the current folder of this process."""
+        os.fchdir(self._inside)
+
+    def create(self, name: str) -> int:
+        """A descriptor of a new, empty file in it. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._inside)
+        return os.open(name, _NEW, PRIVATE, dir_fd=self._inside)
+
+    def read(self, name: str) -> str:
+        """The text of a file in it. Raises OSError."""
+        with open(name, errors="replace", opener=self._open) as file:
+            return file.read()
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._inside)
+
+    def publish(self, name: str, final: str = "") -> None:
+        """Move a file to where the results go, under that name, for its owner only: what is there is replaced, and a
+        link not followed. Raises OSError.
+        """
+        os.chmod(name, PRIVATE, dir_fd=self._inside)
+        os.rename(name, final or name, src_dir_fd=self._inside, dst_dir_fd=self._folder)
+
+    def close(self) -> None:
+        """Take the folder away, with what was not published; idempotent."""
+        if len(self._descriptors) == 2:
+            self._clear()
+            with contextlib.suppress(OSError):
+                os.rmdir(self._name, dir_fd=self._folder)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _clear(self) -> None:
+        for name in os.listdir(self._inside):  # noqa: PTH208
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=self._inside)

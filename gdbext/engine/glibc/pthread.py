@@ -1,0 +1,149 @@
+"""glibc's record of a thread, ``struct pthread``, and how its control block is found.
+
+What differs between architectures is one row each; the rest is the same on every 64-bit little-endian Linux. Sources:
+sysdeps/ARCH/nptl/tls.h (``tcbhead_t``, TLS_TCB_AT_TP or TLS_DTV_AT_TP), nptl/descr.h (``struct pthread``).
+
+Some debuggers do not give the register that points to the block. Then it is searched where glibc puts it; it proves
+itself by its own address, twice on some architectures, and the thread's id at a fixed offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.errors import MemoryFault
+
+
+class GlibcAbi(Record):
+    """Offsets in bytes, all of them from the thread pointer."""
+
+    own_addresses: tuple[int, ...]
+    """Words of the thread control block that hold the thread pointer itself (``tcb``, ``self``)."""
+    dtv: int
+    """The pointer to the thread's dynamic thread vector."""
+    blocks_below: bool
+    """The thread-local blocks of the program and of the libraries loaded with it end below the thread pointer."""
+    pthread_self: int
+    """The result of pthread_self(), minus the thread pointer."""
+    thread_id: int
+    """``struct pthread.tid``: the kernel's id of the thread, which the kernel clears when it ends (until 2.42)."""
+    join_state: int
+    """``struct pthread.joinstate``, which it clears instead since 2.43: ``joinid`` was there, whom nobody waits for."""
+
+
+_ROWS: Mapping[str, GlibcAbi] = {
+    "x86_64": GlibcAbi(
+        own_addresses=(0, 16),
+        dtv=8,
+        blocks_below=True,
+        pthread_self=0,
+        thread_id=0x2D0,  # 704 bytes of tcbhead_t's padding, then a list_t; the same in glibc 2.12 to 2.43
+        join_state=0x628,
+    ),
+}
+
+
+def rows() -> Mapping[str, GlibcAbi]:
+    """All rows, by the architecture's name."""
+    return _ROWS
+
+
+def glibc_abi(architecture: Architecture) -> GlibcAbi:
+    """The row of an architecture; each of the registry's has one."""
+    return _ROWS[architecture.name]
+
+
+JOINABLE, EXITING = 2, 1
+"""Values of ``struct pthread.joinstate`` of a thread that pthread_join waits for (nptl/descr.h, 2.43)."""
+
+
+def thread_id_word(memory: Memory, thread_pointer: int) -> int:
+    """The address of the thread's id: what pthread_join sleeps on, before 2.43."""
+    return thread_pointer + glibc_abi(memory.architecture).thread_id
+
+
+def join_state_word(memory: Memory, thread_pointer: int) -> int:
+    """The address of the thread's state: what pthread_join sleeps on since 2.43."""
+    return thread_pointer + glibc_abi(memory.architecture).join_state
+
+
+def thread_id(memory: Memory, thread_pointer: int) -> int | None:
+    """The thread's id as the process itself sees it, None where it cannot be read."""
+    raw = memory.try_read(thread_id_word(memory, thread_pointer), 4) if thread_pointer else None
+    return int.from_bytes(raw, "little") if raw else None
+
+
+def pthread_self(memory: Memory, thread_pointer: int) -> int:
+    """The pthread_t of the thread."""
+    return thread_pointer + glibc_abi(memory.architecture).pthread_self
+
+
+_ALIGNMENT = 64
+"""TCB_ALIGNMENT (glibc 2.36, sysdeps/nptl/libc-tls.h and csu/libc-tls.c), the least that any version has used."""
+_STACK_SEARCH = (1 << 14, 1 << 20)
+"""Bytes at the end of a thread's stack in which its control block is looked for: behind the thread-local blocks of all
+libraries that were loaded at start, which are small in most programs."""
+_MAIN_STACK = "[stack]"
+"""The kernel's name of the one stack that no control block is on (proc_pid_maps(5))."""
+_MAIN_SEARCH = 1 << 20
+"""Anonymous mappings up to this size may hold the main thread's block, which the dynamic loader allocates."""
+_WORD_SIZE = 8
+
+Read = Callable[[int, int], bytes]
+
+
+def find_control_block(
+    read: Read, mappings: Sequence[MemoryMapping], abi: GlibcAbi, tid: int, stack_pointer: int
+) -> int | None:
+    """The thread pointer of a thread, None where no block or more than one proves to be its own.
+
+    A thread that pthread_create made has it at the end of its stack's mapping, the main thread somewhere among the
+    small anonymous mappings.
+    """
+    for start, size in _places(mappings, stack_pointer):
+        try:
+            data = read(start, size)
+        except MemoryFault:
+            continue
+        found = [address for address in _own_addresses(data, start, abi) if _id_at(read, address, abi) == tid]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _places(mappings: Sequence[MemoryMapping], stack_pointer: int) -> Iterator[tuple[int, int]]:
+    """Places to look at, the likeliest first: to read is what it costs."""
+    stack = next((each for each in mappings if each.start <= stack_pointer < each.end), None)
+    if stack is not None and stack.path != _MAIN_STACK:
+        end = stack.end
+        for size in _STACK_SEARCH:
+            start = max(stack_pointer & -_ALIGNMENT, stack.end - size)
+            if start < end:
+                yield start, end - start
+            end = start
+    sizes = ((each.end - each.start, each) for each in mappings if not each.path and each.permissions.startswith("rw"))
+    for size, each in sorted(sizes, key=lambda found: found[0]):
+        if size <= _MAIN_SEARCH:
+            yield each.start, size
+
+
+def _own_addresses(data: bytes, start: int, abi: GlibcAbi) -> Iterator[int]:
+    """Aligned addresses at which that very address stands wherever a control block has it."""
+    words = memoryview(data[: len(data) & -_WORD_SIZE]).cast("Q")
+    first, *others = (offset // _WORD_SIZE for offset in abi.own_addresses)
+    held = words[first :: _ALIGNMENT // _WORD_SIZE].tolist()
+    for address, word in zip(range(start, start + len(data), _ALIGNMENT), held):
+        index = (address - start) // _WORD_SIZE
+        if word == address and all(words[index + other : index + other + 1].tolist() == [address] for other in others):
+            yield address
+
+
+def _id_at(read: Read, address: int, abi: GlibcAbi) -> int | None:
+    try:
+        return int.from_bytes(read(address + abi.thread_id, 4), "little")
+    except MemoryFault:
+        return None

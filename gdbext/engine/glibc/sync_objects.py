@@ -1,0 +1,186 @@
+"""Mutexes, condition variables, read-write locks, semaphores, barriers and stdio's locks in memory.
+
+Layouts: sysdeps/nptl/bits/thread-shared-types.h (condvar), struct_rwlock.h, nptl/internaltypes.h (barrier, semaphore),
+sysdeps/nptl/stdio-lock.h of glibc 2.25 to 2.41; the same on every 64-bit architecture.
+
+A mutex: ``struct __pthread_mutex_s`` (sysdeps/nptl/bits/struct_mutex.h, glibc 2.25 to 2.41) begins on every 64-bit
+architecture with int __lock, unsigned __count, int __owner, unsigned __nusers, int __kind; what follows differs and is
+not read.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.record import Record
+
+KIND = 16
+"""Offset of the field __kind."""
+OWNER = 8
+"""Offset of the field __owner: the id of the thread that holds the mutex, 0 while nobody does."""
+
+_WORDS = struct.Struct("<5I")
+_KIND_BITS = 0x3F3
+"""Type (0–3), robust, PI, PP, process-shared and elision bits of __kind."""
+_TYPES = ("normal", "recursive", "error-checking", "adaptive")
+"""PTHREAD_MUTEX_TIMED_NP, _RECURSIVE_NP, _ERRORCHECK_NP, _ADAPTIVE_NP (pthread.h)."""
+_ROBUST, _PRIORITY_INHERITING, _SHARED = 0x10, 0x20, 0x80
+"""Bits PTHREAD_MUTEX_ROBUST_NORMAL_NP, _PRIO_INHERIT_NP, PTHREAD_MUTEX_PSHARED_BIT (nptl/pthreadP.h)."""
+_FEATURES = ((_ROBUST, "robust"), (_PRIORITY_INHERITING, "priority-inheriting"), (_SHARED, "process-shared"))
+
+
+class Mutex(Record):
+    """``lock`` is the futex word, ``owner`` the thread id that it records, ``users`` how many threads hold it or wait
+    with a condition variable for it."""
+
+    lock: int
+    owner: int
+    users: int
+    kind: int
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> Mutex | None:
+        """The mutex at an address, None where there can be none."""
+        raw = memory.try_read(address, _WORDS.size)
+        if raw is None:
+            return None
+        lock, _, owner, users, kind = _WORDS.unpack(raw)
+        return cls(lock, owner, users, kind) if not kind & ~_KIND_BITS else None
+
+    @property
+    def is_robust(self) -> bool:
+        """The kernel marks it when its owner ends."""
+        return bool(self.kind & _ROBUST)
+
+    @property
+    def is_priority_inheriting(self) -> bool:
+        """The lock word is the owner's id, and the kernel wakes the waiters."""
+        return bool(self.kind & _PRIORITY_INHERITING)
+
+    @property
+    def is_shared(self) -> bool:
+        """It may be used by several processes."""
+        return bool(self.kind & _SHARED)
+
+    @property
+    def is_recursive(self) -> bool:
+        """It lets its owner in again."""
+        return self.kind & 3 == 1
+
+    @property
+    def description(self) -> str:
+        """The kind of the mutex, in words."""
+        return " ".join([*(name for bit, name in _FEATURES if self.kind & bit), _TYPES[self.kind & 3]])
+
+
+def recorded_owner(memory: Memory, address: int) -> int:
+    """The thread id in a mutex's owner field, 0 while nobody holds it. Raises MemoryFault."""
+    return memory.u32(address + OWNER)
+
+
+CONDVAR_WORDS = (40, 44, 32, 36)
+"""The futex words of pthread_cond_t, __g_signals[0] and [1]: up to glibc 2.40, then since 2.41, which dropped
+__g_refs."""
+RWLOCK_WORDS = (8, 12, 0)
+"""The futex words of pthread_rwlock_t: __wrphase_futex, __writers_futex, __readers."""
+BARRIER_WORD = 4
+"""The futex word of pthread_barrier_t: current_round."""
+ONCE_STATE, ONCE_IN_PROGRESS = 3, 1
+"""The lowest bits of pthread_once_t (nptl/pthread_once.c): in progress 1, done 2; above them is the fork generation."""
+
+_READER_SHIFT = 3  # PTHREAD_RWLOCK_READER_SHIFT, nptl/pthread_rwlock_common.c
+_RWLOCK = struct.Struct("<I20xI")
+_SEMAPHORE = struct.Struct("<III")
+_BARRIER = struct.Struct("<III")
+_STREAM_LOCK = struct.Struct("<IIQ")
+_MOST_WAITERS = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
+_MOST_AT_A_BARRIER = 1 << 20
+_DEEPEST_RECURSION = 1 << 16
+
+
+def condvar_by_alignment(word: int) -> int:
+    """The condition variable whose futex word is at ``word``, by the layout up to glibc 2.40."""
+    return word - CONDVAR_WORDS[0 if word % 8 == 0 else 1]
+
+
+def rwlock_by_alignment(word: int) -> int:
+    """The read-write lock whose futex word is at ``word``, if that is not the count of its readers."""
+    return word - RWLOCK_WORDS[0 if word % 8 == 0 else 1]
+
+
+class RwLock(Record):
+    """pthread_rwlock_t: __readers +0, __cur_writer +24. ``writer`` is the id of the thread that holds it to write."""
+
+    readers: int
+    writer: int
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> RwLock | None:
+        """The lock at an address, None where it cannot be read."""
+        raw = memory.try_read(address, _RWLOCK.size)
+        if raw is None:
+            return None
+        readers, writer = _RWLOCK.unpack(raw)
+        return cls(readers >> _READER_SHIFT, writer)
+
+
+class Semaphore(Record):
+    """sem_t (struct new_sem, __HAVE_64B_ATOMICS): the value +0, the number of waiters +4, private +8."""
+
+    value: int
+    waiters: int
+    private: int
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> Semaphore | None:
+        """The semaphore at an address, None where it cannot be read."""
+        raw = memory.try_read(address, _SEMAPHORE.size)
+        return None if raw is None else cls(*_SEMAPHORE.unpack(raw))
+
+    @property
+    def is_waited_for(self) -> bool:
+        """It can be nothing else: no token, at least one waiter, a flag for the futex call."""
+        return self.value == 0 and 1 <= self.waiters <= _MOST_WAITERS and self.private in (0, 128)
+
+
+class Barrier(Record):
+    """pthread_barrier_t (struct pthread_barrier): in +0, current_round +4, count +8."""
+
+    entered: int
+    round: int
+    expected: int
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> Barrier | None:
+        """The barrier at an address, None where the numbers cannot be that."""
+        raw = memory.try_read(address, _BARRIER.size)
+        found = None if raw is None else cls(*_BARRIER.unpack(raw))
+        if found is None or not 0 < found.expected < _MOST_AT_A_BARRIER or found.arrived > found.expected:
+            return None
+        return found
+
+    @property
+    def arrived(self) -> int:
+        """Threads that have arrived in this round."""
+        return self.entered - self.round
+
+
+class StreamLock(Record):
+    """_IO_lock_t: int lock, int cnt, void* owner, which is the owner's thread pointer (THREAD_SELF).
+
+    ``depth`` of a lock that was taken once is 1, and 0 in recent versions (2.43 is one).
+    """
+
+    lock: int
+    depth: int
+    owner: int
+
+    @classmethod
+    def read(cls, memory: Memory, address: int) -> StreamLock | None:
+        """The lock at an address, None where no thread can hold one there."""
+        raw = memory.try_read(address, _STREAM_LOCK.size)
+        found = None if raw is None else cls(*_STREAM_LOCK.unpack(raw))
+        if found is None or not found.lock or not found.owner or found.depth >= _DEEPEST_RECURSION:
+            return None
+        return found

@@ -1,0 +1,244 @@
+"""Thread-local variables of glibc's threads, found without debug information.
+
+glibc (2.17 to 2.40; sysdeps/ARCH/nptl/tls.h ``tcbhead_t``, sysdeps/generic/dl-dtv.h ``dtv_t``): the thread pointer is
+the address of the thread control block, which has its own address in it and the dynamic thread vector (``dtv``). The
+dtv has entries of 16 bytes: in ``dtv[-1]`` the number of entries, in ``dtv[0]`` the generation, in ``dtv[id]`` the
+address of the block of the module with that TLS module id, 0 or -1 while the thread has not used it. The id of a module
+stands where the dynamic linker wrote it: in the slots of its own relocations.
+
+The TLS module id, or the static TLS offset, of a module, from what the dynamic linker wrote into its slots.
+
+Only relocations that cannot mean another module count: those without a symbol (local-dynamic) and those of a symbol
+that cannot be interposed. A variable that two libraries define, ``inline thread_local`` in a header for example, has
+the id of the library that was loaded first in the slots of both.
+Numbers: glibc ``elf/elf.h``; TLSDESC: ``struct tlsdesc`` and ``tlsdesc_dynamic_arg``, sysdeps/ARCH/dl-tlsdesc.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from gdbext.engine.formats.elf import DT_JMPREL, DT_PLTRELSZ, DT_RELA, DT_RELACOUNT, DT_RELASZ, DT_SYMTAB, ElfImage
+from gdbext.engine.formats.elf_core import AT_ENTRY
+from gdbext.engine.glibc.pthread import glibc_abi
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.memory_image import image_in_memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError, MemoryFault
+
+_RELA = struct.Struct("<QIIq")
+"""Elf64_Rela: r_offset, type and symbol of r_info, r_addend."""
+_SYM = struct.Struct("<IBBHQQ")
+_MAX_TABLE = 1 << 28
+_MAX_ID = 1 << 20
+_MAX_STATIC = 1 << 31
+
+
+class TlsPlace(Record):
+    """The place of a module's thread-local block: in the dtv under ``module_id``, or at the thread pointer +
+    ``static_offset``."""
+
+    module_id: int | None
+    static_offset: int | None
+
+
+class _Relocation(Record):
+    slot: int
+    type: int
+    value: int
+    """st_value of the symbol (0 without one) + addend: the variable's offset in the block."""
+
+
+def tls_place(module: Module, memory: Memory) -> TlsPlace:
+    """The place that the module's relocations tell; (None, None) when they tell nothing."""
+    module_id: int | None = None
+    static: int | None = None
+    types = memory.architecture.tls_relocations
+    below = glibc_abi(memory.architecture).blocks_below
+    for relocation in _Relocations(module, memory).own():
+        try:
+            first = memory.u64(module.base + relocation.slot)
+            if relocation.type == types.module_id:
+                module_id = first if module_id is None and 0 < first < _MAX_ID else module_id
+            elif relocation.type == types.offset:
+                static = _static(first, relocation, below) if static is None else static
+            else:
+                argument = memory.u64(module.base + relocation.slot + 8)
+                dynamic = _dynamic_id(memory, argument, relocation)
+                if dynamic is not None:
+                    module_id = dynamic if module_id is None else module_id
+                elif static is None:
+                    static = _static(argument, relocation, below)
+        except MemoryFault:
+            continue
+        if module_id is not None and static is not None:
+            break
+    if module_id is None and _is_program(module, memory):
+        module_id = 1  # the program's is the first that is given (elf/rtld.c), and it never needs a slot
+    return TlsPlace(module_id, static)
+
+
+def _static(slot: int, relocation: _Relocation, below: bool) -> int | None:
+    """The block's offset from the thread pointer, from a slot that holds a variable's; None if it makes no sense."""
+    offset = (slot - (1 << 64) if slot >> 63 else slot) - relocation.value
+    distance = -offset if below else offset
+    return offset if 0 < distance < _MAX_STATIC else None
+
+
+def _dynamic_id(memory: Memory, argument: int, relocation: _Relocation) -> int | None:
+    """The id in the ``struct tlsdesc_dynamic_arg`` (module, offset, generation) that a descriptor points to."""
+    if argument >> 63:
+        return None
+    try:
+        module_id, offset = memory.words(argument, 2)
+    except MemoryFault:
+        return None
+    return module_id if 0 < module_id < _MAX_ID and offset == relocation.value else None
+
+
+def _is_program(module: Module, memory: Memory) -> bool:
+    """True for the executable itself, when it has thread-local variables."""
+    entry = memory.target.auxv().get(AT_ENTRY, 0)
+    image = module.image
+    return bool(entry) and image is not None and image.tls is not None and image.entry + module.base == entry
+
+
+class _Relocations:
+    """The TLS relocations of one module, from its file, or from memory where that is gone."""
+
+    def __init__(self, module: Module, memory: Memory) -> None:
+        self._types = memory.architecture.tls_relocations
+        self._image = module.image or image_in_memory(module, memory)
+        has_variables = self._image is not None and self._image.tls is not None
+        self._dynamic = self._image.dynamic if self._image is not None and has_variables else {}
+
+    def own(self) -> Iterator[_Relocation]:
+        """Those that mean the module itself beyond doubt."""
+        for slot, kind, symbol, addend in self._all():
+            if symbol == 0:
+                yield _Relocation(slot, kind, addend)
+                continue
+            data = self._read(self._dynamic.get(DT_SYMTAB, 0) + symbol * _SYM.size, _SYM.size)
+            if data is None:
+                continue
+            _, info, other, section, value, _ = _SYM.unpack(data)
+            if section != 0 and (info >> 4 == 0 or other & 3 != 0):  # defined here; STB_LOCAL or not STV_DEFAULT
+                yield _Relocation(slot, kind, value + addend)
+
+    def _read(self, vaddr: int, size: int) -> bytes | None:
+        return self._image.read(vaddr, size) if self._image is not None else None
+
+    def _all(self) -> Iterator[tuple[int, int, int, int]]:
+        dynamic = self._dynamic
+        skipped = _RELA.size * dynamic.get(DT_RELACOUNT, 0)  # relative relocations come first
+        for table, size, skip in (
+            (dynamic.get(DT_RELA, 0), dynamic.get(DT_RELASZ, 0), skipped),
+            (dynamic.get(DT_JMPREL, 0), dynamic.get(DT_PLTRELSZ, 0), 0),
+        ):
+            if self._image is not None and skip < size <= _MAX_TABLE:
+                yield from _of_types(self._image, table + skip, table + size, self._types)
+
+
+def _of_types(image: ElfImage, start: int, end: int, types: Iterable[int]) -> Iterator[tuple[int, int, int, int]]:
+    """(slot, type, symbol, addend) of the relocations of these types in a table of Elf64_Rela.
+
+    There are 100,000 entries in libtorch and a handful is wanted, so their types are searched for as bytes.
+    """
+    for kind in types:
+        pattern = struct.pack("<I", kind)
+        position = image.find(pattern, start + 8, end, _RELA.size)
+        while position is not None:
+            entry = image.read(position - 8, _RELA.size)
+            if entry is not None:
+                yield _RELA.unpack(entry)
+            position = image.find(pattern, position + _RELA.size, end, _RELA.size)
+
+
+_DTV_ENTRY = 16
+_UNALLOCATED = ((1 << 64) - 1, 0)
+"""TLS_DTV_UNALLOCATED (dl-dtv.h), and the zeros of a vector that was made before the module was loaded."""
+_MAX_ENTRIES = 1 << 20
+
+
+class ThreadLocalUntouched(GdbextError):
+    """This thread has never used the module's thread-local variables: they have their initial values."""
+
+
+class ThreadLocalUnknown(GdbextError):
+    """The place of the variable cannot be found out (another C library, no evidence of the module's id, damage)."""
+
+    why = "the layout of thread-local storage is known for glibc only, and the module must have it"
+
+
+class Dtv(Record):
+    """A thread's dynamic thread vector: its address, number of entries and generation."""
+
+    address: int
+    entries: int
+    generation: int
+
+
+class ThreadLocals:
+    """Finds thread-local variables; what is known of a module is kept, so ask one instance for all threads."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
+        self._memory = memory
+        self._modules = modules
+        self._places: dict[int, TlsPlace] = {}
+
+    def address(self, thread_pointer: int, module: Module, offset: int) -> int:
+        """The address of the variable at ``offset`` (st_value of its STT_TLS symbol) of ``module`` in one thread.
+
+        Raises ThreadLocalUntouched, ThreadLocalUnknown.
+        """
+        return self.block(thread_pointer, module) + offset
+
+    def block(self, thread_pointer: int, module: Module) -> int:
+        """The start of the module's thread-local block in that thread. Raises as ``address`` does."""
+        place = self._place(module)
+        try:
+            dtv = self.vector(thread_pointer)
+            if place.module_id is not None:
+                found = self._entry(dtv, place.module_id)
+                if found is not None:
+                    return found
+        except MemoryFault as fault:
+            what = f"the thread control block at {thread_pointer:#x} is damaged: {fault.what}"
+            raise ThreadLocalUnknown(what) from fault
+        if place.static_offset is not None:
+            return (thread_pointer + place.static_offset) & ((1 << 64) - 1)
+        raise ThreadLocalUntouched(
+            f"the thread with control block {thread_pointer:#x} has never used thread-local variables of {module.name}"
+        )
+
+    def vector(self, thread_pointer: int) -> Dtv:
+        """The thread's dtv. Raises ThreadLocalUnknown where this is not a thread of glibc's, MemoryFault."""
+        memory = self._memory
+        if not thread_pointer:
+            raise ThreadLocalUnknown("the thread pointer is not known")
+        abi = glibc_abi(memory.architecture)
+        if any(memory.u64(thread_pointer + offset) != thread_pointer for offset in abi.own_addresses):
+            raise ThreadLocalUnknown(f"no glibc thread control block at {thread_pointer:#x}")
+        address = memory.u64(thread_pointer + abi.dtv)
+        entries = memory.u64(address - _DTV_ENTRY) if address > _DTV_ENTRY else 0
+        if not 0 < entries <= _MAX_ENTRIES:
+            raise ThreadLocalUnknown(f"the dynamic thread vector at {address:#x} claims {entries} entries")
+        return Dtv(address, entries, memory.u64(address))
+
+    def _entry(self, dtv: Dtv, module_id: int) -> int | None:
+        if module_id > dtv.entries:
+            return None
+        value = self._memory.u64(dtv.address + _DTV_ENTRY * module_id)
+        return None if value in _UNALLOCATED else value
+
+    def _place(self, module: Module) -> TlsPlace:
+        place = self._places.get(module.start)
+        if place is None:
+            if self._modules.named("libc.so.6") is None:
+                raise ThreadLocalUnknown("this process does not use glibc's shared libc.so.6")
+            place = self._places[module.start] = tls_place(module, self._memory)
+        if place == TlsPlace(None, None):
+            raise ThreadLocalUnknown(f"nothing in {module.name} tells its TLS module id")
+        return place

@@ -1,0 +1,182 @@
+"""The process that measures, seen from the one that started it.
+
+It has a session of its own, so that Ctrl+C reaches only us, and it is ended as a whole, compilers included. Its
+standard input is a pipe that only we hold: when we end, by whatever signal, it reads the end of it and ends, too
+(``__main__``). What it says is one line for each thing that it begins, and the outcome as the last. It inherits nothing
+else of us.
+
+Python runs isolated (-I): neither the user's packages nor PYTHON* variables nor the folder that we are in say what is
+imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+from gdbext.cache import find_program, is_ours
+from gdbext.engine.layouts.measure.types.wants import no_pyelftools
+from gdbext.engine.targets.rooted_paths import Rights
+from gdbext.errors import LayoutError
+
+ROOT = Path(__file__).resolve().parents[4]
+"""The folder (or archive) that holds the package gdbext."""
+_OURS = "import json, sys; told = json.loads(sys.argv[1]); sys.path += told['folders']"
+_CHECK = f"{_OURS}; import elftools.elf.elffile; sys.exit(sys.version_info < (3, 9))"
+_MEASURE = f"""{_OURS}; sys.path.insert(0, told['root'])
+import gdbext
+del sys.path[0]
+from gdbext.engine.layouts.measure.__main__ import start
+sys.exit(start(*told['work']))"""
+"""gdbext is the one of our folder, whatever else has that name; nothing else comes from there before the library."""
+_CHECK_SECONDS = 30
+_GRACE_SECONDS = 5.0
+"""Seconds that the child gets to end its compilers and remove its folder, before it is killed."""
+_TICK_SECONDS = 1.0
+_LIMIT_SECONDS = 900.0
+"""Seconds for another user's process to be measured: half a minute, and the machine may be slow."""
+_MESSAGE_BYTES = 1 << 12
+_LIMIT_BYTES = 16 << 20
+"""Most bytes that it may say; a layout has 2 MB."""
+
+
+class MeasuringProcess:
+    """Measures the PyTorch in the folder ``torch``, with those ``rights`` if they are not ours. Raises LayoutError,
+    OSError."""
+
+    def __init__(self, torch: Path, rights: Rights | None = None) -> None:
+        self._rights = rights
+        self._folder = _folder(rights)
+        self._said = b""
+        work = [str(torch), str(self._folder), rights]
+        told = json.dumps({"folders": package_folders(), "root": str(ROOT), "work": work})
+        command = [find_python(), "-I", "-c", _MEASURE, told]
+        self._messages = os.fdopen(os.memfd_create("messages"), "rb")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, cwd="/",
+            env=environment(), start_new_session=True,
+        )  # fmt: skip
+
+    def wait(self, show: Callable[[str], None]) -> None:
+        """Wait until it has ended, showing every second what it does; whatever interrupts us ends it. Raises
+        LayoutError."""
+        try:
+            self._follow(show)
+        finally:
+            self.end()
+
+    def _follow(self, show: Callable[[str], None]) -> None:
+        output = self._process.stdout
+        assert output is not None
+        started = time.monotonic()
+        while True:
+            show((self._lines() or ["starting"])[-1])
+            if self._rights is not None and time.monotonic() - started > _LIMIT_SECONDS:
+                raise LayoutError(f"it was not measured within {_LIMIT_SECONDS:g} s")
+            if not select.select([output], [], [], _TICK_SECONDS)[0]:
+                continue
+            said = os.read(output.fileno(), 1 << 16)
+            if not said:
+                return
+            self._said += said
+            if len(self._said) > _LIMIT_BYTES:
+                raise LayoutError("the process that measures said more than a layout has")
+
+    def _lines(self) -> list[str]:
+        """The steps that it has begun so far."""
+        lines = self._said[: 1 << 16].decode(errors="replace").splitlines()
+        return [line for line in lines if not line.startswith("{")]
+
+    def outcome(self) -> Any:
+        """The layout document. Raises LayoutError: its own, or how it ended without one."""
+        try:
+            told = json.loads(self._said.splitlines()[-1])
+            error = told.get("error")
+            document = told["layout"] if error is None else None
+        except (IndexError, ValueError, LookupError, AttributeError, RecursionError):
+            why = "it was killed, perhaps for lack of memory (it takes 1.4 GB)"
+            raise LayoutError(self._last_words(), why=why) from None
+        if error is not None:
+            what, why, try_this = (str(error.get(each, "")) for each in ("what", "why", "help"))
+            raise LayoutError(what, why=why, help=try_this)
+        return document
+
+    def end(self) -> None:
+        """Make sure that nothing of it runs any more, and that nothing is left; idempotent."""
+        if self._process.returncode is not None:
+            return
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        waited = None
+        while waited is None and time.monotonic() < deadline:
+            # it stays a zombie until its compilers were killed, so that nobody else can have its number
+            waited = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if waited is None:
+                time.sleep(0.01)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if shutil.rmtree.avoids_symlink_attacks:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _last_words(self) -> str:
+        """The error for a child that left neither a result nor an error of its own."""
+        self._messages.seek(max(0, self._messages.seek(0, os.SEEK_END) - _MESSAGE_BYTES))
+        lines = self._messages.read(_MESSAGE_BYTES).decode(errors="replace").splitlines()
+        status = self._process.returncode
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"the process that measures {how}" + (f": {lines[-1][:300]}" if lines else "")
+
+
+def _folder(rights: Rights | None) -> Path:
+    """The folder to be made by who measures, under a name that nobody can know beforehand. Raises LayoutError."""
+    try:
+        parent = tempfile.gettempdir() if rights is None else "/tmp"  # $TMPDIR may be out of the other's reach
+    except OSError as error:
+        raise LayoutError(f"there is no folder to measure in: {error}", help="name one in $TMPDIR") from error
+    return Path(parent, f"gdbext-layout-{secrets.token_hex(16)}")
+
+
+def environment() -> dict[str, str]:
+    """The environment that is ours, with messages of compilers in English. (Who measures with another's rights makes
+    one of its own.)"""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def package_folders() -> list[str]:
+    """Folders besides its own in which a Python may find pyelftools: beside us, and where install.sh keeps it.
+
+    The latter only if it is ours: with sudo -E it is another's.
+    """
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    kept = sorted(Path(data, "gdbext").glob("site-*"), reverse=True)
+    return [str(ROOT), *(str(folder) for folder in kept if is_ours(str(folder)))]
+
+
+def find_python() -> str:
+    """A Python 3.9 or later that finds pyelftools. Raises LayoutError.
+
+    Inside gdb sys.executable is a name that may not exist, and scripts/dispatch runs without site-packages.
+    """
+    told = json.dumps({"folders": package_folders()})
+    names = (os.environ.get("GDBEXT_PYTHON", ""), sys.executable, "python3", str(ROOT / ".venv" / "bin" / "python"))
+    for path in dict.fromkeys(filter(None, map(find_program, filter(None, names)))):
+        try:
+            done = subprocess.run([path, "-I", "-c", _CHECK, told], env=environment(), capture_output=True, check=False,
+                                  cwd="/", timeout=_CHECK_SECONDS)  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0:
+            return path
+    raise no_pyelftools()

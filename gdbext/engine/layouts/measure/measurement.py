@@ -1,0 +1,114 @@
+"""Measures the layout of an installed PyTorch, in a process of its own, and keeps it in the cache.
+
+Called before a process is stopped (``measure_for_process``); by a session only where nobody could know beforehand what
+it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gdbext.cache import may_fill
+from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts.measure import FORBIDDEN, PERMISSION
+from gdbext.engine.layouts.measure.child import MeasuringProcess
+from gdbext.engine.layouts.measure.confinement import package_to_measure
+from gdbext.engine.layouts.measure.pack import write
+from gdbext.engine.targets.rooted_paths import Rights
+from gdbext.engine.terminal import escape
+from gdbext.errors import LayoutError
+
+FAILED = "GDBEXT_MEASURING_FAILED"
+"""Environment variable, set by us for ourselves: "BUILD-ID WHY" of what took long and failed, not to be tried again."""
+_WORTH_REMEMBERING_SECONDS = 2.0
+"""A missing compiler is found out at once, and may be there the next time."""
+
+
+def measure_torch(library: str, build_id: str | None, pid: int | None = None, terminal: int | None = 2) -> Layout:
+    """The layout of the PyTorch that a libtorch_cpu.so with that build-id belongs to; ``pid`` is its process.
+
+    Another user's is measured with that user's rights. An interruption ends all and leaves nothing behind but finished
+    parts. Progress is shown on the descriptor ``terminal``, if it is one. Raises LayoutError.
+    """
+    _refuse(Path(store.package_of(library)), build_id)
+    package, rights = package_to_measure(library, pid)
+    kept = store.measured_by(rights.uid, build_id) if rights is not None else None
+    if kept is not None:
+        return kept
+    started = time.monotonic()
+    try:
+        document = _measured(package, rights, _MeasuringLine(package, terminal))
+        validate.check_all(document, "the generated layout")
+    except LayoutError as error:
+        if build_id and time.monotonic() - started > _WORTH_REMEMBERING_SECONDS:
+            os.environ[FAILED] = f"{build_id} {error.what}"
+        raise
+    layout = Layout(document, "generated")
+    if not build_id or layout.build_ids.get(store.TORCH_LIBRARY) != build_id:
+        raise LayoutError("the installed library is not the one in memory")
+    _keep(document, Path(store.path_of_measured(build_id, rights.uid if rights is not None else None)))
+    return layout
+
+
+def _refuse(package: Path, build_id: str | None) -> None:
+    if os.environ.get(PERMISSION) == FORBIDDEN:
+        raise LayoutError(f"that is forbidden ({PERMISSION}={FORBIDDEN})")
+    if package.parts[:2] == ("/", "proc"):  # its libc10.so would be run here, with our rights, out of its container
+        inside = "/" + "/".join(package.parts[4:])
+        raise LayoutError(
+            "the process lives in another root (a container); in there, this makes one to be copied into "
+            f"{store.layout_cache()} here: scripts/gen_layouts.py --torch {inside} --cache"
+        )
+    failed, _, why = os.environ.get(FAILED, "").partition(" ")
+    if build_id and failed == build_id:
+        raise LayoutError(why)
+
+
+def _measured(package: Path, rights: Rights | None, progress: _MeasuringLine) -> Any:
+    try:
+        child = MeasuringProcess(package, rights)
+    except OSError as error:
+        raise LayoutError(f"the process that measures cannot be started: {error}") from error
+    try:
+        child.wait(progress.show)
+    finally:
+        progress.close()
+    return child.outcome()
+
+
+def _keep(document: Any, path: Path) -> None:
+    try:
+        if may_fill(str(path.parent)):
+            write(document, path)
+    except OSError as error:
+        print(f"gdbext: cannot keep the layout: {error}", file=sys.stderr)
+
+
+class _MeasuringLine:
+    """One line on a terminal that says what is going on, and for how long."""
+
+    def __init__(self, package: Path, terminal: int | None) -> None:
+        self._package = package
+        self._started = time.monotonic()
+        self._terminal = terminal if terminal is not None and os.isatty(terminal) else None
+
+    def show(self, doing: str) -> None:
+        """Show the line in place of the last one."""
+        seconds = time.monotonic() - self._started
+        where = escape(str(self._package))
+        self._write(f"\rgdbext: measuring the layout of {where} (once): {escape(doing)}, {seconds:.0f} s\033[K")
+
+    def close(self) -> None:
+        """Leave the line as it is."""
+        self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._terminal, text.encode(errors="replace"))

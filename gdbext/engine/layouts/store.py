@@ -1,0 +1,273 @@
+"""The layout files: those shipped with gdbext and those generated on this machine, found by build-id or version.
+
+Which PyTorch or Python this is: versions and build-ids, read from files without importing or running anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from gdbext import cache
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.layouts import validate
+from gdbext.engine.layouts.layout import SCHEMA, SECTIONS, Layout, shared_file, unpack
+from gdbext.engine.record import late_pattern
+from gdbext.engine.targets.host_files import HostFiles
+from gdbext.errors import BadData, LayoutError, SymbolFileError
+
+if TYPE_CHECKING:
+    from gdbext.engine.layouts.layout import AnyPath
+
+_LINE = late_pattern(r"^(__version__|git_version)\s*(?::[^=]*)?=\s*['\"]([^'\"]*)['\"]", re.MULTILINE)
+_DIST_INFO = late_pattern(r"torch-.*\.dist-info")
+_LIMIT = 1 << 16
+
+
+def package_of(library: str) -> str:
+    """The folder of the installed package torch, which has its libraries in lib/."""
+    return os.path.dirname(os.path.dirname(library))
+
+
+def torch_version(torch: AnyPath, files: HostFiles) -> tuple[str, str]:
+    """(version, git hash) of the PyTorch in folder ``torch``; "" for what cannot be found.
+
+    torch/version.py is parsed as text; a folder without one is asked for its dist-info.
+    """
+    found = dict(_LINE.findall(files.foreign_text(f"{torch}/version.py", _LIMIT)))
+    version = found.get("__version__", "")
+    if not version:
+        names = sorted(filter(_DIST_INFO.fullmatch, files.foreign_names(os.path.dirname(torch))))
+        version = names[0][len("torch-") : -len(".dist-info")] if names else ""
+    return version, found.get("git_version", "")
+
+
+def build_id_of_file(path: AnyPath) -> str | None:
+    """The GNU build-id of an ELF file in hexadecimal, None when it has none or is not an ELF file that can be read."""
+    try:
+        return ElfImage.open(str(path)).build_id
+    except SymbolFileError:
+        return None
+
+
+DATA = os.path.join(os.path.dirname(os.path.realpath(__file__)), "data")
+INDEX = "index.json"
+TORCH_LIBRARY = "libtorch_cpu.so"
+_HEX = frozenset("0123456789abcdef")
+_DOCUMENT_LIMIT = 16 << 20
+
+
+def load(path: AnyPath, match: str = "exact", full: bool = False) -> Layout:
+    """The layout in a file, validated (every structure of it with ``full``). Raises LayoutError."""
+    document = read_layout(path)
+    (validate.check_all if full else validate.check)(document, str(path))
+    return Layout(document, match)
+
+
+def parse(text: str, where: str, match: str) -> Layout:
+    """The layout in a JSON text, every structure of it validated. Raises LayoutError."""
+    import json
+
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"the layout in {where} is not JSON: {error}") from error
+    validate.check_all(document, where)
+    return Layout(document, match)
+
+
+def read_layout(path: AnyPath, whole: bool = False) -> Any:
+    """The layout document in a file, in one piece or with shared parts. Raises LayoutError.
+
+    Of the latter only what is asked for is parsed, unless the ``whole`` of it is wanted as plain JSON values.
+    """
+    document = read_document(path)
+    if isinstance(document, dict) and document.get("schema") == SCHEMA:
+        document = unpack(document, path, validate.SCHEMA)
+        if whole:
+            document.update({name: dict(document[name]) for name in SECTIONS if name in document})
+    return document
+
+
+def read_document(path: AnyPath) -> Any:
+    """The JSON in a file. Raises LayoutError."""
+    from gdbext.engine.formats.bounded_input import parse_json
+
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(_DOCUMENT_LIMIT + 1)
+    except OSError as error:
+        raise LayoutError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > _DOCUMENT_LIMIT:
+        raise LayoutError(f"{path} is larger than {_DOCUMENT_LIMIT >> 20} MB", why="it is not a layout file")
+    try:
+        return parse_json(data, _DOCUMENT_LIMIT)
+    except BadData as error:
+        raise LayoutError(f"{path} is not JSON: {error.what}", why="the file is damaged or was cut short") from error
+
+
+def saved_members(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
+    """Node class → member → offset of the tensors that autograd's nodes save, of the very release that ``version`` is a
+    build of, under that ABI of the standard library; empty where that was not measured. Raises LayoutError for a
+    damaged file."""
+    return _members("saved-members", version, cxx11, folder)
+
+
+def nccl_groups(version: str, cxx11: bool = True, folder: AnyPath = DATA) -> dict[str, dict[str, int]]:
+    """Class → member → offset of what is read of NCCL's process groups, as ``saved_members``."""
+    return _members("nccl-groups", version, cxx11, folder)
+
+
+def _members(kind: str, version: str, cxx11: bool, folder: AnyPath) -> dict[str, dict[str, int]]:
+    path = f"{folder}/{kind}-{'.'.join(map(str, release(version)))}{'' if cxx11 else '-precxx11'}.json"
+    if not os.path.exists(path):
+        return {}
+    structs = read_document(path).get("structs")
+    if not isinstance(structs, dict) or not all(isinstance(each, dict) for each in structs.values()):
+        raise LayoutError(f"{path} has no structs", why="the file is damaged or was cut short")
+    return structs
+
+
+def by_build_id(build_id: str | None, folder: AnyPath = DATA) -> Layout | None:
+    """The layout that was measured on the libtorch_cpu.so with this build-id, shipped or generated earlier.
+
+    Raises LayoutError when there is one and it is damaged or that of another build (a shipped one; such a file in the
+    cache is passed over).
+    """
+    if not build_id or not _HEX.issuperset(build_id):
+        return None
+    name = index(folder)["build_ids"].get(build_id)
+    if name is None:
+        return _cached(build_id)
+    path = f"{folder}/{name}"
+    layout = _loaded(path, *(_changed(each) for each in (path, f"{folder}/{shared_file('torch')}")))
+    if layout.build_ids.get(TORCH_LIBRARY) != build_id:
+        raise _of_another(path, layout)
+    return layout
+
+
+def shipped(path: AnyPath) -> Layout:
+    """The whole layout in a shipped file, for a probe. Raises LayoutError, also for another one's under this name."""
+    layout = load(path, "probed", full=True)
+    if f"{layout.id}.json" != os.path.basename(path):
+        raise _of_another(path, layout)
+    return layout
+
+
+def _of_another(path: AnyPath, layout: Layout) -> LayoutError:
+    return LayoutError(
+        f"{path} holds the layout of another build, {layout.id}",
+        why="the file was replaced, or its name was changed",
+        help="install gdbext again",
+    )
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: AnyPath, *_: int) -> Layout:
+    """The layout in a file; processes looked at one after the other often have the same. Raises LayoutError."""
+    return load(path)
+
+
+def _changed(path: AnyPath) -> int:
+    """The time when a file was written, in nanoseconds; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def has(build_id: str) -> bool:
+    """A layout that was measured on this build is there; whether it is sound turns out when it is loaded."""
+    return build_id in index()["build_ids"] or os.path.exists(path_of_measured(build_id))
+
+
+def of_release(version: str, folder: AnyPath = DATA) -> list[str]:
+    """The shipped layouts of the very release that ``version`` is a build of, the nearest first."""
+    return [path for path, each in by_version(version, folder) if release(each) == release(version)]
+
+
+def nearest_older(version: str, folder: AnyPath = DATA) -> list[str]:
+    """The layouts of the newest release for one newer than all that are shipped; for any other none."""
+    releases = {f"{folder}/{name}": release(each) for name, each in index(folder)["torch"].items()}
+    newest = max(releases.values(), default=())
+    if release(version)[:2] <= newest[:2]:
+        return []
+    return [path for path, each in sorted(releases.items()) if each == newest]
+
+
+def by_version(version: str, folder: AnyPath = DATA) -> Sequence[tuple[str, str]]:
+    """(file, version) of the shipped layouts of this minor version, the nearest first.
+
+    "2.13.0+cu126" is nearest to "2.13.0+cpu", then come 2.13.1 and so on. Other minor versions are left out: their
+    dispatch keys differ, and a probe of the live structure cannot see that.
+    """
+    wanted = release(version)
+    if len(wanted) < 2:
+        return ()
+    found = [
+        (f"{folder}/{name}", each) for name, each in index(folder)["torch"].items() if release(each)[:2] == wanted[:2]
+    ]
+    return sorted(found, key=lambda item: (release(item[1]) != wanted, item[1] != version, item[1]))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """(2, 13, 0) of "2.13.0+cpu" or "2.13.0a0+git1234567"; () when it starts with no number."""
+    numbers: list[int] = []
+    for part in version.partition("+")[0].split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]  # "0" of "0a0"
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def index(folder: AnyPath = DATA) -> Mapping[str, Mapping[str, str]]:
+    """{"build_ids": build-id of libtorch_cpu.so to file name, "torch": file name to version}. Raises LayoutError."""
+    found = read_document(f"{folder}/{INDEX}")
+    if not isinstance(found, dict) or not all(isinstance(found.get(k), dict) for k in ("build_ids", "torch")):
+        raise LayoutError(f"{folder}/{INDEX} is damaged", help="make it again: scripts/gen_layouts.py --index")
+    return found
+
+
+def make_index(folder: AnyPath = DATA) -> dict[str, dict[str, str]]:
+    """Make the table that ``index`` reads, from the layout files themselves. Raises LayoutError."""
+    made: dict[str, dict[str, str]] = {"build_ids": {}, "torch": {}}
+    names = sorted(name for name in os.listdir(folder) if name.startswith("torch-") and name.endswith(".json"))
+    for name in names:
+        layout = load(f"{folder}/{name}", full=True)
+        made["torch"][name] = layout.version
+        if TORCH_LIBRARY in layout.build_ids:
+            made["build_ids"][layout.build_ids[TORCH_LIBRARY]] = name
+    return made
+
+
+def layout_cache() -> str:
+    """The folder of layouts generated on this machine: $XDG_CACHE_HOME/gdbext/layouts."""
+    return f"{cache.cache_folder()}/layouts"
+
+
+def path_of_measured(build_id: str, uid: int | None = None) -> str:
+    """The path of the layout of a build that was measured here: with our rights, or with those of the user ``uid``.
+
+    The latter says what that user wanted it to say; so it is for that user's processes only.
+    """
+    folder = layout_cache() if uid is None else f"{layout_cache()}/user-{uid}"
+    return f"{folder}/{build_id}.json"
+
+
+def measured_by(uid: int, build_id: str | None) -> Layout | None:
+    """The layout of that build that was measured with the rights of another user; None where there is none."""
+    return _cached(build_id, uid) if build_id and _HEX.issuperset(build_id) else None
+
+
+def _cached(build_id: str, uid: int | None = None) -> Layout | None:
+    path = path_of_measured(build_id, uid)
+    try:
+        os.close(cache.open_ours(path))
+        layout = load(path, "generated", full=True)
+    except (OSError, LayoutError):
+        return None
+    return layout if layout.build_ids.get(TORCH_LIBRARY) == build_id else None

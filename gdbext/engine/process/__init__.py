@@ -1,0 +1,1 @@
+"""A stopped process: its memory, modules and symbols."""

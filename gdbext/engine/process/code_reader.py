@@ -1,0 +1,223 @@
+"""The target's code: its bytes, and which addresses are code at all.
+
+Which words of a library the loader sets to the address of a function: stubs of its linkage table jump through them.
+
+Elf64_Rela, and the tags of the tables: System V ABI, chapters "Relocation" and "Dynamic Linking" (elf.h).
+
+The stubs through which a library calls functions by their names: its procedure linkage table.
+
+The decoded code of functions: each one once, with every place that a jump leads to.
+
+The system call that a thread is blocked in, from its registers and the code around its program counter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Mapping
+
+from gdbext.engine.arch.argument_flow import jump_targets
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_table import dynamic_table
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.record import Record
+
+_RELA = struct.Struct("<QQq")
+"""r_offset, r_info (number of the symbol from bit 32 on), r_addend."""
+_TABLES = ((23, 2), (7, 8))
+"""(DT_JMPREL, DT_PLTRELSZ) and (DT_RELA, DT_RELASZ): where a table is, and its bytes."""
+_RELATIVE_COUNT = 0x6FFFFFF9
+"""DT_RELACOUNT: so many entries at the beginning of DT_RELA have no symbol."""
+_LIMIT = 1 << 28
+"""Most bytes of a table."""
+
+
+def imported_slots(image: ElfImage, names: Collection[str]) -> set[int]:
+    """The virtual addresses of the slots that hold the address of one of these symbols, be it defined in the library or
+    not. Raises SymbolFileError."""
+    table = dynamic_table(image)
+    if table is None:
+        return set()
+    wanted = {
+        number for name in names for number in table.numbers_with([name.encode()])
+        if table.is_named(number, name.encode())
+    }  # fmt: skip
+    return {slot for slot, number in _relocations(image) if number in wanted} if wanted else set()
+
+
+def _relocations(image: ElfImage) -> Iterator[tuple[int, int]]:
+    """(virtual address, number of the symbol)"""
+    dynamic = image.dynamic
+    for where, size in _TABLES:
+        skipped = dynamic.get(_RELATIVE_COUNT, 0) * _RELA.size if where == 7 else 0
+        length = min(dynamic.get(size, 0), _LIMIT) - skipped
+        raw = image.read(dynamic.get(where, -1) + skipped, length) if where in dynamic and length > 0 else None
+        if raw is not None:
+            for slot, info, _ in _RELA.iter_unpack(raw[: len(raw) // _RELA.size * _RELA.size]):
+                yield slot, info >> 32
+
+
+_SECTIONS = (".plt", ".plt.sec", ".plt.got")
+
+
+def import_stubs(module: Module, architecture: Architecture, names: Collection[str]) -> list[int]:
+    """The absolute addresses of the library's stubs for one of these symbols, whether the loader has bound them already
+    or not. Raises SymbolFileError."""
+    image = module.image
+    slots = imported_slots(image, names) if image is not None else set()
+    found = []
+    for name in _SECTIONS if slots else ():
+        section = image.sections.get(name) if image is not None else None
+        code = image.read(section.address, section.size) if image is not None and section is not None else None
+        if section is not None and code is not None:
+            found += [module.base + stub for stub, slot in architecture.stubs(code, section.address) if slot in slots]
+    return found
+
+
+class CodeReader:
+    """Reads instructions from a module's file where possible (a core may lack them), else from memory."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
+        self._memory = memory
+        self._modules = modules
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Exactly ``size`` bytes of code at ``address``, None where they cannot be had."""
+        if address < 0:
+            return None
+        module = self._modules.find(address)
+        if module is not None and module.image is not None:
+            found = module.image.read(module.vaddr(address), size)
+            if found is not None:
+                return found
+        return self._memory.try_read(address, size)
+
+    def after(self, address: int, size: int) -> bytes:
+        """Up to ``size`` bytes of code from ``address`` on; b"" where they cannot be had."""
+        while size:
+            found = self.read(address, size)
+            if found is not None:
+                return found
+            size //= 2
+        return b""
+
+    def before(self, address: int, size: int) -> bytes:
+        """Up to ``size`` bytes of code that end at ``address``; b"" where they cannot be had."""
+        while size:
+            found = self.read(address - size, size)
+            if found is not None:
+                return found
+            size //= 2
+        return b""
+
+    def is_code(self, address: int) -> bool:
+        """True where the address is in executable memory (as far as is known: a core may lack permissions)."""
+        module = self._modules.find(address)
+        if module is not None and module.image is not None:
+            return module.image.is_code(module.vaddr(address))
+        mapping = self._modules.mapping_at(address)
+        if mapping is not None and mapping.permissions:
+            return "x" in mapping.permissions
+        return module is not None
+
+
+MAX_SIZE = 1 << 15
+"""Bytes of a function that are decoded; ``at::_ops`` and VariableType functions have 300 to 6,000."""
+_COLD = ".cold"
+
+
+class Decoded(Record):
+    """Instructions of one function, and the targets of all jumps in it and in its cold part."""
+
+    instructions: tuple[Instruction, ...]
+    labels: frozenset[int]
+
+    def up_to(self, pc: int) -> list[Instruction]:
+        """The instructions that end at ``pc`` or before; [] where none ends just there."""
+        before = [found for found in self.instructions if found.end <= pc]
+        return before if before and before[-1].end == pc else []
+
+    @property
+    def calls(self) -> list[Instruction]:
+        """The call instructions of the function."""
+        return [found for found in self.instructions if found.is_call]
+
+
+EMPTY = Decoded((), frozenset())
+
+
+class FunctionCode:
+    """Decodes functions of one process and keeps them."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._decoded: dict[int, Decoded] = {}
+
+    def of(self, function: Function | None) -> Decoded:
+        """The function's code; EMPTY where it cannot be read or is too large."""
+        if function is None:
+            return EMPTY
+        found = self._decoded.get(function.start)
+        if found is None:
+            found = self._decoded[function.start] = self._decode(function)
+        return found
+
+    def function(self, address: int) -> Function | None:
+        """The function around an address that a symbol covers."""
+        return self._symbolizer.function(address)
+
+    def is_constant(self, address: int) -> bool:
+        """The 8 bytes there are part of a file and cannot be written to."""
+        module = self._symbolizer.modules.find(address)
+        image = module.image if module is not None else None
+        return module is not None and image is not None and image.is_read_only(module.vaddr(address), 8)
+
+    def _decode(self, function: Function) -> Decoded:
+        if not 0 < function.size <= MAX_SIZE:
+            return EMPTY
+        code = self._memory.try_read(function.start, function.size)
+        found = tuple(self._memory.architecture.decode(code or b"", function.start))
+        cold = self._cold_part(function)
+        return Decoded(found, frozenset(jump_targets(found) | jump_targets(cold)))
+
+    def _cold_part(self, function: Function) -> tuple[Instruction, ...]:
+        """GCC moves unlikely code to ``NAME.cold``, which may jump back."""
+        for name in function.names:
+            start = self._symbolizer.address_of(name + _COLD, function.module.name)
+            cold = self._symbolizer.function(start) if start is not None else None
+            if cold is not None and cold.start == start and 0 < cold.size <= MAX_SIZE:
+                code = self._memory.try_read(cold.start, cold.size) or b""
+                return tuple(self._memory.architecture.decode(code, cold.start))
+        return ()
+
+
+class Syscall(Record):
+    """A blocked system call: its name (``futex``, or ``system call 500``), number and arguments, in order."""
+
+    name: str
+    number: int
+    arguments: tuple[int, ...]
+
+
+RESTARTED = "restart_syscall"
+"""The call that a thread is in after a stop, where nothing in it says which one goes on."""
+
+
+def blocked(registers: Mapping[str, int], memory: Memory) -> Syscall | None:
+    """The system call that the thread sits in, None when it runs user code."""
+    found = memory.architecture.blocked_syscall(registers, memory.try_read)
+    return None if found is None else _named(memory, *found)
+
+
+def continued(call: Syscall, memory: Memory, cfa: int) -> Syscall:
+    """The one that goes on in a RESTARTED one; ``cfa`` is that of the thread's second frame."""
+    return _named(memory, memory.architecture.restarted_syscall(call.number, memory.try_read, cfa), call.arguments)
+
+
+def _named(memory: Memory, number: int, arguments: tuple[int, ...]) -> Syscall:
+    return Syscall(memory.architecture.syscall_names.get(number, f"system call {number}"), number, arguments)

@@ -1,0 +1,388 @@
+"""The page cache that everything above the target reads through.
+
+Reading C++ structures of the target by field name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import Target
+from gdbext.errors import BadData, LayoutError, MemoryFault
+
+PAGE_BITS = 12
+PAGE_SIZE = 1 << PAGE_BITS
+"""The smallest base page of any architecture; no mapping of a Linux process starts or ends inside one."""
+
+_OFFSET_MASK = PAGE_SIZE - 1
+_ADDRESS_LIMIT = 1 << 64
+_RUN_PAGES = 8
+"""Pages fetched together where the one before was read already: stacks and tables are read in order. Most others are
+objects in pages of their own, and of 8 pages there 7 would be copied for nothing."""
+_DIRECT_SIZE = 1 << 18
+"""Reads from this size on go past the cache: they are whole sections, and would only push the rest out."""
+_CACHE_PAGES = 16384
+"""Most pages that are kept, 64 MiB, so that our memory does not grow with the target's."""
+_READ_LIMIT = 1 << 28
+"""A single read of more than this is taken for a garbage length."""
+
+_unpack_u16 = struct.Struct("<H").unpack_from
+_unpack_u32 = struct.Struct("<I").unpack_from
+_unpack_i32 = struct.Struct("<i").unpack_from
+_unpack_u64 = struct.Struct("<Q").unpack_from
+_unpack_i64 = struct.Struct("<q").unpack_from
+
+
+class Memory:
+    """Cached, read-only view of a stopped target's memory.
+
+    Addresses are unsigned 64-bit virtual addresses, values little-endian. The target is stopped, so a page is
+    fetched once; a page that could not be read is remembered, too, so that garbage pointers stay cheap. All
+    readers raise ``MemoryFault`` with the first address that cannot be read.
+    """
+
+    __slots__ = ("_bad", "_pages", "architecture", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.architecture = target.architecture
+        self._pages: dict[int, bytes] = {}
+        self._bad: set[int] = set()
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""
+        offset = address & _OFFSET_MASK
+        if 0 <= size <= PAGE_SIZE - offset:
+            page = self._pages.get(address >> PAGE_BITS)
+            if page is None:
+                if not size:
+                    return b""
+                page = self._fetch(address >> PAGE_BITS, address, size)
+            return page[offset : offset + size]
+        return self._read_long(address, size)
+
+    def _read_long(self, address: int, size: int) -> bytes:
+        """A read that crosses pages."""
+        if size < 0 or size > _READ_LIMIT or address < 0 or address + size > _ADDRESS_LIMIT:
+            raise MemoryFault(address, size, "no such range of addresses")
+        if size >= _DIRECT_SIZE:
+            try:
+                return self.target.read(address, size)
+            except MemoryFault:
+                pass  # page by page, to name the first address that is missing
+        first = address >> PAGE_BITS
+        last = (address + size - 1) >> PAGE_BITS
+        pages = self._pages
+        parts = []
+        for number in range(first, last + 1):
+            page = pages.get(number)
+            if page is None:
+                page = self._fetch(number, address, size)
+            parts.append(page)
+        skip = address & _OFFSET_MASK
+        return b"".join(parts)[skip : skip + size]
+
+    def _fetch(self, number: int, address: int, size: int) -> bytes:
+        """The page ``number``, fetched with those that follow; ``address`` and ``size`` are those of the read."""
+        first_bad = max(address, number << PAGE_BITS)
+        if number in self._bad:
+            raise MemoryFault(first_bad, size)
+        if not 0 <= number < 1 << (64 - PAGE_BITS):
+            raise MemoryFault(address, size, "no such address")
+        if len(self._pages) >= _CACHE_PAGES:
+            self._pages.clear()
+        copied = self.target.copied_page(number)  # not its neighbours: the end of a stack is all that is wanted there
+        if copied is not None:
+            self._pages[number] = copied
+        elif not self._fetch_run(number):
+            self._fetch_single(number, first_bad, size)
+        return self._pages[number]
+
+    def _fetch_run(self, first: int) -> bool:
+        """Fetch some pages from ``first`` on, if they seem to be read in order; False when part is not readable."""
+        if first - 1 not in self._pages or not self.target.reads_ahead:
+            return False
+        try:
+            run = self.target.read(first << PAGE_BITS, _RUN_PAGES << PAGE_BITS)
+        except MemoryFault:
+            return False
+        for index in range(_RUN_PAGES):
+            self._pages[first + index] = run[index << PAGE_BITS : (index + 1) << PAGE_BITS]
+        return True
+
+    def _fetch_single(self, number: int, first_bad: int, size: int) -> None:
+        try:
+            self._pages[number] = self.target.read(number << PAGE_BITS, PAGE_SIZE)
+        except MemoryFault as fault:
+            self._bad.add(number)
+            raise MemoryFault(first_bad, size) from fault
+
+    def u8(self, address: int) -> int:
+        """Unsigned 8-bit value. Raises MemoryFault."""
+        page = self._pages.get(address >> PAGE_BITS)
+        if page is None:
+            page = self._fetch(address >> PAGE_BITS, address, 1)
+        return page[address & _OFFSET_MASK]
+
+    def u16(self, address: int) -> int:
+        """Unsigned 16-bit value. Raises MemoryFault."""
+        return int(_unpack_u16(self.read(address, 2))[0])
+
+    def u32(self, address: int) -> int:
+        """Unsigned 32-bit value. Raises MemoryFault."""
+        return int(_unpack_u32(self.read(address, 4))[0])
+
+    def i32(self, address: int) -> int:
+        """Signed 32-bit value. Raises MemoryFault."""
+        return int(_unpack_i32(self.read(address, 4))[0])
+
+    def u64(self, address: int) -> int:
+        """Unsigned 64-bit value. Raises MemoryFault."""
+        page = self._pages.get(address >> PAGE_BITS)
+        offset = address & _OFFSET_MASK
+        if page is None or offset > PAGE_SIZE - 8:
+            return int(_unpack_u64(self.read(address, 8))[0])
+        value: int = _unpack_u64(page, offset)[0]
+        return value
+
+    pointer = u64
+
+    def i64(self, address: int) -> int:
+        """Signed 64-bit value. Raises MemoryFault."""
+        return int(_unpack_i64(self.read(address, 8))[0])
+
+    def words(self, address: int, count: int) -> tuple[int, ...]:
+        """``count`` consecutive unsigned 64-bit values. Raises MemoryFault."""
+        return struct.unpack(f"<{count}Q", self.read(address, 8 * count))
+
+    def cstring(self, address: int, limit: int = 4096) -> bytes:
+        """The bytes up to the first NUL (``const char*``).
+
+        Raises MemoryFault where memory ends before the NUL, BadData when there is none within ``limit`` bytes.
+        """
+        parts = []
+        position, left = address, limit
+        while left > 0:
+            piece = self._some(position, left)
+            head, nul, _ = piece.partition(b"\0")
+            parts.append(head)
+            if nul:
+                return b"".join(parts)
+            position += len(piece)
+            left -= len(piece)
+        raise BadData(f"no end of string within {limit} bytes at {address:#x}")
+
+    def _some(self, address: int, limit: int) -> bytes:
+        """One byte or more from ``address`` on, at most ``limit``. Raises MemoryFault."""
+        return self.read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
+
+    def try_read(self, address: int, size: int) -> bytes | None:
+        """``size`` bytes at ``address``, None where they cannot be read."""
+        try:
+            return self.read(address, size)
+        except MemoryFault:
+            return None
+
+    def try_u64(self, address: int) -> int | None:
+        """Unsigned 64-bit value, None where it cannot be read."""
+        try:
+            return self.u64(address)
+        except MemoryFault:
+            return None
+
+    def forget(self) -> None:
+        """Drop everything: the target has run on."""
+        self._pages.clear()
+        self._bad.clear()
+
+
+class NotedMemory(Memory):
+    """A view through the same cache, which tells the target, a recording in the making, what is wanted of the pages."""
+
+    __slots__ = ()
+
+    def read(self, address: int, size: int) -> bytes:
+        """Read as any memory does; what comes before a fault is wanted, too: it is how a replay gets to the same
+        fault."""
+        try:
+            found = super().read(address, size)
+        except MemoryFault as fault:
+            self.target.note(address, fault.address - address)
+            raise
+        self.target.note(address, size)
+        return found
+
+    def u8(self, address: int) -> int:
+        """Unsigned 8-bit value. Raises MemoryFault."""
+        return self.read(address, 1)[0]
+
+    def u64(self, address: int) -> int:
+        """Unsigned 64-bit value. Raises MemoryFault."""
+        return int(_unpack_u64(self.read(address, 8))[0])
+
+    pointer = u64
+
+    def cstring(self, address: int, limit: int = 4096) -> bytes:
+        """Read as any memory does; the string and its NUL are wanted, and not the rest of the page."""
+        try:
+            found = super().cstring(address, limit)
+        except MemoryFault as fault:
+            self.target.note(address, fault.address - address)
+            raise
+        except BadData:
+            self.target.note(address, limit)
+            raise
+        self.target.note(address, len(found) + 1)
+        return found
+
+    def _some(self, address: int, limit: int) -> bytes:
+        return super().read(address, min(limit, PAGE_SIZE - (address & _OFFSET_MASK)))
+
+
+class ReplayedMemory(Memory):
+    """A view of a recording, which has pieces of pages: nothing is read but what is wanted, and nothing is cached."""
+
+    __slots__ = ()
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes at ``address``. Raises MemoryFault."""
+        if not 0 < size <= _READ_LIMIT or not 0 <= address <= _ADDRESS_LIMIT - size:
+            if not size:
+                return b""
+            raise MemoryFault(address, size, "no such range of addresses")
+        return self.target.read(address, size)
+
+    def u8(self, address: int) -> int:
+        """Unsigned 8-bit value. Raises MemoryFault."""
+        return self.read(address, 1)[0]
+
+    def u64(self, address: int) -> int:
+        """Unsigned 64-bit value. Raises MemoryFault."""
+        return int(_unpack_u64(self.read(address, 8))[0])
+
+    pointer = u64
+
+    def _some(self, address: int, limit: int) -> bytes:
+        return self.read(address, min(limit, self.target.known_from(address)))
+
+
+def memory_of(target: Target) -> Memory:
+    """The view that fits the target."""
+    if target.records:
+        return NotedMemory(target)
+    return Memory(target) if target.recorded is None else ReplayedMemory(target)
+
+
+class Field(Record):
+    """One member of a C++ class: ``offset`` and ``size`` in bytes, ``type`` as its compiler wrote it.
+
+    ``size`` 0 means that the layout does not say. A bit-field has ``bit_offset`` (bits from the start of the object
+    to its lowest bit) and ``bit_size``; both are 0 for an ordinary member.
+    """
+
+    name: str
+    offset: int
+    size: int
+    type: str = ""
+    bit_offset: int = 0
+    bit_size: int = 0
+
+
+class Struct(Record):
+    """A C++ class or struct: ``size`` in bytes (0 where unknown), members by name."""
+
+    name: str
+    size: int
+    fields: Mapping[str, Field]
+
+    def field(self, name: str) -> Field:
+        """The member of that name. Raises LayoutError naming what is missing."""
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise LayoutError(f"the layout of {self.name} has no field {name}") from None
+
+    def offset(self, name: str) -> int:
+        """Offset of that member in bytes. Raises LayoutError."""
+        return self.field(name).offset
+
+
+class StructView:
+    """A structure at an address of the target.
+
+    Each access reads one field, so that a fault costs that field only. All accessors raise LayoutError for an unknown
+    field, or one smaller than the number asked for, and MemoryFault where it cannot be read.
+    """
+
+    __slots__ = ("base", "memory", "struct")
+
+    def __init__(self, memory: Memory, address: int, struct: Struct) -> None:
+        self.memory = memory
+        self.base = address
+        self.struct = struct
+
+    def __repr__(self) -> str:
+        return f"StructView({self.struct.name} at {self.base:#x})"
+
+    def address(self, name: str) -> int:
+        """Return the address of the field."""
+        return self.base + self.struct.field(name).offset
+
+    def _address(self, name: str, width: int) -> int:
+        field = self.struct.field(name)
+        if 0 < field.size < width:
+            raise LayoutError(f"{self.struct.name}::{name} has {field.size} bytes, {width} were asked for")
+        return self.base + field.offset
+
+    def u8(self, name: str) -> int:
+        """Unsigned 8-bit value, also ``bool``."""
+        return self.memory.u8(self._address(name, 1))
+
+    def u16(self, name: str) -> int:
+        """The field as an unsigned 16-bit value."""
+        return self.memory.u16(self._address(name, 2))
+
+    def u32(self, name: str) -> int:
+        """The field as an unsigned 32-bit value."""
+        return self.memory.u32(self._address(name, 4))
+
+    def u64(self, name: str) -> int:
+        """Unsigned 64-bit value; of a larger field, its first eight bytes."""
+        return self.memory.u64(self._address(name, 8))
+
+    def i32(self, name: str) -> int:
+        """The field as a signed 32-bit value."""
+        return self.memory.i32(self._address(name, 4))
+
+    def i64(self, name: str) -> int:
+        """The field as a signed 64-bit value."""
+        return self.memory.i64(self._address(name, 8))
+
+    def pointer(self, name: str) -> int:
+        """A pointer; of a smart pointer, its first word."""
+        return self.memory.pointer(self._address(name, 8))
+
+    def raw(self, name: str) -> bytes:
+        """The whole field as it is in memory. Raises LayoutError when the layout does not give its size."""
+        field = self.struct.field(name)
+        if field.size <= 0:
+            raise LayoutError(f"the layout of {self.struct.name} does not say how large {name} is")
+        return self.memory.read(self.base + field.offset, field.size)
+
+    def bits(self, name: str) -> int:
+        """A bit-field, unsigned; of an ordinary member of at most eight bytes its whole value."""
+        field = self.struct.field(name)
+        value = int.from_bytes(self.memory.read(self.base + field.offset, field.size), "little")
+        if field.bit_size:
+            value = value >> (field.bit_offset - 8 * field.offset) & (1 << field.bit_size) - 1
+        return value
+
+    def view(self, name: str, struct: Struct) -> StructView:
+        """The field, itself a structure, with that structure's layout."""
+        return StructView(self.memory, self.address(name), struct)
+
+    def target(self, name: str, struct: Struct) -> StructView:
+        """The object that the field, a pointer, points to."""
+        return StructView(self.memory, self.pointer(name), struct)

@@ -1,0 +1,401 @@
+"""The files that are mapped into the target: which module an address belongs to, and whether its file can be used.
+
+What memory says about a mapped ELF file, and whether a file on disk can be that one.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.elf_header import EHDR, PF_W, PT_LOAD, MappedElf, Segment
+from gdbext.engine.process.memory import PAGE_SIZE, Memory
+from gdbext.engine.record import late_pattern
+from gdbext.engine.targets.base_target import MemoryMapping, Target
+from gdbext.engine.targets.foreign_files import linked_image
+from gdbext.engine.targets.host_files import FoundFile
+from gdbext.errors import MemoryFault, SymbolFileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.engine.process.memory_image import MemoryImage
+
+_SAMPLED_PAGES = 64
+"""Pages of each segment compared between a file and memory where no build-id tells them apart."""
+
+
+class FileIdentity:
+    """One file's mappings, lowest first: its headers and build-id are read from memory when asked for."""
+
+    def __init__(self, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
+        self._memory = memory
+        self._mappings = mappings
+
+    @cached_property
+    def _mapped(self) -> MappedElf:
+        first = self._mappings[0]
+        start = first.start if first.offset == 0 else -1
+
+        def read(offset: int, size: int) -> bytes | None:
+            return self._memory.try_read(start + offset, size) if start >= 0 else None
+
+        return MappedElf(read, self._memory.architecture.elf_machine)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The program headers in memory; () where the first page cannot be read or is not an ELF header."""
+        return self._mapped.segments
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """The GNU build-id (hex) in memory, None where it cannot be read or there is none."""
+        return self._mapped.build_id
+
+    def bias(self, segments: Sequence[Segment]) -> int:
+        """Runtime address minus vaddr, from the first mapping that a PT_LOAD of ``segments`` explains."""
+        for mapping in self._mappings:
+            for segment in segments:
+                first = _page(segment.offset)
+                if segment.type == PT_LOAD and first <= mapping.offset < segment.offset + segment.filesz:
+                    return mapping.start - (_page(segment.vaddr) + mapping.offset - first)
+        return self._mappings[0].start - self._mappings[0].offset
+
+    def contradiction(self, image: ElfImage) -> str | None:
+        """The reason why ``image`` cannot be the file in memory; None when nothing speaks against it.
+
+        Equal build-ids settle it. Without them everything that can be compared is: the ELF header, the program
+        headers, how the segments lie, and pages spread over the read-only segments.
+        """
+        ours, theirs = self.build_id, image.build_id
+        if ours is not None and theirs is not None:
+            return None if ours == theirs else f"its build-id is {theirs}, that in memory is {ours}"
+        if self.segments and (self._mapped.header != image.contents(0, EHDR.size) or self.segments != image.segments):
+            return "its ELF headers differ"
+        if not self._fits(image):
+            return "its segments do not fit the mappings"
+        return self._different_contents(image)
+
+    def _fits(self, image: ElfImage) -> bool:
+        """True when PT_LOADs of the file explain the first mapping and all executable ones, at one load bias."""
+        bias = self.bias(image.segments)
+        return all(
+            any(
+                mapping.start - bias == _page(load.vaddr) + mapping.offset - _page(load.offset)
+                and _page(load.offset) <= mapping.offset < load.offset + load.filesz
+                for load in image.loads
+            )
+            for number, mapping in enumerate(self._mappings)
+            if number == 0 or "x" in mapping.permissions
+        )
+
+    def _different_contents(self, image: ElfImage) -> str | None:
+        """Compare pages that no relocation touches."""
+        bias = self.bias(image.segments)
+        for segment in image.loads:
+            if segment.flags & PF_W:
+                continue
+            size = min(PAGE_SIZE, segment.filesz)
+            step = max(PAGE_SIZE, segment.filesz // _SAMPLED_PAGES)
+            for position in range(0, segment.filesz - size + 1, step):
+                found = self._sample(bias + segment.vaddr + position, size)
+                if found is not None and found != image.read(segment.vaddr + position, size):
+                    return f"its contents differ at {segment.vaddr + position:#x}"
+        return None
+
+    def _sample(self, address: int, size: int) -> bytes | None:
+        """Past the page cache: nobody wants these pages again."""
+        try:
+            return self._memory.target.sample(address, size)
+        except MemoryFault:
+            return None
+
+
+def _page(value: int) -> int:
+    return value - value % PAGE_SIZE
+
+
+_VDSO = "[vdso]"
+_VDSO_LIMIT = 64 * 1024
+_UNVOUCHED = "say where the core's files are: --sysroot DIR, which is / for those of this machine"
+_SUFFIX = late_pattern(r"(-[0-9][0-9.]*|-[0-9a-f]{8})?\.so(\.[0-9.]+)?$")
+"""The text that may follow a library's stem: libc-2.31.so (glibc before 2.34), libgomp-a34b3233.so.1 (auditwheel)."""
+
+
+class Module:
+    """One ELF file in the target's memory.
+
+    The file is opened, and proven to be the one in memory, when ``image``, ``status`` or ``problem`` is first asked
+    for. ``status`` is
+
+    - ``ok``: the file at that path is the one in memory;
+    - ``deleted``: the kernel says that the file was deleted, or replaced by one with the same build-id;
+    - ``replaced``: there is a file at that path, but it is not the one in memory;
+    - ``missing``: no usable ELF file is there;
+    - ``memory``: there is no file, the image is memory itself (vdso).
+
+    ``image`` is the very file wherever that can still be reached (``deleted``: through /proc/PID/map_files); else what
+    is mapped of it in memory (CFI and exported names only, ``image.from_memory`` is True); else, for a core,
+    None. It is never another file.
+    """
+
+    def __init__(self, target: Target, memory: Memory, mappings: Sequence[MemoryMapping]) -> None:
+        first = mappings[0]
+        self.path = first.path
+        self.name = first.path.rsplit("/", 1)[-1]
+        self.start = first.start
+        self.end = max(mapping.end for mapping in mappings)
+        self.mappings = tuple(mappings)
+        self._target = target
+        self._memory = memory
+        self._mapped = FileIdentity(memory, mappings)
+        self._base: int | None = None
+        self._image: ElfImage | None = None
+        self._status = ""
+        self._problem = ""
+
+    def __repr__(self) -> str:
+        return f"Module({self.name!r}, {self.start:#x}-{self.end:#x})"
+
+    @property
+    def base(self) -> int:
+        """Load bias: runtime address = base + vaddr."""
+        if self._base is None:
+            self._base = self._mapped.bias(self._segments())
+        return self._base
+
+    def _segments(self) -> Sequence[Segment]:
+        """The program headers, from memory where they can be read there."""
+        segments = self._mapped.segments
+        return segments or (self.image.segments if self.image else ())
+
+    @property
+    def image(self) -> ElfImage | None:
+        """The proven file, None where there is none (see ``status`` and ``problem``)."""
+        if not self._status:
+            self._resolve()
+        return self._image
+
+    @property
+    def status(self) -> str:
+        """ "ok", "deleted", "replaced", "missing" or "memory" (see the class)."""
+        if not self._status:
+            self._resolve()
+        return self._status
+
+    @property
+    def problem(self) -> str:
+        """The reason why the file cannot be used (or only though deleted), one sentence; "" when all is well."""
+        if not self._status:
+            self._resolve()
+        return self._problem
+
+    @property
+    def build_id(self) -> str | None:
+        """GNU build-id (hex) of what is in memory; of the file where memory's cannot be read; None if unknown."""
+        if self._mapped.build_id is not None:
+            return self._mapped.build_id
+        return self.image.build_id if self.image else None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First address and end of everything the module occupies, .bss included."""
+        high = max((each.vaddr + each.memsz for each in self._segments() if each.type == PT_LOAD), default=0)
+        return self.start, max(self.end, self.base + high) if high else self.end
+
+    def vaddr(self, address: int) -> int:
+        """The file's own address of a runtime address."""
+        return address - self.base
+
+    def _resolve(self) -> None:
+        """Find the file; where there is none, use what is mapped of it."""
+        found = self._target.files.module_file(self.start, self._search)
+        self._status, self._problem, self._image = found
+        if self._image is None:
+            self._image = self._loaded_image()
+            if self._image is not None:
+                self._problem += "; using what is mapped of it: exported names only"
+
+    def _search(self) -> FoundFile:
+        """The first candidate that is the file in memory."""
+        status, problem = "deleted" if self._deleted else "missing", ""
+        if self._is_unproven():
+            return FoundFile("missing", f"nothing proves which {self.path} was mapped: {_UNVOUCHED}", None)
+        for path, opened in self._candidates():
+            try:
+                image = opened(path, self._memory.architecture.elf_machine)
+            except SymbolFileError as error:
+                problem = problem or error.what
+                continue
+            contradiction = self._mapped.contradiction(image)
+            if contradiction is None:
+                if self._deleted:
+                    return FoundFile("deleted", f"{self.path} was deleted; using {path}", image)
+                return FoundFile("ok", "", image)
+            status, problem = "replaced", f"{path} is not the file in memory: {contradiction}"
+        return FoundFile(status, problem, None)
+
+    def _loaded_image(self) -> MemoryImage | None:
+        """The image that can be used without the file: exported names and unwind tables, where memory holds them.
+
+        Not for cores: they leave these pages out, and a debugger fills the gap from the file at that path.
+        """
+        from gdbext.engine.process.memory_image import MemoryImage
+
+        if self._target.is_core:
+            return None
+        try:
+            image = MemoryImage(self._memory, self.start, self._mapped.bias(self._mapped.segments), self.path)
+        except (SymbolFileError, MemoryFault):
+            return None
+        return image if image.is_useful() else None
+
+    @property
+    def _deleted(self) -> bool:
+        return any(mapping.deleted for mapping in self.mappings)
+
+    def _is_unproven(self) -> bool:
+        """Nobody vouches for the files, and the core has not the page by which one is known."""
+        return self._target.is_core and not self._target.foreign.vouched and not self._mapped.segments
+
+    def _candidates(self) -> Iterator[tuple[str, Callable[[str, int], ElfImage]]]:
+        """Paths at which the file may be found; /proc/PID/map_files is the very file, but only root may open it: a file
+        that was put in the place of a deleted one may be equal and still be another, which a probe would not be in."""
+        first = self.mappings[0]
+        mapped = f"/proc/{self._target.pid}/map_files/{first.start:x}-{first.end:x}"
+        at_path = (self._target.local_path(self.path), self._target.foreign.image)
+        if self._target.is_core:
+            yield at_path
+            return
+        places = [at_path, (mapped, linked_image)]
+        yield from reversed(places) if self._deleted else places
+        program = f"/proc/{self._target.pid}/exe"
+        try:
+            if first.inode and os.stat(program).st_ino == first.inode:  # noqa: PTH116 - a link of the kernel
+                yield program, linked_image
+        except OSError:
+            return
+
+
+class VdsoModule(Module):
+    """The kernel's vdso: its image is read from the target's memory."""
+
+    def _resolve(self) -> None:
+        self._status = "memory"
+        size = min(self.end - self.start, _VDSO_LIMIT)
+        data = self._memory.try_read(self.start, size)
+        try:
+            self._image = ElfImage(data or b"", self.path)
+        except SymbolFileError as error:
+            self._status, self._problem = "missing", f"{self.path} cannot be read: {error.what}"
+
+
+class ModuleTable:
+    """All modules of the target, by address and by name. Nothing is opened before it is needed."""
+
+    def __init__(self, target: Target, memory: Memory, known: Sequence[Module] = ()) -> None:
+        """``known`` modules of the same process are taken over where they are still mapped as they were."""
+        self.files = target.files
+        self._maps = sorted(target.maps(), key=lambda mapping: mapping.start)
+        self._map_starts = [mapping.start for mapping in self._maps]
+        self.modules: list[Module] = []
+        before = {module.mappings: module for module in known}
+        for group in _groups(self._maps):
+            if _is_module(group, memory):
+                self.modules.append(before.get(tuple(group)) or Module(target, memory, group))
+        vdso = _vdso_mapping(self._maps, target, memory)
+        if vdso is not None:
+            self.modules.append(before.get((vdso,)) or VdsoModule(target, memory, [vdso]))
+        self.modules.sort(key=lambda module: module.start)
+        self._starts: list[int] = []
+        self._pieces: list[tuple[int, Module]] = []
+        self._index_pieces()
+
+    def _index_pieces(self) -> None:
+        pieces = sorted(
+            (mapping.start, mapping.end, number)
+            for number, module in enumerate(self.modules)
+            for mapping in module.mappings
+        )
+        self._starts = [start for start, _, _ in pieces]
+        self._pieces = [(end, self.modules[number]) for _, end, number in pieces]
+
+    def find(self, address: int) -> Module | None:
+        """The module that covers ``address`` (its .bss included), None for heap, stack, JIT code."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        end, module = self._pieces[at]
+        if address < end:
+            return module
+        mapping = self.mapping_at(address)  # .bss is anonymous memory right behind the file's mappings
+        if mapping is None or mapping.path or address >= module.span[1]:
+            return None
+        return module
+
+    def named(self, soname: str) -> Module | None:
+        """The module whose basename is ``soname``; else one that differs by a version or a wheel's hash only."""
+        for module in self.modules:
+            if module.name == soname:
+                return module
+        stem = soname.partition(".so")[0]
+        for module in self.modules:
+            if module.name.startswith(stem) and _SUFFIX.fullmatch(module.name[len(stem) :]):
+                return module
+        return None
+
+    def mapping_at(self, address: int) -> MemoryMapping | None:
+        """The line of the memory map that covers ``address``."""
+        at = bisect_right(self._map_starts, address) - 1
+        if at < 0 or address >= self._maps[at].end:
+            return None
+        return self._maps[at]
+
+
+def _groups(maps: Sequence[MemoryMapping]) -> Iterator[list[MemoryMapping]]:
+    """Mappings of one loaded file each, lowest first.
+
+    The same file may be mapped more than once (dlmopen, or read with mmap): a mapping of offset 0 that does not
+    continue the one before starts a new group. Tiny libraries map offset 0 several times in a row.
+    """
+    current: dict[tuple[str, str, int, bool], list[MemoryMapping]] = {}
+    for mapping in maps:
+        if not mapping.path.startswith("/"):
+            continue
+        key = (mapping.path, mapping.device, mapping.inode, mapping.deleted)
+        group = current.get(key)
+        if group is not None and (mapping.offset or group[-1].end == mapping.start):
+            group.append(mapping)
+            continue
+        if group is not None:
+            yield group
+        current[key] = [mapping]
+    yield from current.values()
+
+
+def _is_module(group: Sequence[MemoryMapping], memory: Memory) -> bool:
+    """True for a loaded ELF file: something is executable, or, where permissions are unknown, it may be."""
+    if any("x" in mapping.permissions for mapping in group):
+        return True
+    if all(mapping.permissions for mapping in group):
+        return False
+    magic = memory.try_read(group[0].start, 4)
+    return magic is None or magic == b"\x7fELF"
+
+
+def _vdso_mapping(maps: Sequence[MemoryMapping], target: Target, memory: Memory) -> MemoryMapping | None:
+    """The vdso's line of the map; made from the auxiliary vector where the map (of a core) lacks it."""
+    for mapping in maps:
+        if mapping.path == _VDSO:
+            return mapping
+    from gdbext.engine.formats.elf_core import AT_SYSINFO_EHDR
+
+    start = target.auxv().get(AT_SYSINFO_EHDR)
+    if not start:
+        return None
+    end = start
+    while end - start < _VDSO_LIMIT and memory.try_read(end, 1) is not None:
+        end += PAGE_SIZE
+    return MemoryMapping(start, end, 0, _VDSO, "r-xp") if end > start else None

@@ -1,0 +1,167 @@
+"""Finds the function at an address, and the address of a name, over all modules: all names of an address, not just
+one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.engine.formats.symbol_table import STB_LOCAL, STB_WEAK, STT_NOTYPE, STT_TLS, Symbol
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.record import Record, late_pattern
+from gdbext.errors import SymbolFileError
+
+__all__ = ["Function", "Symbol", "SymbolIndex", "Symbolizer", "demangle", "without_clone_suffix"]
+
+_CLONE = late_pattern(r"(\.(cold|part|isra|constprop|lto_priv|localalias|llvm|clone|_omp_fn|resolver)(\.\d+)*)+$")
+
+
+def without_clone_suffix(name: str) -> str:
+    """A mangled name without what GCC and Clang append to clones: ``.isra.0``, ``.cold``, ``.constprop.0.part.1``."""
+    return _CLONE.sub("", name)
+
+
+class Function(Record):
+    """One function in the target: absolute start and size in bytes, and all mangled names at that start.
+
+    The first name is a sane one for a general backtrace: typed before untyped, global before local, strong before
+    weak, without before with leading underscores, short before long.
+    """
+
+    start: int
+    size: int
+    names: tuple[str, ...]
+    module: Module
+
+    @property
+    def name(self) -> str:
+        """The first of the mangled names."""
+        return self.names[0]
+
+    @property
+    def demangled(self) -> tuple[str, ...]:
+        """The names for people, in the order of ``names``."""
+        return tuple(demangle(name) for name in self.names)
+
+
+def _rank(symbol: Symbol) -> tuple[bool, bool, bool, bool, int]:
+    plain = symbol.name.startswith("_Z") or not symbol.name.startswith("_")
+    return (
+        symbol.type == STT_NOTYPE,
+        symbol.binding == STB_LOCAL,
+        symbol.binding == STB_WEAK,
+        not plain,
+        len(symbol.name),
+    )
+
+
+class Symbolizer:
+    """Names for addresses and addresses for names, over all modules of the target."""
+
+    def __init__(self, modules: ModuleTable, cache: SymbolCache | None = None) -> None:
+        self.modules = modules
+        self._cache = SymbolCache() if cache is None else cache
+        self._indexes: dict[int, SymbolIndex | None] = {}
+        self._functions: dict[int, Function | None] = {}
+        self._found: dict[tuple[str, str | None], tuple[Module, Symbol] | None] = {}
+
+    def index(self, module: Module) -> SymbolIndex | None:
+        """The module's symbols; None where its file cannot be used or names nothing."""
+        if module.start not in self._indexes:
+            self._indexes[module.start] = self._make_index(module)
+        return self._indexes[module.start]
+
+    def _make_index(self, module: Module) -> SymbolIndex | None:
+        image = module.image
+        if image is None:
+            return None
+        try:
+            return SymbolIndex(image, self._cache)
+        except SymbolFileError:
+            return None
+
+    def function(self, address: int) -> Function | None:
+        """The function around ``address``; None in data, in JIT code, and where no symbol reaches."""
+        if address not in self._functions:
+            self._functions[address] = self._function(address)
+        return self._functions[address]
+
+    def _function(self, address: int) -> Function | None:
+        module = self.modules.find(address)
+        index = None if module is None else self.index(module)
+        if module is None or index is None:
+            return None
+        try:
+            symbols = [symbol for symbol in index.containing(module.vaddr(address)) if symbol.is_function]
+        except SymbolFileError:
+            return None
+        if not symbols:
+            return None
+        symbols.sort(key=_rank)
+        size = max(symbol.size for symbol in symbols)
+        return Function(module.base + symbols[0].vaddr, size, _unique(symbols), module)
+
+    def names_at(self, address: int) -> tuple[str, ...]:
+        """All mangled names (functions and objects) of exactly that address, in symbol-table order."""
+        module = self.modules.find(address)
+        index = None if module is None else self.index(module)
+        if module is None or index is None:
+            return ()
+        try:
+            return _unique(index.at(module.vaddr(address)))
+        except SymbolFileError:
+            return ()
+
+    def address_of(self, name: str, module: str | None = None) -> int | None:
+        """The absolute address of a mangled name, None if it is not found or thread-local; see ``symbol_of``."""
+        found = self.symbol_of(name, module)
+        if found is None or found[1].type == STT_TLS:
+            return None
+        return found[0].base + found[1].vaddr
+
+    def symbol_of(self, name: str, module: str | None = None) -> tuple[Module, Symbol] | None:
+        """The definition of a mangled name: the module and its symbol (STT_TLS ones, too).
+
+        With ``module`` (a basename), all symbols of that module. Without, exported symbols of every module in map
+        order (through the files' hash tables, nothing is indexed), then all symbols of the modules whose index is
+        in use already: a missing name never indexes a hundred libraries.
+        """
+        key = (name, module)
+        if key not in self._found:
+            try:
+                self._found[key] = self.search(name, module)
+            except SymbolFileError:
+                self._found[key] = None
+        return self._found[key]
+
+    def search(self, name: str, module: str | None) -> tuple[Module, Symbol] | None:
+        """Search as ``symbol_of`` does, each time anew. Raises SymbolFileError where the file's symbols cannot be
+        read."""
+        if module is not None:
+            found = self.modules.named(module)
+            return None if found is None else self._search_in(found, name)
+        for each in self.modules.modules:
+            index = self.index(each)
+            symbol = None if index is None else index.exported(name)
+            if symbol is not None:
+                return each, symbol
+        for each in self.modules.modules:
+            index = self.index(each)
+            if index is not None and index.in_use:
+                result = self._search_in(each, name)
+                if result is not None:
+                    return result
+        return None
+
+    def _search_in(self, module: Module, name: str) -> tuple[Module, Symbol] | None:
+        index = self.index(module)
+        if index is None:
+            return None
+        symbol = index.exported(name) or next(iter(index.lookup(name)), None)
+        return None if symbol is None else (module, symbol)
+
+
+def _unique(symbols: Iterable[Symbol]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(symbol.name for symbol in symbols))

@@ -1,0 +1,88 @@
+"""Definitions that cost little at import: Record is typing.NamedTuple, late_pattern is re.compile.
+
+typing.NamedTuple compiles a constructor for each class when the class is defined, 0.1 ms each. A short look imports 140
+such classes and makes instances of few; this was a twelfth of its time. A Record compiles its constructor when its
+first instance is made. Compiling a pattern takes 0.1 to 2 ms, and a short look uses few of those that the modules on
+its way define: another twelfth. A late_pattern compiles when it is first used. To type checkers both are what they
+stand for, and they have what is used of that.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Record", "late_pattern"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from re import compile as late_pattern
+    from typing import NamedTuple as Record
+else:
+    import re
+    from functools import cached_property
+    from operator import itemgetter
+
+    class _RecordType(type):
+        """Makes the annotations of a class its fields; a class that derives from one with fields adds none."""
+
+        def __new__(cls, name, bases, namespace):
+            namespace.setdefault("__slots__", ())
+            if "_fields" not in namespace and not any(getattr(base, "_fields", ()) for base in bases):
+                fields = tuple(namespace.get("__annotations__", ()))
+                defaults = {field: namespace[field] for field in fields if field in namespace}
+                namespace.update({field: property(itemgetter(index)) for index, field in enumerate(fields)})
+                namespace.update(_fields=fields, _field_defaults=defaults, __match_args__=fields)
+            return super().__new__(cls, name, bases, namespace)
+
+    def _constructor(record):
+        """The function ``__new__(cls, field, with_default=…)`` of a class."""
+        names = ", ".join(record._fields)
+        values = f"({names},)" if names else "()"
+        made = eval(f"lambda cls{', ' * bool(names)}{names}: new(cls, {values})", {"new": tuple.__new__})
+        made.__defaults__ = tuple(record._field_defaults.values())
+        made.__name__, made.__qualname__ = "__new__", f"{record.__qualname__}.__new__"
+        return made
+
+    class Record(tuple, metaclass=_RecordType):
+        """A tuple with named fields: the annotations of the class, with their defaults."""
+
+        def __new__(cls, *values, **named):
+            new = _constructor(cls)
+            cls.__new__ = staticmethod(new)
+            return new(cls, *values, **named)
+
+        def __repr__(self):
+            fields = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
+            return f"{type(self).__name__}({fields})"
+
+        def __getnewargs__(self):
+            return tuple(self)
+
+        def _asdict(self):
+            """The fields as a dictionary: field → value."""
+            return dict(zip(self._fields, self))
+
+        def _replace(self, **values):
+            """The same with other values. Raises TypeError for a field that there is not."""
+            changed = tuple.__new__(type(self), map(values.pop, self._fields, self))
+            if values:
+                raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
+            return changed
+
+    class late_pattern:
+        """A compiled pattern to be."""
+
+        def __init__(self, pattern, flags=0):
+            self._source = pattern, flags
+
+        @cached_property
+        def _compiled(self):
+            return re.compile(*self._source)
+
+        match = property(lambda self: self._compiled.match)
+        fullmatch = property(lambda self: self._compiled.fullmatch)
+        search = property(lambda self: self._compiled.search)
+        findall = property(lambda self: self._compiled.findall)
+        finditer = property(lambda self: self._compiled.finditer)
+        split = property(lambda self: self._compiled.split)
+        sub = property(lambda self: self._compiled.sub)
+        subn = property(lambda self: self._compiled.subn)
+        pattern = property(lambda self: self._compiled.pattern)

@@ -1,0 +1,230 @@
+"""The run of gdbext that a recording is of.
+
+What every target lends: memory, registers, threads and the memory map. There is nothing here that writes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.record import Record
+from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.host_files import HostFiles
+
+
+class RecordedRun(Record):
+    """The facts that a recording tells of itself."""
+
+    taken: str
+    """The time when it was made: ISO 8601, in UTC."""
+    version: str
+    """The version of gdbext that made it."""
+    command: str
+    """The command that was given, with its arguments."""
+
+
+class MemoryMapping(Record):
+    """One line of /proc/PID/maps, or one entry of a core's NT_FILE note.
+
+    ``path`` is the path as the target names it, without the " (deleted)" mark; "" is anonymous memory;
+    "[vdso]", "[stack]" and "[heap]" are kept as the kernel writes them. ``permissions`` is like "r-xp", or ""
+    where it is unknown.
+    """
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    permissions: str = ""
+    deleted: bool = False
+    device: str = ""
+    inode: int = 0
+
+
+class Signal(Record):
+    """The signal that a thread is stopped by: ``number`` as in signal(7), ``address`` of a fault (si_addr)."""
+
+    number: int
+    name: str
+    code: int | None = None
+    address: int | None = None
+
+
+class TargetThread(ABC):
+    """One thread of the target, stopped."""
+
+    tid: int
+    """The kernel's thread id, in the target's PID namespace as the debugger reports it."""
+    number: int | None
+    """The debugger's number ("Thread 3"), None without a debugger."""
+    name: str | None
+    """The kernel's name (comm), None where it is unknown."""
+
+    listed_name: str | None = None
+    """The same, where whoever listed the threads has read it anyway."""
+    runs_on = False
+    """It runs while we look, so that it has no registers to read: nobody is stopped."""
+    lacks_registers = False
+    """It sleeps and is not stopped, so that nobody knows the registers that a called function keeps."""
+    signal: Signal | None
+    """The fatal signal this thread is stopped by, None where it was only stopped by us."""
+
+    @abstractmethod
+    def registers(self) -> Mapping[str, int]:
+        """Register name to unsigned value; at least the architecture's general registers. Raises TargetError."""
+
+    def float_registers(self) -> Mapping[str, int]:
+        """The low 8 bytes of the architecture's vector registers; {} where the target does not give them, and of
+        threads that sleep in the kernel."""
+        return {}
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The letter of /proc/PID/task/TID/stat before we stopped it (R, S, D, T, Z), None if unknown."""
+        return None
+
+
+class Target(ABC):
+    """A stopped process or a core dump. Read-only by construction."""
+
+    kind: str
+    """The kind of target: "live" or "core"."""
+    debugger: str
+    """The debugger: "gdb", "lldb" or "none"."""
+    pid: int
+    architecture: Architecture
+    recorded: RecordedRun | None = None
+    """The run that this is a recording of; None for a target that is there."""
+    stopped_since: float | None = None
+    """The time when it was stopped (time.perf_counter), where that is known."""
+    reads_ahead = True
+    """Pages around the one that is wanted may be read with it; a recording holds only what was wanted."""
+    records = False
+    """A recording is being made: ``note`` has to be told what is wanted of the pages that ``copied_page`` gave."""
+
+    @cached_property
+    def files(self) -> HostFiles:
+        """The reader of files and facts of the system for this target."""
+        return HostFiles(self.foreign)
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """The door for the files that the target names. Here: those of this machine."""
+        return ForeignFiles()
+
+    @property
+    def is_core(self) -> bool:
+        """True for a core dump."""
+        return self.kind == "core"
+
+    @abstractmethod
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes at ``address``. Raises MemoryFault, TargetGone."""
+
+    def copied_page(self, number: int) -> bytes | None:  # noqa: ARG002
+        """The page at ``number`` times the page size where it costs nothing to read, None elsewhere."""
+        return None
+
+    def note(self, address: int, size: int) -> None:
+        """Say that these bytes were wanted; only where ``records`` is set."""
+
+    def known_from(self, address: int) -> int:  # noqa: ARG002
+        """Number of bytes to read at once where it is not known how many are wanted; a recording has few."""
+        return 1
+
+    def sample(self, address: int, size: int) -> bytes:
+        """Read as ``read`` does what is compared with a file and then forgotten."""
+        return self.read(address, size)
+
+    @abstractmethod
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, in the debugger's order (by tid without a debugger)."""
+
+    @abstractmethod
+    def selected_thread(self) -> TargetThread | None:
+        """The thread the user looks at; for a core without debugger the one that got the signal."""
+
+    def evaluate(self, expression: str) -> int | None:  # noqa: ARG002
+        """The address that an expression of the debugger's language means in the selected frame: of an object, or what
+        a pointer is. None where there is no debugger. Never calls or writes anything. Raises UsageError."""
+        return None
+
+    @abstractmethod
+    def maps(self) -> Sequence[MemoryMapping]:
+        """The memory map, sorted by start. May lack anonymous regions (old cores)."""
+
+    @abstractmethod
+    def auxv(self) -> Mapping[int, int]:
+        """The auxiliary vector (AT_* number to value), empty if unknown."""
+
+    def local_path(self, path: str) -> str:
+        """The path by which *we* name a file that the target calls ``path`` (sysroot, /proc/PID/root); ``foreign``
+        opens it."""
+        return self.foreign.local_path(path)
+
+    def environ(self) -> Mapping[str, str]:
+        """The target's initial environment, empty if unknown."""
+        return {}
+
+    def damage(self) -> Sequence[str]:
+        """The parts that the target itself lacks: the end of a core that was cut off."""
+        return ()
+
+    def missing_from_recording(self) -> str:
+        """The facts that were asked for and are not in the recording, "" when none were."""
+        return ""
+
+    def files_known_at(self) -> float | None:
+        """Seconds since the epoch: a file that changed later may not be what the process has loaded.
+
+        The start of a live process, the time at which a core was written; None if unknown.
+        """
+        return None
+
+    def is_current(self) -> bool:
+        """True if what was read is still so. Only a target of which nobody says when it was written to has to look."""
+        return True
+
+    def on_change(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called at a stop that comes later: what was read so far may be older than the threads."""
+
+    @property
+    def paused_ms(self) -> float | None:
+        """Milliseconds that the process stood still for us; None for a core, and where that is not over."""
+        return None
+
+    def threads_that_ran(self) -> Sequence[int]:
+        """Thread ids of those that ran on while memory was read: what is said of them may mix two moments."""
+        return ()
+
+    def has_run(self, tid: int) -> bool:
+        """True if that thread ran on, or began, while memory was read: it does not wait for ever for what it was seen
+        to."""
+        del tid
+        return False
+
+    def before_stops(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
+        """Have ``prepare`` called before each stop to come, and what it returns while the process stands still: all
+        that this reads is of the moment of the stop. It must be quick."""
+
+    @property
+    def stops(self) -> int | None:
+        """Number of times that the process was stopped for us; None for a core, and where somebody else stops it."""
+        return None
+
+    def cut_short(self) -> Mapping[int, str]:
+        """Thread id → the system call that a stop of ours may have ended early."""
+        return {}
+
+    def need_registers(self, tid: int) -> None:
+        """Note that a proof needs registers of that thread which it lacks: ``retake`` then stops the process."""
+
+    def retake(self) -> bool:
+        """Take another look at the process, where threads moved during this one; whether that was done."""
+        return False
+
+    def close(self) -> None:
+        """Let the target go on as before (live without debugger); idempotent."""

@@ -1,0 +1,262 @@
+"""The limits of a look: how much memory of our own process it may take, and how much time.
+
+In a process of our own the kernel counts (RLIMIT_DATA: private memory, not the files that are mapped) and a timer ends
+the look; where it cannot, the kernel ends us. A debugger is the user's: nothing of it is limited for good. A thread
+beside the look counts what the debugger's process has gained since, and the seconds, and interrupts the look between
+two steps of Python; what happens within one step is bounded where it is read (documents and tables have limits).
+
+Garbage collection in processes that are ours alone: scripts/dispatch, and the debugger that it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+
+from gdbext.errors import TargetError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_OBJECTS = 300_000
+"""New objects between collections. A report makes many and leaves hardly any in circles; collecting at every 700, as
+Python does by default, was 4 % of its time."""
+
+
+def raise_gc_threshold() -> None:
+    """Raise the threshold for the whole process, so not for one in which a user types."""
+    gc.set_threshold(_OBJECTS)
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Nothing looks for circles of objects meanwhile: where millions of objects are made, none of them in a circle, a
+    quarter of the time would go there."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+MAX_MEMORY = 1 << 20
+"""The largest memory limit, in gigabytes."""
+MEMORY = 1 << 30
+SECONDS = 60.0
+_AGAIN = 10.0
+"""Seconds until an interruption that went astray (in a destructor, say) is repeated."""
+_GRACE = 15.0
+"""Seconds of the processor for a function of C, after the time of a look is up."""
+_DAY = 86400.0
+_STEP = 0.1
+"""Seconds between two counts in a debugger: what a loop of Python can gain in it is some tens of megabytes."""
+_ROOM = 64 << 20
+_STATM_RESIDENT, _STATM_SHARED, _STATM_DATA = 1, 2, 5
+
+
+class TimeIsUp(BaseException):
+    """BaseException, so that what handles the fault of one thread does not swallow it."""
+
+
+class MemoryIsUp(BaseException):
+    """BaseException, as TimeIsUp is: a debugger's process has gained too much."""
+
+
+def time_error(seconds: float, help: str = "") -> TargetError:
+    """The error of a look that takes too long."""
+    return TargetError(
+        f"no report within {seconds:g} s",
+        why="the process is large, the machine is busy or the disk slow (libraries are read once)",
+        help=help or "give more time with --timeout SECONDS; the process was let go and goes on",
+    )
+
+
+def memory_error(help: str = "") -> TargetError:
+    """The error of a look that takes too much memory."""
+    return TargetError(
+        "the look takes more memory than it may",
+        why="the process is very large, or its memory, a file or a document is damaged, or made to exhaust us",
+        help=help or "allow more with --memory-limit GB (default 1); the process was let go and goes on",
+    )
+
+
+class MemoryLimit:
+    """A context manager: this process gets at most ``size`` bytes more in it, 0 for no limit. A MemoryError says that
+    they are used up."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._before: tuple[int, int] | None = None
+
+    def __enter__(self) -> None:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = _statm()[_STATM_DATA] + self._size
+        if self._size and (soft == resource.RLIM_INFINITY or wanted < soft):
+            self._before = soft, hard
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+
+def make_room() -> None:
+    """Let this process have a little more than its limit, to tell the error."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft != resource.RLIM_INFINITY:
+        wanted = soft + _ROOM
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
+
+
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """No limit inside of it, nor for the processes that are started: measuring has limits of its own."""
+    import resource
+    import signal
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    processor = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (processor[1], processor[1]))
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, again)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, processor)
+
+
+class TimeLimit:
+    """A context manager: raises ``error`` in the main thread after that many seconds. None for no limit."""
+
+    def __init__(self, seconds: float | None, error: type[BaseException] = TimeIsUp) -> None:
+        self._seconds = seconds
+        self._error = error
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            import signal
+
+            signal.signal(signal.SIGALRM, self._expired)
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, _AGAIN)
+            self._limit_processor(self._seconds + _GRACE)
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds is not None:
+            import signal
+
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._limit_processor(None)
+
+    def _limit_processor(self, seconds: float | None) -> None:
+        """Limit the processor time: where a function of C does not end, no handler of Python runs; the kernel ends us
+        then, by SIGXCPU, and lets the process go."""
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        wanted = hard if seconds is None else int(time.process_time() + min(seconds, _DAY)) + 1
+        if hard == resource.RLIM_INFINITY or wanted <= hard:
+            resource.setrlimit(resource.RLIMIT_CPU, (wanted, hard))
+
+    def _expired(self, *_: object) -> None:
+        raise self._error
+
+
+class BudgetWatch:
+    """A look inside a debugger: raises TimeIsUp or MemoryIsUp in the thread that called ``begin``, until ``end``.
+
+    ``seconds`` are those of the processor, unless another ``clock`` is given: a compiler that measures a layout
+    meanwhile has limits of its own. 0 is no limit of that kind.
+    """
+
+    def __init__(
+        self, seconds: float = SECONDS, memory: int = MEMORY, clock: Callable[[], float] = time.process_time
+    ) -> None:
+        self._seconds = seconds
+        self._memory = memory
+        self._clock = clock
+        self._is_on = False
+
+    def begin(self) -> None:
+        """Begin to count: what the debugger has by now does not count. Calls after the first do nothing."""
+        if self._is_on or not (self._seconds or self._memory):
+            return
+        import _thread
+        import signal
+
+        self._looking = _thread.get_ident()
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
+        self._telling = _thread.allocate_lock()
+        # signals are the debugger's: none may reach a thread of ours
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._is_on = True
+        try:
+            _thread.start_new_thread(self._watch, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def end(self) -> None:
+        """An interruption that is on its way comes before this returns."""
+        if self._is_on:
+            self._is_on = False
+            with self._telling:
+                self._ended.release()
+
+    def _watch(self) -> None:
+        memory, seconds = _private_memory(), self._clock()
+        error: type[BaseException] | None = None
+        while error is None and not self._ended.acquire(timeout=_STEP):
+            if self._seconds and self._clock() - seconds > self._seconds:
+                error = TimeIsUp
+            elif self._memory and _private_memory() - memory > self._memory:
+                error = MemoryIsUp
+        if error is not None:
+            self._interrupt(error)
+
+    def _interrupt(self, error: type[BaseException]) -> None:
+        try:
+            import ctypes
+        except ImportError:  # a Python without it: as Ctrl+C then
+            import _thread
+
+            _thread.interrupt_main()
+            return
+        with self._telling:
+            if self._ended.locked():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._looking), ctypes.py_object(error))
+
+
+def _private_memory() -> int:
+    """Bytes of memory that are there for this process alone, nearly: files are shared."""
+    fields = _statm()
+    return fields[_STATM_RESIDENT] - fields[_STATM_SHARED]
+
+
+def _statm() -> list[int]:
+    with open("/proc/self/statm", "rb") as file:
+        return [int(word) * os.sysconf("SC_PAGE_SIZE") for word in file.read().split()]
+
+
+def memory_size(value: str) -> int:
+    """The bytes of a number of gigabytes. Raises UsageError."""
+    try:
+        gigabytes = float(value)
+    except ValueError:
+        gigabytes = 0.0
+    if not 0 < gigabytes <= MAX_MEMORY:
+        raise UsageError(f"--memory-limit: {value!r} is not a number of gigabytes up to {MAX_MEMORY}")
+    return int(gigabytes * (1 << 30))

@@ -1,0 +1,1 @@
+"""Live processes: held, stopped briefly, or read while they run."""

@@ -1,0 +1,108 @@
+"""Reads from /proc/PID about a process of this machine, stopped by us or not.
+
+What is read of a live process through /proc/PID, whether it is stopped or runs on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from gdbext.engine.targets.base_target import MemoryMapping, Target
+from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.system import linux
+from gdbext.engine.targets.system.procfs import started_at
+from gdbext.errors import MemoryFault, TargetGone
+
+
+def read_memory(descriptor: int, pid: int, address: int, size: int) -> bytes:
+    """Exactly ``size`` bytes through an open /proc/PID/mem. Raises MemoryFault, TargetGone."""
+    try:
+        found = os.pread(descriptor, size, address)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
+    if not found and size:
+        # The kernel answers "end of file" when the memory has no user any more.
+        raise TargetGone(f"process {pid} {_what_became_of_it(pid)} while it was looked at")
+    if len(found) < size:
+        raise MemoryFault(address, size, f"only {len(found)} bytes are readable")
+    return found
+
+
+def _what_became_of_it(pid: int) -> str:
+    """The error for a process whose memory is gone: one that has a program still has other memory now."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115 - pathlib is slow to import
+    except OSError:
+        return "ended"
+    return "executed another program"
+
+
+def thread_name(pid: int, tid: int) -> str | None:
+    """The kernel's name of a thread (comm), None where it has ended."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/task/{tid}/comm", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.fsdecode(os.read(descriptor, 64).rstrip(b"\n"))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+
+
+def own_tid(pid: int, tid: int) -> int:
+    """The thread's id in its own PID namespace (NSpid, proc_pid_status(5)); ``tid`` where that is unknown."""
+    try:
+        if os.path.samefile(f"/proc/{pid}/ns/pid", "/proc/self/ns/pid"):  # noqa: PTH121
+            return tid
+        with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
+            return next((int(line.split()[-1]) for line in file if line.startswith(b"NSpid:")), tid)
+    except (OSError, ValueError):
+        return tid
+
+
+def read_file(pid: int, name: str) -> bytes:
+    """A file of /proc/PID. Raises TargetGone."""
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TargetGone(f"process {pid} ended while it was looked at") from error
+
+
+class LocalProcess(Target):
+    """Maps, environment and files of process ``pid``."""
+
+    kind = "live"
+    _maps: list[MemoryMapping] | None = None
+    _maps_text = b""
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """/proc/PID/maps, read once for each stop. Raises TargetGone."""
+        if self._maps is None:
+            self._maps_text = read_file(self.pid, "maps")
+            self._maps = linux.parse_maps(os.fsdecode(self._maps_text))
+            if not self._maps:
+                raise TargetGone(f"process {self.pid} ended while it was looked at")
+        return self._maps
+
+    def auxv(self) -> Mapping[int, int]:
+        """The auxiliary vector, of /proc/PID/auxv."""
+        from gdbext.engine.formats.elf_core import parse_auxv
+
+        return parse_auxv(read_file(self.pid, "auxv"))
+
+    def environ(self) -> Mapping[str, str]:
+        """/proc/PID/environ: as it was at the start of the program."""
+        return linux.parse_environ(read_file(self.pid, "environ"))
+
+    def files_known_at(self) -> float | None:
+        """The time when the process started."""
+        return started_at(self.pid)
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """The door to files below /proc/PID/root where the process sees other files (a container, a chroot), with its
+        user's rights."""
+        return ForeignFiles.of_process(self.pid)

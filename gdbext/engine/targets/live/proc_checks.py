@@ -1,0 +1,233 @@
+"""Checks whether a process can be looked at, asked of /proc alone: quick, without stopping it, before any debugger
+starts.
+
+Imports next to nothing: the launcher asks here while nothing else is loaded yet.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.formats.elf_header import identify
+from gdbext.errors import NoSuchProcess, NotPermitted, TargetError, TargetGone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+PTRACE_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+CAP_SYS_PTRACE = 19
+"""The capability's bit in CapEff (linux/capability.h)."""
+
+
+def thread_state(pid: int, tid: int | str) -> str:
+    """The state letter of a thread (R, S, D, T, t, Z, X; proc_pid_stat(5)). Raises OSError: it is gone."""
+    return thread_stat(pid, tid)[0]
+
+
+def thread_stat(pid: int, tid: int | str) -> tuple[str, str]:
+    """The state letter of a thread and its name (comm). Raises OSError: it is gone."""
+    descriptor = os.open(f"/proc/{pid}/task/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    try:
+        text = os.read(descriptor, 1024)
+    finally:
+        os.close(descriptor)
+    # The name stands in parentheses and may itself contain them: the last one ends it.
+    end = text.rindex(b")")
+    return text[end + 2 : end + 3].decode(), os.fsdecode(text[text.index(b"(") + 1 : end])
+
+
+def parent(pid: int) -> int:
+    """The pid of its parent; 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read(1024).rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def thread_states(pid: int) -> dict[int, str]:
+    """Thread id to state letter, of all threads. Raises OSError: the process is gone."""
+    return {tid: state for tid, (state, _) in thread_stats(pid).items()}
+
+
+def thread_stats(pid: int, known: Container[int] = ()) -> dict[int, tuple[str, str]]:
+    """Thread id to state letter and name, of all threads but the ``known``. Raises OSError: the process is gone."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
+        if int(name) in known:
+            continue
+        try:
+            found[int(name)] = thread_stat(pid, name)
+        except OSError:
+            continue
+    return found
+
+
+def living_threads(pid: int) -> set[int]:
+    """The ids of the threads that have not ended. Raises nothing: of a process that is gone there are none."""
+    try:
+        return {tid for tid, state in thread_states(pid).items() if state not in "ZX"}
+    except OSError:
+        return set()
+
+
+def status_fields(path: str) -> dict[str, str]:
+    """The "Name: value" lines of a status file, {} where it cannot be read."""
+    try:
+        with open(path, errors="surrogateescape") as file:
+            return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
+
+
+def check_process(pid: int) -> int:
+    """The e_machine of the program, or the error that says why process ``pid`` cannot be analysed.
+
+    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone, TargetError (zombie, kernel thread, ourselves).
+    """
+    check_exists(pid)
+    check_not_traced(pid, pid)
+    machine = check_architecture(pid)
+    check_permitted(pid)
+    return machine
+
+
+def check_exists(pid: int) -> None:
+    """The PID is that of a living user process, not of one of its other threads."""
+    fields = status_fields(f"/proc/{pid}/status") if pid > 0 else {}
+    if not fields:
+        raise NoSuchProcess(f"there is no process {pid}")
+    leader = int(fields.get("Tgid", pid))
+    if leader != pid:
+        raise NoSuchProcess(
+            f"{pid} is not a process but a thread of process {leader}", why="", help=f"use: -p {leader}"
+        )
+    if pid == os.getpid():
+        raise TargetError(
+            f"{pid} is this very process",
+            why="a process cannot stop itself to be looked at",
+            help="look at it from another process",
+        )
+    if fields.get("State", "")[:1] in ("Z", "X"):
+        _refuse_zombie(pid, fields)
+
+
+def _refuse_zombie(pid: int, fields: dict[str, str]) -> None:
+    # A main thread that called pthread_exit is a zombie while its process lives on.
+    if _living_threads(pid):
+        return
+    parent = fields.get("PPid", "?")
+    raise TargetError(
+        f"process {pid} ({fields.get('Name', '?')}) is a zombie: it has ended and nothing of it is left to read",
+        why=f"its parent, process {parent}, has not collected its exit status yet",
+        help=f"look at the parent instead (-p {parent}), or at a core dump of {pid} if one was written",
+    )
+
+
+def _living_threads(pid: int) -> bool:
+    try:
+        return any(state not in "ZX" for state in thread_states(pid).values())
+    except OSError:
+        return False
+
+
+def check_not_traced(pid: int, tid: int) -> None:
+    """No debugger is attached to the thread."""
+    tracer = int(status_fields(f"/proc/{pid}/task/{tid}/status").get("TracerPid", 0) or 0)
+    if tracer:
+        name = status_fields(f"/proc/{tracer}/status").get("Name", "unknown")
+        raise NotPermitted(
+            f"process {pid} is already being traced by process {tracer} ({name})",
+            why="only one debugger can be attached at a time",
+            help=f"detach there or end it (kill {tracer}); if it is gdb, run: source gdbext/init.py   in it",
+        )
+
+
+def check_permitted(pid: int) -> None:
+    """The kernel lets us attach; opening /proc/PID/mem asks it the same question (proc_pid_mem(5))."""
+    os.close(open_memory(pid))
+
+
+def open_memory(pid: int) -> int:
+    """A descriptor of /proc/PID/mem. Raises NotPermitted, NoSuchProcess."""
+    try:
+        return os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        raise refusal(pid) from None
+    except OSError as error:
+        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+
+
+def refusal(pid: int) -> NotPermitted:
+    """NotPermitted with what is known of the reason: owner, ptrace_scope, capability, container."""
+    reasons = []
+    owner = status_fields(f"/proc/{pid}/status").get("Uid", "?").split()[0]
+    if owner != str(os.geteuid()):
+        reasons.append(f"it belongs to uid {owner} and you are uid {os.geteuid()}")
+    scope = _ptrace_scope()
+    if scope > 0:
+        meaning = {1: "only a parent may attach", 2: "only root may attach", 3: "nobody may attach"}
+        reasons.append(f"{PTRACE_SCOPE} is {scope}: {meaning.get(scope, 'restricted')}")
+    if not has_ptrace_capability():
+        reasons.append("this process has no CAP_SYS_PTRACE")
+    return NotPermitted(
+        f"not permitted to look at process {pid}",
+        why="; ".join(reasons) or "a security module, a user namespace or PR_SET_DUMPABLE forbids it",
+    )
+
+
+def has_ptrace_capability() -> bool:
+    """True if we hold CAP_SYS_PTRACE (in our user namespace)."""
+    effective = status_fields("/proc/self/status").get("CapEff", "0")
+    return bool(int(effective, 16) >> CAP_SYS_PTRACE & 1)
+
+
+def _ptrace_scope() -> int:
+    try:
+        with open(PTRACE_SCOPE) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+_KERNEL_THREAD = 0x200000
+"""The flag PF_KTHREAD (include/linux/sched.h)."""
+_FLAGS = 9 - 3
+"""flags of proc_pid_stat(5), counted from the state, its third field."""
+
+
+def _is_kernel_thread(pid: int) -> bool:
+    """True for a kernel thread, by the flags of the task: one that ends has no program any more either."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return bool(int(file.read(1024).rpartition(b")")[2].split()[_FLAGS]) & _KERNEL_THREAD)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def check_architecture(pid: int) -> int:
+    """The program is one that can be read; its e_machine."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            header = file.read(20)
+    except FileNotFoundError as error:
+        check_exists(pid)  # else it has just ended
+        if not _is_kernel_thread(pid):
+            raise TargetGone(f"process {pid} is just ending: its memory is gone already") from error
+        raise TargetError(
+            f"process {pid} runs no program: it is a kernel thread",
+            why="the kernel's own threads have no memory that a program could use",
+            help="find the PID with: pgrep -af python",
+        ) from error
+    except PermissionError:
+        raise refusal(pid) from None
+    except OSError as error:
+        raise NoSuchProcess(f"process {pid} ended ({error.strerror})") from error
+    found = identify(header)
+    if found is None:
+        raise architectures.foreign(f"the program of process {pid} is not an ELF file")
+    if not found.is_ours or not architectures.supported(found.machine):
+        raise architectures.foreign(f"process {pid} runs a {found.bits}-bit program (ELF machine {found.machine})")
+    return found.machine

@@ -1,0 +1,276 @@
+"""A live process without any debugger: stopped with PTRACE_SEIZE, read through /proc/PID/mem, always let go again.
+
+Seized threads go on by themselves when we die, even by SIGKILL; a stop that was in force before (SIGSTOP)
+stays in force, and signals that arrive meanwhile are handed on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import signal as signals
+import time
+from collections.abc import Collection, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.targets.base_target import Signal, TargetThread
+from gdbext.engine.targets.live import proc_checks, ptrace
+from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
+from gdbext.engine.targets.system import linux
+from gdbext.errors import NotPermitted, TargetError, TargetGone
+
+STOP_SECONDS = 1.0
+"""Seconds to wait for threads to stop. Only a thread in an uninterruptible wait in the kernel takes longer."""
+
+COLLECTING_SECONDS = 0.2
+"""Seconds to wait for threads of a killed process to end, so that its parent can collect it."""
+
+MAX_PASSES = 100
+"""Looks at /proc/PID/task, at most: a process that makes threads faster than they can be stopped ends here."""
+
+
+class ProcThread(TargetThread):
+    """One seized thread; ``stopped`` tells whether it has stopped, ``held`` is the signal held back from it."""
+
+    number = None
+
+    def __init__(self, architecture: Architecture, pid: int, tid: int, kernel_state: str, name: str) -> None:
+        """State and name: just before it is stopped."""
+        self.tid = tid
+        self.name = self.listed_name = name
+        self.signal = None
+        self.stopped = False
+        self.held = 0
+        self._architecture = architecture
+        self._pid = pid
+        self._kernel_state = kernel_state
+        self._registers: dict[str, int] | None = None
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state just before we stopped the thread."""
+        return self._kernel_state
+
+    def registers(self) -> Mapping[str, int]:
+        """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
+        if not self.stopped:
+            raise TargetError(
+                f"thread {self.tid} could not be stopped",
+                why="it is in an uninterruptible wait in the kernel (state D): a driver or a network file system",
+                help=f"as root: cat /proc/{self._pid}/task/{self.tid}/stack   shows where",
+            )
+        if self._registers is None:
+            self._registers = ptrace.registers(self.tid, self._architecture)
+        return self._registers
+
+    def float_registers(self) -> Mapping[str, int]:
+        """Read anew each time: they are rarely wanted, and once. {} where the kernel refuses."""
+        try:
+            return ptrace.float_registers(self.tid, self._architecture) if self.stopped else {}
+        except TargetError:
+            return {}
+
+    def note_stop(self, stop: ptrace.PtraceStop) -> None:
+        """Remember how the thread stopped."""
+        self.stopped = True
+        self.held = stop.signal
+        if stop.signal in linux.CRASH_SIGNALS:
+            self.signal = _crash_signal(self.tid, stop.signal)
+
+
+class ProcTarget(LocalProcess):
+    """Process ``pid``, stopped from construction to close(); a context manager.
+
+    Use it from one thread only (ptrace's rule). Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
+    """
+
+    debugger = "none"
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._threads: dict[int, ProcThread] = {}
+        self._memory = -1
+        self._handlers: dict[int, Any] = {}
+        self.architecture = architectures.by_machine(proc_checks.check_process(pid))
+        atexit.register(self.close)
+        self._catch_termination()
+        try:
+            self._memory = proc_checks.open_memory(pid)
+            self._stop_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ProcTarget:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
+        if self._memory < 0:
+            raise TargetError(f"process {self.pid} has been let go already")
+        return read_memory(self._memory, self.pid, address, size)
+
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads that could be seized, by tid."""
+        return [self._threads[tid] for tid in sorted(self._threads)]
+
+    def selected_thread(self) -> TargetThread | None:
+        """The main thread (or the lowest tid where that one has ended)."""
+        return self._threads.get(self.pid) or next(iter(self.threads()), None)
+
+    def close(self) -> None:
+        """Let every thread go on with the signal that was held back from it; idempotent.
+
+        Who was stopped first goes on first, so that all stand still equally long.
+        """
+        atexit.unregister(self.close)
+        ended = [tid for tid in list(self._threads) if not _let_go(self._threads.pop(tid))]
+        if ended:
+            _collect(self.pid, ended)
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+        for number, handler in self._handlers.items():
+            signals.signal(number, handler)
+        self._handlers.clear()
+
+    def _catch_termination(self) -> None:
+        """Make SIGTERM and SIGHUP end us by SystemExit, so that signals held back are handed on first."""
+
+        def leave(number: int, _: FrameType | None) -> None:
+            raise SystemExit(128 + number)
+
+        for number in (signals.SIGTERM, signals.SIGHUP):
+            if signals.getsignal(number) is signals.SIG_DFL:
+                try:
+                    self._handlers[number] = signals.signal(number, leave)
+                except ValueError:  # not in the main thread: the owner of the process decides
+                    return
+
+    def _stop_all(self) -> None:
+        """Stop every thread, again and again until a look at the list finds no new one.
+
+        Seizing stops nobody, so all are seized before the first is interrupted.
+        """
+        for _ in range(MAX_PASSES):
+            new = self._new_threads()
+            if not new:
+                break
+            for thread in new:
+                self._seize(thread)
+            if self.stopped_since is None:
+                self.stopped_since = time.perf_counter()
+            for thread in new:
+                self._interrupt(thread)
+            self._await_stops()
+        if not self._threads:
+            raise TargetGone(f"process {self.pid} ended while it was being stopped")
+
+    def _new_threads(self) -> list[ProcThread]:
+        """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
+        try:
+            found = proc_checks.thread_stats(self.pid, self._threads)
+        except OSError as error:
+            raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
+        new = ((tid, *stat) for tid, stat in found.items() if tid not in self._threads and stat[0] not in "ZX")
+        return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
+
+    def _seize(self, thread: ProcThread) -> None:
+        self._threads[thread.tid] = thread  # first: an interrupt in between must not leave it behind
+        try:
+            ptrace.seize(thread.tid)
+        except OSError as error:
+            del self._threads[thread.tid]
+            if error.errno == errno.ESRCH:
+                return
+            proc_checks.check_not_traced(self.pid, thread.tid)
+            if _is_dead(self.pid, thread.tid):
+                return
+            if error.errno in (errno.EPERM, errno.EACCES):
+                raise proc_checks.refusal(self.pid) from error
+            raise NotPermitted(f"cannot stop thread {thread.tid} of process {self.pid}: {error.strerror}") from error
+
+    def _interrupt(self, thread: ProcThread) -> None:
+        if thread.tid not in self._threads:
+            return
+        try:
+            ptrace.interrupt(thread.tid)
+        except OSError:  # it has ended since
+            del self._threads[thread.tid]
+
+    def _await_stops(self) -> None:
+        """Wait until all seized threads have stopped, at most STOP_SECONDS. Those that ended are dropped."""
+        deadline = time.monotonic() + STOP_SECONDS
+        pause = 0.0001
+        waiting = [thread for thread in self._threads.values() if not thread.stopped]
+        while True:
+            waiting = [thread for thread in waiting if not self._has_settled(thread)]
+            if not waiting or time.monotonic() > deadline:
+                return
+            time.sleep(pause)
+            pause = min(pause * 2, 0.001)
+
+    def _has_settled(self, thread: ProcThread) -> bool:
+        try:
+            stop = ptrace.poll(thread.tid)
+        except ChildProcessError:  # it ended, and its end was not reported to us
+            stop = ptrace.PtraceStop(True, 0)
+        if stop is None:
+            return False
+        if stop.ended:
+            self._threads.pop(thread.tid, None)
+        else:
+            thread.note_stop(stop)
+        return True
+
+
+def _let_go(thread: ProcThread) -> bool:
+    try:
+        if not thread.stopped:
+            stop = ptrace.poll(thread.tid)
+            if stop is None or stop.ended:
+                return stop is None  # still in the kernel: it cannot be detached, and goes on as soon as we end
+            thread.note_stop(stop)
+        ptrace.detach(thread.tid, thread.held)
+    except OSError:
+        return False
+    return True
+
+
+def _collect(pid: int, tids: Collection[int]) -> None:
+    """Collect threads that ended while we traced them: until then the process is a zombie that its parent cannot
+    collect, for as long as we live. If the parent is us, it is left to whoever started it."""
+    left = set(tids) - ({pid} if proc_checks.parent(pid) == os.getpid() else set())
+    end = time.monotonic() + COLLECTING_SECONDS
+    while left and time.monotonic() < end:
+        for tid in sorted(left, reverse=True):  # the first thread is told of when all others are collected
+            try:
+                stop = ptrace.poll(tid)
+            except ChildProcessError:
+                left.discard(tid)
+            else:
+                left -= {tid} if stop is not None and stop.ended else set()
+        if left:
+            time.sleep(0.001)
+
+
+def _is_dead(pid: int, tid: int) -> bool:
+    try:
+        return proc_checks.thread_state(pid, tid) in "ZX"
+    except OSError:
+        return True
+
+
+def _crash_signal(tid: int, number: int) -> Signal:
+    told = ptrace.signal_information(tid)
+    if told is None:
+        return Signal(number, linux.signal_name(number))
+    code, address = told
+    return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))

@@ -1,0 +1,121 @@
+"""The few ptrace requests that stop a thread, look at it and let it go. None of them writes to the target.
+
+All requests on a thread must come from the one thread of ours that seized it (ptrace(2)). Numbers from
+sys/ptrace.h of glibc 2.36 and linux/ptrace.h of Linux 6.1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from functools import lru_cache
+from typing import Any
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.record import Record
+from gdbext.errors import TargetError, TargetGone
+
+PTRACE_DETACH = 17
+PTRACE_GETSIGINFO = 0x4202
+PTRACE_GETREGSET = 0x4204
+PTRACE_SEIZE = 0x4206
+PTRACE_INTERRUPT = 0x4207
+PTRACE_EVENT_STOP = 128
+WALL = 0x40000000
+"""waitpid: children made by clone, too. Python's os module does not name it."""
+
+
+class PtraceStop(Record):
+    """The answer of waitpid: the thread stopped (``signal`` is held back and must be given back), or it ended."""
+
+    ended: bool
+    signal: int
+
+
+@lru_cache(maxsize=1)
+def _ptrace() -> Any:
+    """The C library's function, looked up at first use: loading ctypes' symbol costs time nobody else should pay."""
+    found = ctypes.CDLL(None, use_errno=True).ptrace
+    found.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    found.restype = ctypes.c_long
+    return found
+
+
+def _request(request: int, tid: int, address: Any, data: Any) -> None:
+    """One ptrace call. Raises OSError."""
+    if _ptrace()(request, tid, address, data) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def seize(tid: int) -> None:
+    """Become the thread's tracer without stopping it. Raises OSError (EPERM, ESRCH)."""
+    _request(PTRACE_SEIZE, tid, None, None)
+
+
+def interrupt(tid: int) -> None:
+    """Ask a seized thread to stop. Raises OSError."""
+    _request(PTRACE_INTERRUPT, tid, None, None)
+
+
+def detach(tid: int, signal: int = 0) -> None:
+    """Let a stopped thread go on, with the signal that was held back. Raises OSError (ESRCH: it is gone)."""
+    _request(PTRACE_DETACH, tid, None, signal or None)
+
+
+def poll(tid: int) -> PtraceStop | None:
+    """Look whether a seized thread has stopped or ended; None as long as it has not. Raises ChildProcessError."""
+    found, status = os.waitpid(tid, os.WNOHANG | WALL)
+    if found == 0:
+        return None
+    if not os.WIFSTOPPED(status):
+        return PtraceStop(True, 0)
+    # With PTRACE_EVENT_STOP the number is SIGTRAP (our interrupt) or the signal of a group-stop, which stays in
+    # force by itself. Anything else is a signal on its way to the program.
+    event = status >> 16
+    return PtraceStop(False, 0 if event else os.WSTOPSIG(status))
+
+
+class _IoVec(ctypes.Structure):
+    """``struct iovec``: where the kernel writes, and how much it may."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def registers(tid: int, architecture: Architecture) -> dict[str, int]:
+    """All register sets of the architecture, of a stopped thread. Raises TargetGone, TargetError."""
+    found: dict[str, int] = {}
+    for kind, names in architecture.register_sets.items():
+        found.update(architecture.unpack_registers(kind, _register_set(tid, kind, 8 * len(names))))
+    return found
+
+
+def float_registers(tid: int, architecture: Architecture) -> dict[str, int]:
+    """The low 8 bytes of the vector registers of a stopped thread. Raises TargetGone, TargetError."""
+    known = architecture.float_registers
+    return architecture.unpack_floats(_register_set(tid, known.kind, known.size)) if known is not None else {}
+
+
+def _register_set(tid: int, kind: int, size: int) -> bytes:
+    buffer = ctypes.create_string_buffer(size)
+    vector = _IoVec(ctypes.addressof(buffer), size)
+    try:
+        _request(PTRACE_GETREGSET, tid, kind, ctypes.byref(vector))
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            raise TargetGone(f"thread {tid} ended while it was looked at") from error
+        raise TargetError(f"cannot read the registers of thread {tid}: {error.strerror}") from error
+    return buffer.raw[: vector.length]
+
+
+def signal_information(tid: int) -> tuple[int, int] | None:
+    """si_code and si_addr of the signal that is held back, None where the kernel does not tell."""
+    buffer = ctypes.create_string_buffer(128)
+    try:
+        _request(PTRACE_GETSIGINFO, tid, None, ctypes.cast(buffer, ctypes.c_void_p))
+    except OSError:
+        return None
+    code, address = struct.unpack_from("<i4xQ", buffer.raw, 8)
+    return code, address

@@ -1,0 +1,317 @@
+"""StopCopy: registers, stacks and wanted pages of a process as they were at one stop, and what moved since.
+
+Pieces of memory as they were at one moment.
+
+Letting nothing come between while a process stands still for us.
+
+Memory of our own that is there before a process is stopped, so that copying into it costs no page faults.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Union
+
+from gdbext.engine.arch.base import Architecture, ReadCode
+from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
+from gdbext.engine.targets.budget import no_garbage_collection
+from gdbext.engine.targets.live.local_process import read_memory, thread_name
+from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of, same_but_for_rseq, turns_of
+from gdbext.engine.targets.system.linux import PAGE_SIZE
+from gdbext.errors import MemoryFault, TargetError, TargetGone
+
+
+class PageCopy:
+    """Copies of whole pages: each piece is an address, a multiple of the page size, and its bytes."""
+
+    def __init__(self, pieces: Iterable[tuple[int, bytes | memoryview]] = ()) -> None:
+        self._pages: dict[int, memoryview] = {}
+        for start, data in pieces:
+            view = memoryview(data)
+            first = start // PAGE_SIZE
+            for index in range(len(data) // PAGE_SIZE):
+                self._pages[first + index] = view[index * PAGE_SIZE : (index + 1) * PAGE_SIZE]
+
+    def page(self, number: int) -> bytes | None:
+        """The page at ``number`` times the page size, None unless it was copied."""
+        found = self._pages.get(number)
+        return None if found is None else bytes(found)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """``size`` bytes at ``address``, None unless all of them were copied."""
+        first, offset = divmod(address, PAGE_SIZE)
+        last = (address + size - 1) // PAGE_SIZE
+        pages = self._pages
+        if first not in pages or last not in pages:
+            return None
+        found = [pages.get(number) for number in range(first, last + 1)]
+        if None in found:
+            return None
+        return b"".join(page for page in found if page is not None)[offset : offset + size]
+
+    def is_part_of(self, other: PageCopy, same: Callable[[bytes, bytes], bool] = operator.eq) -> bool:
+        """All pages of this copy are in the other one, with the ``same`` contents."""
+        return all(
+            found is not None and same(bytes(page), found)
+            for page, found in ((page, other.page(number)) for number, page in self._pages.items())
+        )
+
+    def over(self, address: int, data: bytes) -> bytes:
+        """``data``, read at ``address``, with the copy in place of what was copied of it."""
+        first, last = address // PAGE_SIZE, (address + len(data) - 1) // PAGE_SIZE
+        copied = [number for number in range(first, last + 1) if number in self._pages]
+        if not copied:
+            return data
+        mixed = bytearray(data)
+        for number in copied:
+            low = max(number * PAGE_SIZE, address)
+            high = min((number + 1) * PAGE_SIZE, address + len(data))
+            start = number * PAGE_SIZE
+            mixed[low - address : high - address] = self._pages[number][low - start : high - start]
+        return bytes(mixed)
+
+
+def pages_of(address: int, size: int) -> range:
+    """The numbers of the pages that ``size`` bytes at ``address`` lie in."""
+    return range(address // PAGE_SIZE, -(-(address + size) // PAGE_SIZE))
+
+
+def parts(address: int, size: int, pages: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Start and end of the pieces of ``size`` bytes at ``address`` that lie in some pages."""
+    for number in pages_of(address, size):
+        if number in pages:
+            yield max(number * PAGE_SIZE, address), min((number + 1) * PAGE_SIZE, address + size)
+
+
+def ranges(pages: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Numbers of pages, sorted, as ranges of addresses of neighbours; of ``most`` pages at most."""
+    first = last = -1
+    for count, number in enumerate(pages):
+        if number != last + 1 or first < 0 or count == most:
+            if first >= 0:
+                yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
+            if count == most:
+                return
+            first = number
+        last = number
+    if first >= 0:
+        yield first * PAGE_SIZE, (last + 1) * PAGE_SIZE
+
+
+_HIGHEST_NICE = -20
+_REAL_TIME_PRIORITY = 1
+"""Any real-time thread comes before all others that share the processor by time."""
+
+
+@contextmanager
+def real_time_priority() -> Iterator[None]:
+    """No garbage collection and, where we may, no other process of this machine before our own thread.
+
+    The real-time policy needs CAP_SYS_NICE or RLIMIT_RTPRIO (sched(7)); where it is refused, the highest niceness may
+    still be permitted. A busy machine otherwise makes a stop of 200 threads twice as long.
+    """
+    with no_garbage_collection():
+        put_back = _come_first()
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                put_back()
+
+
+def _come_first() -> Callable[[], None]:
+    """Take the best place that the system grants this thread; the function that gives it up again."""
+    try:
+        policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+        real_time = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, real_time, os.sched_param(_REAL_TIME_PRIORITY))
+        return lambda: os.sched_setscheduler(0, policy, parameters)
+    except OSError:
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_NICE)
+        return lambda: os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+Piece = Union[bytes, memoryview]
+"""The copy of a part of a process."""
+
+
+class PreparedMemory:
+    """``size`` bytes, all of them touched: fresh pages are what takes the kernel most of a large read's time."""
+
+    def __init__(self, size: int) -> None:
+        self._left = memoryview(bytearray(b"\xff") * size)
+
+    def read(self, descriptor: int, pid: int, address: int, size: int) -> Piece:
+        """Exactly ``size`` bytes through an open /proc/PID/mem; into other memory where too little of this is left.
+        Raises MemoryFault, TargetGone."""
+        if size > len(self._left):
+            return read_memory(descriptor, pid, address, size)
+        piece = self._left[:size]
+        try:
+            found = os.preadv(descriptor, [piece], address)
+        except (OSError, OverflowError, ValueError) as error:
+            raise MemoryFault(address, size, getattr(error, "strerror", "") or "no such address") from error
+        if found < size:
+            return read_memory(descriptor, pid, address, size)
+        self._left = self._left[size:]
+        return piece
+
+
+ENDED_BY_STOPS = frozenset((
+    "write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice", "mq_timedsend",
+    "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4", "connect",
+    "epoll_wait", "epoll_pwait", "epoll_pwait2", "rt_sigtimedwait", "semop", "semtimedop", "msgrcv", "msgsnd",
+    "io_getevents", "io_uring_enter",
+))  # fmt: skip
+"""Blocked system calls that a stop may end with a short count or EINTR, without a handler: signal(7), "Interruption of
+system calls and library functions by stop signals". Of sockets those that wait with a timeout (SO_RCVTIMEO) or for more
+than has come (MSG_WAITALL, a partial write); which these are, no register says."""
+_ASLEEP = ("S", "D")
+"""States in which a thread is inside a system call: no function's arguments are in its registers."""
+
+
+class CopiedThread(TargetThread):
+    """A thread as it was at the stop."""
+
+    def __init__(self, pid: int, thread: TargetThread) -> None:
+        """Raises TargetGone: it has ended."""
+        self.tid = thread.tid
+        self.number = thread.number
+        self.lacks_registers = thread.lacks_registers
+        self.signal: Signal | None = None
+        self._pid = pid
+        self._listed_name = thread.listed_name
+        self._state = thread.kernel_state
+        self._registers: Mapping[str, int] | TargetError
+        self._floats: Mapping[str, int] = {}
+        try:
+            self._registers = thread.registers()
+            self.signal = thread.signal
+        except TargetGone:
+            raise
+        except TargetError as error:
+            self._registers = error
+        if self._state not in _ASLEEP:
+            with suppress(TargetError):
+                self._floats = thread.float_registers()
+
+    @property
+    def name(self) -> str | None:  # type: ignore[override]
+        """comm, read when asked for where the list of threads did not tell it."""
+        return self._listed_name or thread_name(self._pid, self.tid)
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state just before the stop."""
+        return self._state
+
+    def registers(self) -> Mapping[str, int]:
+        """Registers as they were at the stop. Raises TargetError: the thread could not be stopped."""
+        if isinstance(self._registers, TargetError):
+            raise self._registers
+        return self._registers
+
+    def float_registers(self) -> Mapping[str, int]:
+        """Registers as they were at the stop, of threads that ran."""
+        return self._floats
+
+
+class StopCopy:
+    """The threads and the memory of process ``pid`` at one stop; ``selected`` is the thread that a debugger shows."""
+
+    def __init__(
+        self,
+        pid: int,
+        threads: Sequence[CopiedThread],
+        memory: PageCopy,
+        selected: int,
+        places: Mapping[int, SleepPlace] | None = None,
+    ) -> None:
+        """``places``: where the threads sleep, of a copy that was made without a stop."""
+        self.is_asleep = places is not None
+        self.threads = threads
+        self.memory = memory
+        self.selected = selected
+        self._pid = pid
+        self._by_tid = {thread.tid: thread for thread in threads}
+        self._places: Mapping[int, SleepPlace] = places or {}
+
+    def cut_short(self, architecture: Architecture, read: ReadCode) -> dict[int, str]:
+        """Thread id → the system call of those that a stop can end early, as far as the stopped threads show it."""
+        found = {}
+        for thread in self.threads:
+            with suppress(TargetError):
+                call = architecture.blocked_syscall(thread.registers(), read)
+                name = architecture.syscall_names.get(call[0], "") if call is not None else ""
+                if name in ENDED_BY_STOPS:
+                    found[thread.tid] = name
+        return found
+
+    def note_places(self) -> None:
+        """Note how far the threads have got, once they sleep again where they were stopped."""
+        self._places = {tid: turns_of(self._pid, tid) for tid in self._by_tid}
+
+    def has_moved(self, tid: int, architecture: Architecture, read: ReadCode) -> bool:
+        """The thread is not known to have slept ever since; or it began after the stop."""
+        thread, place = self._by_tid.get(tid), place_of(self._pid, tid)
+        if thread is None:
+            return bool(place.call)
+        return place.has_moved(self._places[tid]) or not _is_at(thread, place, architecture, read)
+
+    def is_as(self, later: StopCopy, architecture: Architecture, read: ReadCode) -> bool:
+        """True if at a ``later`` stop threads and memory were the same, as far as this copy goes."""
+        return (
+            self._by_tid.keys() == later._by_tid.keys()
+            and all(_is_same(each, later._by_tid[each.tid], architecture, read) for each in self.threads)
+            and self.memory.is_part_of(later.memory, same_but_for_rseq)
+        )
+
+
+def _is_at(thread: CopiedThread, place: SleepPlace, architecture: Architecture, read: ReadCode) -> bool:
+    """The thread sleeps on the very stack that was copied, in the same system call."""
+    if place.stack_pointer is None:
+        return True
+    try:
+        registers = thread.registers()
+    except TargetError:
+        return False
+    call = architecture.blocked_syscall(registers, read)
+    arguments = call[1] if call is not None else ()
+    return (registers[architecture.stack_pointer], arguments) == (place.stack_pointer, place.arguments)
+
+
+def _is_same(one: CopiedThread, other: CopiedThread, architecture: Architecture, read: ReadCode) -> bool:
+    """True if the thread is in the same system call, with all that a walk through its stack begins with; the result of
+    the call differs with how it was interrupted."""
+    try:
+        mine, theirs = one.registers(), other.registers()
+    except TargetError:
+        return False
+    if any(mine.get(name) != theirs.get(name) for name in (*architecture.callee_saved, architecture.stack_pointer)):
+        return False
+    if architecture.syscall_end(mine, read) != architecture.syscall_end(theirs, read):
+        return False
+    call, later = (architecture.blocked_syscall(registers, read) for registers in (mine, theirs))
+    return call is not None and later is not None and call[1] == later[1]
+
+
+def code_files(maps: Sequence[MemoryMapping]) -> set[tuple[int, str]]:
+    """Where which files are mapped that have code."""
+    return {(each.start, each.path) for each in maps if "x" in each.permissions and each.path.startswith("/")}
+
+
+def mapping_at(maps: Sequence[MemoryMapping], address: int) -> MemoryMapping | None:
+    """The mapping that holds an address; the list is sorted."""
+    low, high = 0, len(maps)
+    while low < high:
+        middle = (low + high) // 2
+        if maps[middle].end <= address:
+            low = middle + 1
+        else:
+            high = middle
+    return maps[low] if low < len(maps) and maps[low].start <= address else None

@@ -1,0 +1,170 @@
+"""Tells whether a thread has run since it was last looked at, by /proc alone: nobody is stopped for it.
+
+What the kernel writes into a thread's memory by itself: the processor that it runs on, in its struct rseq.
+
+struct rseq (include/uapi/linux/rseq.h, Linux 6.12), aligned to 32 bytes: __u32 cpu_id_start, cpu_id; __u64 rseq_cs;
+__u32 flags, node_id, mm_cid. glibc keeps one in every thread's block, which for all threads but the first one lies at
+the outer end of the stack; an allocator may have its own. Where it is cannot be asked without stopping the thread.
+
+What a running thread has done so far, from /proc/PID/task/TID: nobody has to stop it for that. Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from gdbext.engine.record import Record
+
+RUNNING = "running"
+"""The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
+
+
+class SleepPlace(Record):
+    """The place where a thread sleeps, and how much it has run.
+
+    ``call`` is the text of /proc/PID/task/TID/syscall: number and arguments of the system call, stack pointer, program
+    counter; or "running". ``ran`` is that of schedstat (Documentation/scheduler/sched-stats.rst): time on a processor,
+    time in the queue, number of turns. Each is "" where it cannot be read.
+    """
+
+    call: str
+    ran: str
+
+    @property
+    def stack_pointer(self) -> int | None:
+        """The end of the stack while the thread sleeps, None while it runs."""
+        words = self.call.split()
+        return int(words[-2], 16) if len(words) > 2 else None
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The arguments of the system call that the thread sleeps in; none while it runs."""
+        return tuple(int(word, 16) for word in self.call.split()[1:-2])
+
+    def has_moved(self, earlier: SleepPlace) -> bool:
+        """True if the thread may have run between the ``earlier`` look (of ``ran`` alone, perhaps) and this one."""
+        if not self.call and not self.ran:
+            return True
+        if earlier.ran and not earlier.call:
+            return self.call == RUNNING or self.ran != earlier.ran
+        return self.call == RUNNING or self != earlier
+
+
+def place_of(pid: int, tid: int) -> SleepPlace:
+    """The place of a thread of this machine, now."""
+    folder = f"/proc/{pid}/task/{tid}"
+    return SleepPlace(_text(f"{folder}/syscall"), _ran(folder))
+
+
+def _ran(folder: str) -> str:
+    """schedstat; the number of context switches where the kernel was built without it, or does not count."""
+    told = _text(f"{folder}/schedstat")
+    if told and told != _NOT_COUNTED:
+        return told
+    switches = _sum(f"{folder}/status", _SWITCHES)
+    return f"{switches} switches" if switches is not None else ""
+
+
+_NOT_COUNTED = "0 0 0"
+_SWITCHES = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+
+
+def turns_of(pid: int, tid: int) -> SleepPlace:
+    """The measure of how much a thread has run, and nothing else where that is told: half of the reads that
+    ``place_of`` takes."""
+    ran = _ran(f"/proc/{pid}/task/{tid}")
+    return SleepPlace("", ran) if ran else place_of(pid, tid)
+
+
+def _text(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # open() is slower
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 256).decode(errors="replace").rstrip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+_AREA = struct.Struct("<2IQ4I")
+
+
+def same_but_for_rseq(one: bytes, other: bytes, address: int = 0) -> bool:
+    """Two copies of the memory at ``address`` are equal but for the numbers of the processor, node and concurrency
+    that the kernel notes in a struct rseq whenever it moves a thread."""
+    if one == other:
+        return True
+    if len(one) != len(other):
+        return False
+    first = -address % _AREA.size
+    bounds = [0, *range(first, len(one), _AREA.size), len(one)]
+    pieces = ((one[low:high], other[low:high]) for low, high in zip(bounds, bounds[1:]))
+    return all(mine == theirs or _is_moved_area(mine, theirs) for mine, theirs in pieces)
+
+
+def _is_moved_area(one: bytes, other: bytes) -> bool:
+    """Both may be the same struct rseq on two processors."""
+    if len(one) < _AREA.size:
+        return False
+    processors = os.sysconf("SC_NPROCESSORS_CONF")
+    mine, theirs = _AREA.unpack(one), _AREA.unpack(other)
+    numbers = [(start, cpu, node, concurrency) for start, cpu, _, _, node, concurrency, _ in (mine, theirs)]
+    kept = [(critical, flags, rest) for _, _, critical, flags, _, _, rest in (mine, theirs)]
+    return kept[0] == kept[1] and all(each[0] == each[1] and max(each) < processors for each in numbers)
+
+
+_MINOR, _MAJOR = 10 - 3, 12 - 3
+"""minflt and majflt of proc_pid_stat(5), counted from the state, its third field."""
+
+
+class ThreadActivity(Record):
+    """Counters that only grow; None where the system does not tell."""
+
+    nanoseconds: int | None = None
+    """Processor time in nanoseconds (/proc/PID/task/TID/schedstat, Documentation/scheduler/sched-stats.rst)."""
+    switches: int | None = None
+    """Context switches, voluntary and not."""
+    bytes_moved: int | None = None
+    """Bytes read and written by system calls (rchar, wchar)."""
+    faults: int | None = None
+    """Page faults, minor and major."""
+
+
+def activities(pid: int) -> dict[int, ThreadActivity]:
+    """All threads of a process. Raises nothing; a thread that ends meanwhile is left out."""
+    try:
+        names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - pathlib takes 10 ms to import
+    except OSError:
+        return {}
+    return {int(tid): _activity(f"/proc/{pid}/task/{tid}") for tid in names if tid.isdecimal()}
+
+
+def _activity(folder: str) -> ThreadActivity:
+    runtime = _read(f"{folder}/schedstat").split()
+    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+    faults = sum(int(fields[at]) for at in (_MINOR, _MAJOR)) if len(fields) > _MAJOR else None
+    return ThreadActivity(
+        int(runtime[0]) if runtime and runtime[0].isdecimal() else None,
+        _sum(f"{folder}/status", _SWITCHES),
+        _sum(f"{folder}/io", ("rchar", "wchar")),
+        faults,
+    )
+
+
+def _sum(path: str, names: tuple[str, ...]) -> int | None:
+    """The sum of some lines ``name: number``, None without any of them."""
+    lines = (line.partition(":") for line in _read(path).splitlines())
+    found = [int(value) for name, _, value in lines if name in names and value.strip().isdecimal()]
+    return sum(found) if found else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as text:
+            return text.read()
+    except OSError:
+        return ""

@@ -1,0 +1,192 @@
+"""A live process that nobody stops: threads that sleep in the kernel are read where they sleep (``--no-stop``).
+
+A live process that is not stopped: memory and maps alone, as they are at the moment of each read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
+from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of
+from gdbext.engine.targets.system import linux
+from gdbext.errors import TargetError, TargetGone
+
+
+class RunningProcess(LocalProcess):
+    """Process ``pid`` as it runs. What changes while it is read may be torn: read what rarely changes.
+
+    Raises NoSuchProcess, NotPermitted, ForeignArchitecture, TargetGone.
+    """
+
+    debugger = "none"
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.architecture = architectures.by_machine(proc_checks.check_process(pid))
+        self._memory = proc_checks.open_memory(pid)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
+        return read_memory(self._memory, self.pid, address, size)
+
+    @property
+    def paused_ms(self) -> float:
+        """0: no thread is stopped."""
+        return 0.0
+
+    def threads(self) -> Sequence[TargetThread]:
+        """None: only a stopped thread has registers."""
+        return ()
+
+    def selected_thread(self) -> TargetThread | None:
+        """None: no thread is selected."""
+        return None
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """/proc/PID/maps, as it is now. Raises TargetGone."""
+        return linux.parse_maps(os.fsdecode(read_file(self.pid, "maps")))
+
+    def thread_names(self) -> Mapping[int, str]:
+        """Thread id → the kernel's name of the thread, of those that live now."""
+        found = {}
+        try:
+            tids = os.listdir(f"/proc/{self.pid}/task")  # noqa: PTH208 - strings are all that is needed
+        except FileNotFoundError:
+            return {}
+        for tid in tids:
+            try:
+                with open(f"/proc/{self.pid}/task/{tid}/comm", errors="replace") as file:
+                    found[int(tid)] = file.read().rstrip("\n")
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Close the memory of the process; idempotent."""
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+
+FindThreadPointer = Callable[[Target, int, int, int], int]
+"""(target, thread id, its id in its own PID namespace, stack pointer) to the address of the thread's control block, 0
+where it is not found."""
+
+
+_ASLEEP = ("S", "D")
+"""States of a thread that sleeps, whether a signal would wake it or not."""
+
+
+class SleepingThread(TargetThread):
+    """A thread as /proc/PID/task/TID shows it; only one that sleeps has registers, and not all of them."""
+
+    number = None
+    signal = None
+    lacks_registers = True
+
+    def __init__(self, target: UnstoppedProcess, tid: int, state: str, name: str) -> None:
+        self.tid = tid
+        self.name = self.listed_name = name
+        self.place: SleepPlace = place_of(target.pid, tid)
+        self._target = target
+        self._state = state
+        self._registers: dict[str, int] | None = None
+
+    @property
+    def runs_on(self) -> bool:  # type: ignore[override]
+        """True where the thread does not sleep."""
+        return self.place.stack_pointer is None
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state when the threads were listed."""
+        return self._state
+
+    def registers(self) -> Mapping[str, int]:
+        """Stack pointer, program counter, and what a system call was made with. Raises TargetError: it runs."""
+        if self._registers is None:
+            call = self.place.call.split()
+            if len(call) < 3:
+                raise TargetError(
+                    f"thread {self.tid} runs, and where it is cannot be known without stopping it",
+                    why="only a thread that sleeps in the kernel shows its stack (/proc/PID/task/TID/syscall)",
+                    help="without --no-stop the process is stopped for some milliseconds",
+                )
+            number, *rest = (int(word, 0) for word in call)
+            *arguments, stack_pointer, program_counter = rest
+            self._registers = self._target.architecture.sleeping_registers(
+                number, arguments, stack_pointer, program_counter
+            )
+            pointer = self._target.thread_pointer(self.tid, stack_pointer)
+            if pointer:
+                self._registers[self._target.architecture.thread_register] = pointer
+        return self._registers
+
+
+class UnstoppedProcess(RunningProcess):
+    """Process ``pid`` with its threads as they sleep. Raises as RunningProcess."""
+
+    def __init__(self, pid: int, find_thread_pointer: FindThreadPointer) -> None:
+        super().__init__(pid)
+        self._threads: list[SleepingThread] | None = None
+        self._find_thread_pointer = find_thread_pointer
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """/proc/PID/maps, read once. Raises TargetGone."""
+        if self._maps is None:
+            self._maps = list(super().maps())
+        return self._maps
+
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, by tid. Raises TargetGone."""
+        return self._sleeping()
+
+    def selected_thread(self) -> TargetThread | None:
+        """The main thread of the process."""
+        return next(iter(self._sleeping()), None)
+
+    def thread_pointer(self, tid: int, stack_pointer: int) -> int:
+        """The thread's control block, 0 where it is not found."""
+        return self._find_thread_pointer(self, tid, own_tid(self.pid, tid), stack_pointer)
+
+    def threads_that_ran(self) -> Sequence[int]:
+        """Threads that no longer sleep where they did when they were listed."""
+        sleeping = (thread for thread in self._threads or () if thread.place.stack_pointer is not None)
+        return tuple(each.tid for each in sleeping if place_of(self.pid, each.tid).has_moved(each.place))
+
+    @property
+    def places(self) -> Mapping[int, SleepPlace]:
+        """Thread id → where the thread was when the threads were listed. Raises TargetGone."""
+        return {each.tid: each.place for each in self._sleeping()}
+
+    def is_asleep(self) -> bool:
+        """Every thread sleeps in the kernel. Raises TargetGone."""
+        threads = self._sleeping()
+        return bool(threads) and all(
+            each.kernel_state in _ASLEEP and not each.runs_on and each.place.ran for each in threads
+        )
+
+    def has_slept_on(self) -> bool:
+        """No thread has had a turn since they were listed, and there is none besides."""
+        return not self.threads_that_ran() and proc_checks.living_threads(self.pid) == self.places.keys()
+
+    def has_run(self, tid: int) -> bool:
+        """The thread does not sleep, or no longer where it did when the threads were listed."""
+        seen = next((each for each in self._threads or () if each.tid == tid), None)
+        now = place_of(self.pid, tid)
+        return bool(now.call) if seen is None else now.has_moved(seen.place)
+
+    def _sleeping(self) -> Sequence[SleepingThread]:
+        if self._threads is None:
+            try:
+                stats = proc_checks.thread_stats(self.pid)
+            except OSError as error:
+                raise TargetGone(f"process {self.pid} ended while it was looked at") from error
+            living = sorted((tid, *stat) for tid, stat in stats.items() if stat[0] not in "ZX")
+            self._threads = [SleepingThread(self, *each) for each in living]
+        return self._threads

@@ -1,0 +1,183 @@
+"""The file of a recording: a header, then, compressed, one JSON document and numbered blocks of sparse bytes.
+
+docs/recording.md describes it byte by byte. Files come from other people: every size is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from gdbext.engine.formats.bounded_input import parse_json
+from gdbext.engine.formats.whole_file import PRIVATE, WholeFile
+from gdbext.engine.targets.recording.recording import LIMIT, SparseBytes
+from gdbext.errors import BadData, BadRecording, GdbextError
+
+MAGIC = b"\x89gdbrec\n"
+"""Not ASCII, with a line feed: a transfer as text damages it visibly."""
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 has whole pages of memory, format 2 the bytes that were read; nothing else differs."""
+HEADER = struct.Struct("<8sHHIQQ")
+"""magic, format, compression, reserved (0), size of the contents, size of the compressed contents."""
+ZLIB, LZMA = 1, 2
+MAX_CONTENTS = 256 << 20
+"""Bytes of the contents: what is larger is not written, and not read."""
+MAX_DOCUMENT = 16 << 20
+MAX_VALUES = 1 << 20
+"""Most values of the document: those of processes with a thousand threads have a megabyte, and 100,000 values."""
+MAX_PIECES = 1 << 20
+"""Most pieces of all blocks: each takes 150 bytes besides its contents."""
+_MAX_BLOCKS = 1 << 16
+_START = struct.Struct("<II")
+"""Size of the document, number of the blocks."""
+_BLOCK = struct.Struct("<I")
+"""Number of a block's pieces."""
+_LZMA_MEMORY = 128 << 20
+FAST, SMALL = 1, 9
+"""lzma's presets: the second takes ten times as long and saves 6 %."""
+
+
+def pack(document: dict[str, Any], blocks: Sequence[SparseBytes], preset: int = FAST) -> bytes:
+    """The bytes of the file. Raises GdbextError when it would be too large."""
+    text = json.dumps(document, separators=(",", ":")).encode()
+    parts = [_START.pack(len(text), len(blocks)), text]
+    for block in blocks:
+        count = len(block.pieces)
+        parts.append(_BLOCK.pack(count))
+        parts.append(struct.pack(f"<{count}Q", *block.starts))
+        parts.append(struct.pack(f"<{count}I", *map(len, block.pieces)))
+        parts.extend(block.pieces)
+    contents = b"".join(parts)
+    if len(contents) > MAX_CONTENTS:
+        raise GdbextError(f"the recording would hold {len(contents) >> 20} MB, and {MAX_CONTENTS >> 20} are allowed")
+    return wrap(contents, preset)
+
+
+def wrap(contents: bytes, preset: int = FAST) -> bytes:
+    """The contents, compressed, behind a header."""
+    try:
+        import lzma
+    except ImportError:  # Python may be built without it
+        kind, packed = ZLIB, zlib.compress(contents, 9)
+    else:
+        kind, packed = LZMA, lzma.compress(contents, lzma.FORMAT_XZ, lzma.CHECK_CRC32, preset)
+    return HEADER.pack(MAGIC, FORMAT, kind, 0, len(contents), len(packed)) + packed
+
+
+def write(path: str, data: bytes) -> None:
+    """Put the file there, for its owner only, and whole or not at all. Raises OSError."""
+    with WholeFile(path, PRIVATE) as file:
+        file.write(data)
+
+
+def read(path: str) -> bytes:
+    """The bytes of the file at ``path``. Raises BadRecording."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise BadRecording(f"{path} is not a regular file")
+            return file.read(HEADER.size + MAX_CONTENTS + 1)
+    except (OSError, ValueError) as error:
+        raise BadRecording(f"cannot read {path}: {getattr(error, 'strerror', '') or error}", why="") from error
+
+
+def unpack(data: bytes) -> tuple[Any, list[SparseBytes]]:
+    """The document (any JSON value) and the blocks of a file's bytes. Raises BadRecording."""
+    return parse(unwrap(data))
+
+
+def parse(contents: bytes) -> tuple[Any, list[SparseBytes]]:
+    """The document and the blocks of the contents. Raises BadRecording."""
+    if len(contents) < _START.size:
+        raise BadRecording("the recording is empty")
+    size, count = _START.unpack_from(contents)
+    position = _START.size + size
+    if position > len(contents) or count > _MAX_BLOCKS:
+        raise BadRecording("the recording's document reaches beyond its end")
+    try:
+        document = parse_json(contents[_START.size : position], MAX_DOCUMENT, MAX_VALUES)
+    except BadData as error:
+        raise BadRecording(f"the recording's document cannot be read: {error.what}") from error
+    blocks = []
+    left = MAX_PIECES
+    for _ in range(count):
+        block, position = _block(contents, position, left)
+        left -= len(block.pieces)
+        blocks.append(block)
+    return document, blocks
+
+
+def unwrap(data: bytes) -> bytes:
+    """The contents behind a header. Raises BadRecording."""
+    if len(data) > HEADER.size + MAX_CONTENTS:
+        raise BadRecording(f"the recording has more than {MAX_CONTENTS} bytes")
+    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
+        raise BadRecording("not a recording of gdbext", why="its first bytes are others")
+    _, number, kind, _, size, packed_size = HEADER.unpack_from(data)
+    if number not in READABLE:
+        raise BadRecording(
+            f"a recording of format {number}, and this version of gdbext reads formats 1 and {FORMAT}",
+            why="it was made by another version of gdbext",
+            help="replay it with the version that made it",
+        )
+    if len(data) - HEADER.size < packed_size:
+        raise BadRecording(f"the recording is cut short: {len(data)} of {HEADER.size + packed_size} bytes are there")
+    if size > MAX_CONTENTS:
+        raise BadRecording(f"the recording claims to hold {size} bytes, and {MAX_CONTENTS} are allowed")
+    contents = _decompressed(data[HEADER.size : HEADER.size + packed_size], kind, size)
+    if len(contents) != size:
+        raise BadRecording(f"the recording is damaged: it holds {len(contents)} bytes instead of {size}")
+    return contents
+
+
+def _decompressed(packed: bytes, kind: int, size: int) -> bytes:
+    """Decompress at most ``size`` + 1 bytes, whatever the data claims. Raises BadRecording."""
+    if kind == ZLIB:
+        try:
+            return zlib.decompressobj().decompress(packed, size + 1)
+        except (zlib.error, MemoryError) as error:
+            raise BadRecording(f"the recording is damaged: {error}") from error
+    if kind != LZMA:
+        raise BadRecording(f"the recording is compressed in an unknown way ({kind})")
+    try:
+        import lzma
+    except ImportError as error:
+        raise BadRecording(
+            "the recording is compressed by lzma, which this Python lacks",
+            why="it was built without liblzma",
+            help="name another Python in GDBEXT_PYTHON",
+        ) from error
+    try:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, _LZMA_MEMORY).decompress(packed, size + 1)
+    except (lzma.LZMAError, EOFError, MemoryError) as error:
+        raise BadRecording(f"the recording is damaged: {error}") from error
+
+
+def _block(contents: bytes, position: int, most: int) -> tuple[SparseBytes, int]:
+    """The block at ``position``, of at most ``most`` pieces, and where it ends. Raises BadRecording."""
+    end = len(contents)
+    if position + _BLOCK.size > end:
+        raise BadRecording("a block of the recording is cut short")
+    (count,) = _BLOCK.unpack_from(contents, position)
+    position += _BLOCK.size
+    if count > most or position + 12 * count > end:
+        raise BadRecording(f"a block of the recording claims {count} pieces")
+    starts = struct.unpack_from(f"<{count}Q", contents, position)
+    sizes = struct.unpack_from(f"<{count}I", contents, position + 8 * count)
+    position += 12 * count
+    pieces = []
+    free = 0
+    for start, size in zip(starts, sizes):
+        if start < free or start + size > LIMIT or position + size > end:
+            raise BadRecording(f"a block of the recording has a piece of {size} bytes at {start:#x} out of order")
+        pieces.append(contents[position : position + size])
+        position += size
+        free = start + size
+    return SparseBytes(starts, pieces), position

@@ -1,0 +1,298 @@
+"""The bytes of a file as a recording. Nothing in it is trusted: whatever is not as it must be is a BadRecording.
+
+Typed members of a JSON object that somebody else wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from gdbext.engine.targets.base_target import MemoryMapping, RecordedRun, Signal
+from gdbext.engine.targets.host_files import Fact
+from gdbext.engine.targets.recording import container
+from gdbext.engine.targets.recording.recording import (
+    RecordedFile,
+    RecordedModule,
+    RecordedNumbers,
+    RecordedThread,
+    Recording,
+    Search,
+    SparseBytes,
+)
+from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
+from gdbext.errors import BadRecording
+
+Value = TypeVar("Value")
+
+MAX_ITEMS = 1 << 20
+"""More members or items of one kind are damage, or a file made to exhaust us."""
+WORD = (1 << 64) - 1
+
+
+class Fields:
+    """A JSON object; every reader raises BadRecording, naming the member, where it is not what it must be."""
+
+    def __init__(self, value: Any, name: str = "the document") -> None:
+        if not isinstance(value, dict):
+            raise BadRecording(f"{name} of the recording is not a JSON object")
+        self._members: dict[str, Any] = value
+        self._name = name
+
+    def text(self, name: str) -> str:
+        """Return the member as a string."""
+        value: str = self._get(name, is_text)
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """Return the member as a string, or None."""
+        return None if self.is_null(name) else self.text(name)
+
+    def number(self, name: str, low: int = 0, high: int = WORD) -> int:
+        """A whole number from ``low`` to ``high``."""
+        value: int = self._get(name, lambda value: is_number(value, low, high))
+        return value
+
+    def optional_number(self, name: str, low: int = 0, high: int = WORD) -> int | None:
+        """A whole number in these limits, or null."""
+        return None if self.is_null(name) else self.number(name, low, high)
+
+    def is_null(self, name: str) -> bool:
+        """The member is null, or not there."""
+        return self._members.get(name) is None
+
+    def items(self, name: str) -> Iterator[Any]:
+        """The items of an array."""
+        yield from self._get(name, lambda value: isinstance(value, list) and len(value) <= MAX_ITEMS)
+
+    def objects(self, name: str) -> Iterator[Fields]:
+        """The items of an array of objects."""
+        for item in self.items(name):
+            yield Fields(item, f"an item of {name!r}")
+
+    def object(self, name: str) -> Fields:
+        """Return the member as an object."""
+        return Fields(self._members.get(name), f"{name!r}")
+
+    def members(self) -> Iterator[tuple[str, Any]]:
+        """Return all members, by name."""
+        if len(self._members) > MAX_ITEMS:
+            raise BadRecording(f"{self._name} of the recording has {len(self._members)} members")
+        yield from self._members.items()
+
+    def texts(self) -> dict[str, str]:
+        """All members, which must be strings."""
+        return self._all(is_text)
+
+    def numbers(self) -> dict[str, int]:
+        """All members, which must be unsigned 64-bit numbers."""
+        return self._all(is_number)
+
+    def _all(self, check: Callable[[Any], bool]) -> dict[str, Any]:
+        for name, value in self.members():
+            if not check(value):
+                raise self._refusal(name)
+        return self._members
+
+    def _get(self, name: str, check: Callable[[Any], bool]) -> Any:
+        value = self._members.get(name)
+        if not check(value):
+            raise self._refusal(name)
+        return value
+
+    def _refusal(self, name: str) -> BadRecording:
+        return BadRecording(f"{name[:80]!r} in {self._name} of the recording is missing, or not what it must be")
+
+
+def is_text(value: Any) -> bool:
+    """True for a JSON string."""
+    return isinstance(value, str)
+
+
+def is_number(value: Any, low: int = 0, high: int = WORD) -> bool:
+    """A JSON number without a fraction, in these limits."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_flag(value: Any) -> bool:
+    """True for a JSON boolean."""
+    return isinstance(value, bool)
+
+
+KINDS = ("live", "core")
+STATUSES = ("ok", "deleted", "replaced", "missing", "memory")
+MAX_FILE = 1 << 40
+"""Bytes of an ELF file; it bounds what sizes and offsets in one can be."""
+MAX_FACT = 1e12
+"""Seconds, mostly: a clock that says more than 30,000 years is none. Refuses infinity, too, and what is no number."""
+MAX_TID = (1 << 31) - 1
+_MAPPING = (is_number, is_number, is_number, is_text, is_text, is_flag, is_text, is_number)
+"""The kind of each item of a line of the memory map."""
+
+
+def load(path: str) -> Recording:
+    """The recording in a file. Raises BadRecording."""
+    return decode(container.read(path))
+
+
+def decode(data: bytes) -> Recording:
+    """The recording in a file's bytes. Raises BadRecording."""
+    return from_parts(*container.unpack(data))
+
+
+def from_parts(document: Any, blocks: list[SparseBytes]) -> Recording:
+    """The recording of a document and its blocks. Raises BadRecording."""
+    fields = Fields(document)
+    target, made = fields.object("target"), fields.object("made")
+    if target.text("kind") not in KINDS:
+        raise BadRecording(f"the recording is of a target of unknown kind ({target.text('kind')[:80]!r})")
+    if target.text("debugger") not in (*DEBUGGERS, NO_DEBUGGER):
+        raise BadRecording(f"the recording was made by an unknown debugger ({target.text('debugger')[:80]!r})")
+    files = tuple(_file(file, blocks) for file in fields.objects("files"))
+    return Recording(
+        kind=target.text("kind"),
+        debugger=target.text("debugger"),
+        pid=target.number("pid", 0, MAX_TID),
+        architecture=target.text("architecture"),
+        run=RecordedRun(made.text("taken"), made.text("gdbext"), made.text("command")),
+        selected=target.optional_number("selected", 0, MAX_TID),
+        threads=tuple(_thread(thread) for thread in fields.objects("threads")),
+        maps=tuple(sorted(_maps(fields), key=lambda mapping: mapping.start)),
+        auxv=_auxv(fields.object("auxv")),
+        environ=fields.object("environ").texts(),
+        facts={name: _fact(name, value) for name, value in fields.object("facts").members()},
+        kept=fields.object("kept").texts(),
+        modules=dict(_modules(fields, len(files))),
+        files=files,
+        memory=_block(fields.number("memory"), blocks),
+        unreadable=frozenset(_numbers_in(fields, "unreadable")),
+    )
+
+
+def _thread(thread: Fields) -> RecordedThread:
+    return RecordedThread(
+        tid=thread.number("tid", 0, MAX_TID),
+        number=thread.optional_number("number", 0, MAX_TID),
+        name=thread.optional_text("name"),
+        signal=None if thread.is_null("signal") else _signal(thread.object("signal")),
+        kernel_state=thread.optional_text("state"),
+        registers=thread.object("registers").numbers(),
+        problem=thread.text("problem"),
+        help=thread.text("help"),
+        float_registers={} if thread.is_null("float_registers") else thread.object("float_registers").numbers(),
+    )
+
+
+def _signal(signal: Fields) -> Signal:
+    return Signal(
+        signal.number("number", 0, 128),
+        signal.text("name"),
+        signal.optional_number("code", -1 << 31, (1 << 31) - 1),
+        signal.optional_number("address"),
+    )
+
+
+def _maps(fields: Fields) -> Iterator[MemoryMapping]:
+    for row in fields.items("maps"):
+        right = isinstance(row, list) and len(row) == len(_MAPPING)
+        if not right or not all(check(value) for check, value in zip(_MAPPING, row)) or row[0] >= row[1]:
+            raise BadRecording("a line of the recording's memory map is not what it must be")
+        yield MemoryMapping(*row)
+
+
+def _auxv(fields: Fields) -> dict[int, int]:
+    numbers = fields.numbers()
+    if not all(key.isdecimal() and len(key) < 20 for key in numbers):
+        raise BadRecording("the recording's auxiliary vector has keys that are not numbers")
+    return {int(key): value for key, value in numbers.items()}
+
+
+def _fact(name: str, value: Any) -> Fact:
+    simple = value is None or is_text(value) or (isinstance(value, float) and abs(value) <= MAX_FACT)
+    if not simple and not (isinstance(value, list) and all(map(is_text, value))):
+        raise BadRecording(f"what the recording has of {name[:80]!r} is not what it must be")
+    return value  # type: ignore[no-any-return]
+
+
+def _modules(fields: Fields, files: int) -> Iterator[tuple[int, RecordedModule]]:
+    for module in fields.objects("modules"):
+        status = module.text("status")
+        if status not in STATUSES:
+            raise BadRecording(f"a module of the recording has the status {status[:80]!r}")
+        file = module.optional_number("file", 0, files - 1)
+        yield module.number("start"), RecordedModule(status, module.text("problem"), file)
+
+
+def _file(file: Fields, blocks: list[SparseBytes]) -> RecordedFile:
+    return RecordedFile(
+        path=file.text("path"),
+        size=file.number("size", 0, MAX_FILE),
+        contents=_block(file.number("contents"), blocks),
+        offsets=dict(_offsets(file)),
+        found=dict(_searches(file)),
+        arrays=dict(_arrays(file.object("arrays"), blocks)),
+    )
+
+
+def _offsets(file: Fields) -> Iterator[tuple[tuple[bytes, int, int], int]]:
+    for needle, start, end, at in _rows(file, "offsets", 4):
+        if not (is_number(start) and is_number(end) and is_number(at, -1)):
+            raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, start, end), at
+
+
+def _searches(file: Fields) -> Iterator[tuple[Search, int | None]]:
+    for needle, start, end, step, at in _rows(file, "found", 5):
+        if not all(map(is_number, (start, end, step))) or not (at is None or is_number(at)):
+            raise BadRecording("a search in a file of the recording has numbers out of range")
+        yield (needle, start, end, step), at
+
+
+def _rows(file: Fields, name: str, size: int) -> Iterator[tuple[Any, ...]]:
+    """Arrays of that many items, the first of them bytes in hexadecimal."""
+    for row in file.items(name):
+        if not isinstance(row, list) or len(row) != size or not is_text(row[0]):
+            raise BadRecording("a search in a file of the recording is not what it must be")
+        try:
+            yield (bytes.fromhex(row[0]), *row[1:])
+        except ValueError as error:
+            raise BadRecording("a search in a file of the recording is not hexadecimal") from error
+
+
+def _arrays(arrays: Fields, blocks: list[SparseBytes]) -> Iterator[tuple[str, tuple[RecordedNumbers, RecordedNumbers]]]:
+    for kind, _ in arrays.members():
+        pair = [_numbers(numbers, blocks) for numbers in arrays.objects(kind)]
+        if len(pair) != 2:
+            raise BadRecording("the index of symbols in the recording has not two arrays")
+        _check_index(kind, *pair)
+        yield kind, (pair[0], pair[1])
+
+
+def _check_index(kind: str, first: RecordedNumbers, second: RecordedNumbers) -> None:
+    """The two arrays of an index fit each other (see formats.symbols.symbol_cache). Raises BadRecording."""
+    if kind == "addresses" and first.length != second.length:
+        raise BadRecording(
+            f"the index of symbols in the recording has {first.length} addresses and {second.length} entries for them"
+        )
+    if kind == "names" and not first.length:
+        raise BadRecording("the index of symbols in the recording has no table of names")
+
+
+def _numbers(numbers: Fields, blocks: list[SparseBytes]) -> RecordedNumbers:
+    width = numbers.number("width", 4, 8)
+    if width not in (4, 8):
+        raise BadRecording(f"the recording has numbers of {width} bytes")
+    return RecordedNumbers(numbers.number("count", 0, 1 << 32), width, _block(numbers.number("contents"), blocks))
+
+
+def _numbers_in(fields: Fields, name: str) -> Iterator[int]:
+    for value in fields.items(name):
+        if not is_number(value):
+            raise BadRecording(f"{name!r} of the recording has something else than numbers in it")
+        yield value
+
+
+def _block(number: int, blocks: list[SparseBytes]) -> SparseBytes:
+    if number >= len(blocks):
+        raise BadRecording(f"the recording has no block {number}")
+    return blocks[number]

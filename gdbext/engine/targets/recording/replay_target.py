@@ -1,0 +1,263 @@
+"""The target that a recording is.
+
+Answers from a recording in place of this machine's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_cache import Arrays, Builder, SymbolCache
+from gdbext.engine.formats.symbol_table import SymbolTable
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.host_files import AnyFact, FoundFile, HostFiles
+from gdbext.engine.targets.recording import recording_reader
+from gdbext.engine.targets.recording.recording import (
+    Missing,
+    RecordedFile,
+    RecordedNumbers,
+    RecordedThread,
+    Recording,
+    SparseBytes,
+)
+from gdbext.engine.targets.system.linux import PAGE_SIZE
+from gdbext.errors import MemoryFault, SymbolFileError, TargetError
+
+
+class ReplayedFile:
+    """An ELF file of which only pieces are known (see formats.elf.Data). Raises SymbolFileError for all others."""
+
+    def __init__(self, file: RecordedFile, missing: Missing) -> None:
+        self.file = file
+        self._name = file.path.rpartition("/")[2]
+        self._missing = missing
+
+    def __len__(self) -> int:
+        return self.file.size
+
+    def __getitem__(self, where: slice) -> bytes:
+        start, end, _ = where.indices(self.file.size)
+        if start >= end:
+            return b""
+        found = self.file.contents.read(start, end - start)
+        if found is None:
+            raise self.absent(f"parts of {self._name}", self.file.contents.gap(start, end - start))
+        return found
+
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        """Find as bytes.find does, for the searches that were made."""
+        found = self.file.offsets.get((needle, start, end))
+        if found is None:
+            raise self.absent(f"searches in {self._name}", (needle, start, end))
+        return found
+
+    def arrays(self, kind: str) -> Arrays:
+        """The arrays of the symbol index."""
+        found = self.file.arrays.get(kind)
+        if found is None:
+            raise self.absent(f"symbols of {self._name}", kind)
+        first, second = found
+        return ReplayedNumbers(first, self), ReplayedNumbers(second, self)
+
+    def absent(self, kind: str, place: object) -> SymbolFileError:
+        """The error to raise; the report will say what is missing."""
+        self._missing.note(kind, place)
+        return SymbolFileError(f"{kind} are not in the recording")
+
+
+class ReplayedImage(ElfImage):
+    """The image of such a file."""
+
+    def __init__(self, file: ReplayedFile) -> None:
+        super().__init__(file, file.file.path)
+        self._file = file
+
+    def find(self, needle: bytes, vaddr: int, end: int, step: int = 1) -> int | None:
+        """Return what this search found when it was recorded."""
+        search = (needle, vaddr, end, step)
+        if search not in self._file.file.found:
+            self._file.absent(f"searches in {self.path.rpartition('/')[2]}", search)
+            return None
+        return self._file.file.found[search]
+
+
+class ReplayedNumbers:
+    """An array of a symbol index of which only some items are known."""
+
+    def __init__(self, numbers: RecordedNumbers, file: ReplayedFile) -> None:
+        self._count = numbers.length
+        self._width = numbers.width
+        self._contents: SparseBytes = numbers.contents
+        self._file = file
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, position: int) -> int:
+        if not 0 <= position < self._count:
+            raise IndexError(position)
+        found = self._contents.read(position * self._width, self._width)
+        if found is None:
+            raise self._file.absent(f"symbols of {self._file.file.path.rpartition('/')[2]}", position)
+        return int.from_bytes(found, "little")
+
+
+class ReplayedSymbols(SymbolCache):
+    """Symbol indexes of a recording; the user's cache is neither read nor filled."""
+
+    def __init__(self) -> None:
+        """Make a door to no folder."""
+
+    def arrays(self, tables: Sequence[SymbolTable], kind: str, key: str | None, build: Builder) -> Arrays:  # noqa: ARG002
+        """The arrays that were looked up; built where the tables themselves were read (see LoggedSymbols)."""
+        file = tables[0].data
+        return file.arrays(kind) if isinstance(file, ReplayedFile) else build(tables)
+
+
+class ReplayedFiles(HostFiles):
+    """The files of a recording. ``missing`` is told what is not in it."""
+
+    are_here = False
+
+    def __init__(self, recording: Recording, missing: Missing) -> None:
+        super().__init__(ForeignFiles.none())
+        self._recording = recording
+        self._missing = missing
+
+    @cached_property
+    def symbols(self) -> SymbolCache:
+        """The indexes of the recording."""
+        return ReplayedSymbols()
+
+    def module_file(self, start: int, search: Callable[[], FoundFile]) -> FoundFile:  # noqa: ARG002
+        """Return the module's file as it was found when it was recorded."""
+        module = self._recording.modules.get(start)
+        if module is None:
+            self._missing.note("files of modules", start)
+            return FoundFile("missing", "its file is not in the recording", None)
+        if module.file is None:
+            return FoundFile(module.status, module.problem, None)
+        file = self._recording.files[module.file]
+        try:
+            return FoundFile(module.status, module.problem, ReplayedImage(ReplayedFile(file, self._missing)))
+        except SymbolFileError as error:
+            return FoundFile("missing", error.what, None)
+
+    def kept(self, name: str) -> str:
+        """The text that was kept."""
+        return self._recording.kept.get(name, "")
+
+    def fact(self, name: str, unknown: AnyFact, read: Callable[[], AnyFact]) -> AnyFact:  # noqa: ARG002
+        """Return the fact as it was read when it was recorded."""
+        if name not in self._recording.facts:
+            self._missing.note("facts of the system", name)
+            return unknown
+        found = self._recording.facts[name]
+        same = isinstance(found, type(unknown)) or (unknown is None and isinstance(found, float))
+        return found if same else unknown  # type: ignore[return-value]
+
+
+class ReplayThread(TargetThread):
+    """One thread of a recording."""
+
+    def __init__(self, thread: RecordedThread, wanted: Sequence[str]) -> None:
+        self.tid = thread.tid
+        self.number = thread.number
+        self.name = thread.name
+        self.signal = thread.signal
+        self._thread = thread
+        self._wanted = wanted
+
+    @property
+    def kernel_state(self) -> str | None:
+        """The state before the thread was stopped."""
+        return self._thread.kernel_state
+
+    def registers(self) -> Mapping[str, int]:
+        """The registers. Raises TargetError where they could not be read."""
+        registers = self._thread.registers
+        if not all(name in registers for name in self._wanted):
+            what = self._thread.problem or f"the registers of thread {self.tid} are not in the recording"
+            raise TargetError(what, help=self._thread.help)
+        return registers
+
+    def float_registers(self) -> Mapping[str, int]:
+        """Those of the recorded run; {} in recordings made before they were kept."""
+        return self._thread.float_registers
+
+
+class ReplayTarget(Target):
+    """A recording. What was not read when it was made cannot be read, and ``missing`` says so.
+
+    Raises BadRecording, ForeignArchitecture.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, recording: Recording) -> None:
+        self.architecture = architectures.by_name(recording.architecture)
+        self.recording = recording
+        self.recorded = recording.run
+        self.kind = recording.kind
+        self.debugger = recording.debugger
+        self.pid = recording.pid
+        self.missing = Missing()
+        self._threads = [ReplayThread(thread, self.architecture.general_registers) for thread in recording.threads]
+
+    @classmethod
+    def load(cls, path: str) -> ReplayTarget:
+        """The recording in a file."""
+        return cls(recording_reader.load(path))
+
+    @cached_property
+    def files(self) -> HostFiles:
+        """The files of the recording."""
+        return ReplayedFiles(self.recording, self.missing)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Exactly ``size`` bytes. Raises MemoryFault."""
+        found = self.recording.memory.read(address, size)
+        if found is not None:
+            return found
+        gap = self.recording.memory.gap(address, size)
+        if gap - gap % PAGE_SIZE in self.recording.unreadable:
+            raise MemoryFault(gap, size)
+        self.missing.note("pages of memory", gap // PAGE_SIZE)
+        raise MemoryFault(gap, size, "not in the recording")
+
+    def known_from(self, address: int) -> int:
+        """Number of bytes to the end of a piece; 1 where there is none: reading that says so."""
+        return self.recording.memory.known_from(address) or 1
+
+    def threads(self) -> Sequence[TargetThread]:
+        """All threads, in the order of the recorded run."""
+        return self._threads
+
+    def selected_thread(self) -> TargetThread | None:
+        """The thread that was selected."""
+        return next((thread for thread in self._threads if thread.tid == self.recording.selected), None)
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """The memory map of the recording."""
+        return self.recording.maps
+
+    def auxv(self) -> Mapping[int, int]:
+        """The auxiliary vector of the recording."""
+        return self.recording.auxv
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """None: nothing of this machine is opened."""
+        return ForeignFiles.none()
+
+    def environ(self) -> Mapping[str, str]:
+        """The variables that matter, of the initial environment."""
+        return self.recording.environ
+
+    def missing_from_recording(self) -> str:
+        """The facts that were asked for and are not there."""
+        return str(self.missing)

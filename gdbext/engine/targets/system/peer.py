@@ -1,0 +1,119 @@
+"""Peer: what is at the other end of a wait: a socket, a pipe, a lock of a file, a store.
+
+ChildProcess: another process that a thread may wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from gdbext.engine.record import Record
+
+
+class ProcessState(Enum):
+    """The state of a process that does not just run or wait; the value is for people."""
+
+    STOPPED = "stopped"
+    TRACED = "traced"
+    ENDED = "ended, not waited for"
+    UNINTERRUPTIBLE = "in uninterruptible sleep"
+
+
+class PipeWait(Record):
+    """A process is blocked in read(2) or write(2) on a pipe that the examined process has open, too."""
+
+    pipe: str
+    """The pipe as /proc names it: ``pipe:[77]``."""
+    writes: bool
+
+    @property
+    def phrase(self) -> str:
+        """``waits to write to pipe:[77], which this process has open, too``."""
+        return f"waits to {'write to' if self.writes else 'read from'} {self.pipe}, which this process has open, too"
+
+
+class ChildProcess(Record):
+    """A child of the examined process."""
+
+    pid: int
+    name: str = ""
+    state: ProcessState | None = None
+    waits_for_us: PipeWait | None = None
+    ending: str = ""
+    """The end of the process, where it has ended: ``killed by SIGKILL``, ``exit status 1``."""
+    command: str = ""
+    """The command line of the process."""
+    call: str = ""
+    """The system call that its main thread is in, "" where it runs or that is not known."""
+
+    @property
+    def label(self) -> str:
+        """The process in words: ``124 (python, stopped)``."""
+        state = self.state.value if self.state is not None else ""
+        waits = self.waits_for_us.phrase if self.waits_for_us is not None else ""
+        details = ", ".join(filter(None, (self.name, state, self.ending, waits)))
+        return f"{self.pid} ({details})" if details else str(self.pid)
+
+    @property
+    def doing(self) -> str:
+        """The work of the process, in a few words: ``in futex``, ``stopped``, ``ended, not waited for: killed by
+        SIGKILL``."""
+        if self.state is not None:
+            return f"{self.state.value}: {self.ending}" if self.ending else self.state.value
+        if self.waits_for_us is not None:
+            return self.waits_for_us.phrase
+        return f"in {self.call}" if self.call else "runs"
+
+    @property
+    def is_stopped(self) -> bool:
+        """A signal or a debugger stopped it, and SIGCONT lets it go on."""
+        return self.state is ProcessState.STOPPED
+
+    @property
+    def reads_from_us(self) -> bool:
+        """It is blocked until the examined process, or who else has that pipe, writes into it."""
+        return self.waits_for_us is not None and not self.waits_for_us.writes
+
+    @property
+    def writes_to_us(self) -> bool:
+        """It is blocked until the examined process reads from a pipe."""
+        return self.waits_for_us is not None and self.waits_for_us.writes
+
+
+def listed(processes: Sequence[ChildProcess], limit: int = 8) -> str:
+    """``124 (python), 125 and 126``."""
+    labels = [each.label for each in processes[:limit]]
+    if len(processes) > limit:
+        return f"{', '.join(labels)} and {len(processes) - limit} more"
+    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1]))) if labels else ""
+
+
+class PeerKind(Enum):
+    """The value is the word of the JSON report."""
+
+    SOCKET = "socket"
+    PIPE = "pipe"
+    FILE_LOCK = "file-lock"
+    FILE = "file"
+    PROCESS = "process"
+    STORE = "store"
+    RANK = "rank"
+
+
+class Peer(Record):
+    """The other end, as far as it is known."""
+
+    kind: PeerKind
+    text: str = ""
+    """It in a sentence, behind the descriptor: ``whose other end is held by 77 (python)``; for people."""
+    processes: tuple[ChildProcess, ...] = ()
+    """Local processes there, the examined one not among them."""
+    address: str = ""
+    """The address of a socket: ``127.0.0.1:29500``."""
+    state: str = ""
+    """The state of a connection: ``ESTABLISHED``."""
+    name: str = ""
+    """The path of a file, the key of a store."""
+    own: bool = False
+    """Nobody has that end but the examined process itself."""

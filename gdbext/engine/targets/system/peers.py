@@ -1,0 +1,222 @@
+"""Finds the other end of a descriptor of a live process: processes, addresses, holders of file locks. Linux.
+
+What is found comes through HostFiles as small facts, so that a recording keeps nothing about anybody else.
+
+Which processes of this machine have a pipe or a socket open, and for what. Linux: /proc/PID/fd, /proc/PID/fdinfo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import number
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, listed
+
+if TYPE_CHECKING:
+    from gdbext.engine.targets.host_files import HostFiles
+    from gdbext.engine.targets.system.socket_table import SocketTables
+
+_PROCESSES = 4096
+_DESCRIPTORS = 4096
+"""Most processes, and most descriptors of each, that are read."""
+_ACCESS = 3
+"""O_ACCMODE: 0 reads, 1 writes, 2 both (fcntl.h)."""
+
+
+class Holder(Record):
+    """A process with a descriptor of something; ``access`` as O_ACCMODE has it, None where it cannot be read."""
+
+    pid: int
+    access: int | None
+
+    @property
+    def reads(self) -> bool:
+        """It may read from it."""
+        return self.access in (0, 2, None)
+
+    @property
+    def writes(self) -> bool:
+        """It may write to it."""
+        return self.access in (1, 2, None)
+
+
+class DescriptorHolders:
+    """Reads the descriptors of all processes once, when it is first asked. Raises nothing."""
+
+    def of(self, link: str) -> list[Holder]:
+        """The processes that have what /proc calls ``pipe:[77]`` or ``socket:[5]``; those of other users are not
+        seen."""
+        return [Holder(pid, _access(pid, fd)) for pid, fd in self._index.get(link, ())]
+
+    @cached_property
+    def _index(self) -> dict[str, list[tuple[int, str]]]:
+        found: dict[str, list[tuple[int, str]]] = {}
+        for pid in [int(name) for name in _names("/proc") if name.isdecimal()][:_PROCESSES]:
+            for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
+                try:
+                    link = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115 - pathlib takes 10 ms to import
+                except OSError:
+                    continue
+                if link.startswith(("pipe:", "socket:")):
+                    found.setdefault(link, []).append((pid, fd))
+        return found
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - as above
+    except OSError:
+        return []
+
+
+def _access(pid: int, fd: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/fdinfo/{fd}") as text:
+            for line in text:
+                if line.startswith("flags:"):
+                    return int(line.split()[1], 8) & _ACCESS
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+_SHOWN = 4
+_KINDS = ("FLOCK", "POSIX", "OFDLCK")
+"""flock(2), fcntl(2) by process and by open file, as proc_locks(5) calls them."""
+_WATCHED = 64
+"""Descriptors of an epoll set that are read."""
+
+
+class Peers:
+    """Other ends of one process's descriptors; everything unknown is None, nothing raises."""
+
+    def __init__(self, pid: int, files: HostFiles, process: Callable[[int], ChildProcess]) -> None:
+        """``process`` describes any process of this machine."""
+        self._pid = pid
+        self._files = files
+        self._process = process
+
+    def process_of(self, fd: int) -> Peer | None:
+        """The process that a pidfd is about (/proc/PID/fdinfo/FD, pidfd_open(2))."""
+        lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()
+        pid = number(next((line.split()[-1] for line in lines if line.startswith("Pid:")), ""))
+        if pid is None:
+            return None
+        process = self._process(pid)
+        return Peer(PeerKind.PROCESS, f"the end of process {process.label}", (process,))
+
+    def of(self, link: str, call_writes: bool) -> Peer | None:
+        """The other end of what a descriptor refers to; ``call_writes``: the process writes to it."""
+        if link.startswith("pipe:"):
+            return self._pipe(link, call_writes)
+        return self._socket(link) if link.startswith("socket:") else None
+
+    def lock_holder(self, fd: int, whole_file: bool) -> Peer | None:
+        """The process that has locked the file of a descriptor; ``whole_file``: by flock(2), else by fcntl(2)."""
+        kind = "FLOCK" if whole_file else "POSIX"
+        place = f"/proc/{self._pid}/fd/{fd}"
+        found = self._list(f"{kind} of {self._pid}/{fd}", lambda: _lock_holders(lambda: _status(place), (kind,)))
+        return self._lock(found)
+
+    def lock_of(self, path: str, place: Callable[[], str]) -> Peer | None:
+        """The process that has locked the target's file at ``place``, which it calls ``path``."""
+        status = self._files.foreign.status
+        return self._lock(self._list(f"locks of {path}", lambda: _lock_holders(lambda: status(place()), _KINDS)))
+
+    def _lock(self, found: Sequence[str]) -> Peer | None:
+        pids = [pid for each in found if (pid := number(each)) is not None and pid != self._pid]
+        holders = tuple(map(self._process, pids))
+        if not holders:
+            return None
+        return Peer(PeerKind.FILE_LOCK, f"which process {listed(holders)} has locked", holders)
+
+    def watched(self, fd: int) -> list[int]:
+        """The descriptors in an epoll set (/proc/PID/fdinfo/FD, proc_pid_fdinfo(5))."""
+        lines = self._files.text(f"/proc/{self._pid}/fdinfo/{fd}").splitlines()
+        words = (line.split() for line in lines if line.startswith("tfd:"))
+        found = [number(each[1]) for each in words if len(each) > 1]
+        return [watched for watched in found if watched is not None][:_WATCHED]
+
+    def _pipe(self, link: str, call_writes: bool) -> Peer:
+        others = [pid for pid, reads, writes in self._holders(link) if (reads if call_writes else writes)]
+        return self._held(PeerKind.PIPE, others)
+
+    def _held(self, kind: PeerKind, pids: Sequence[int], address: str = "", state: str = "") -> Peer:
+        processes = tuple(self._process(pid) for pid in dict.fromkeys(pids) if pid != self._pid)
+        own = not processes and self._pid in pids
+        if processes:
+            text = f"whose other end is held by {listed(processes, _SHOWN)}"
+        else:
+            text = "whose other end nobody has but this process itself" if own else ""
+        return Peer(kind, text, processes, address, state, own=own)
+
+    def _holders(self, link: str) -> list[tuple[int, bool, bool]]:
+        def read() -> list[str]:
+            return [f"{each.pid} {int(each.reads)} {int(each.writes)}" for each in self._all_holders.of(link)]
+
+        words = (text.split() for text in self._list(f"holders of {link}", read))
+        return [(int(each[0]), each[1] == "1", each[2] == "1") for each in words if len(each) == 3]
+
+    def _list(self, name: str, read: Callable[[], list[str]]) -> list[str]:
+        unknown: list[str] = []
+        return self._files.fact(name, unknown, read)
+
+    @cached_property
+    def _all_holders(self) -> DescriptorHolders:
+
+        return DescriptorHolders()
+
+    @cached_property
+    def _sockets(self) -> SocketTables:
+        from gdbext.engine.targets.system.socket_table import SocketTables
+
+        return SocketTables(self._pid)
+
+    def _find(self, link: str) -> list[str]:
+        inode = link[len("socket:[") : -1]
+        found = self._sockets.find(int(inode)) if inode.isdecimal() else None
+        if found is None:
+            return []
+        numbers = (found.peer, found.unsent, found.unread)
+        return [found.family, found.local, found.remote, found.state, *map(str, numbers)]
+
+    def _socket(self, link: str) -> Peer | None:
+        found = self._list(f"other end of {link}", lambda: self._find(link))
+        if len(found) < 5:
+            return None
+        family, _, remote, state, other, *queues = found
+        pids = [pid for pid, _, _ in self._holders(f"socket:[{other}]")] if other != "0" else []
+        held = self._held(PeerKind.SOCKET, pids, remote, state)
+        is_open = state != "SYN_SENT"
+        connected = "connected" if is_open else "connecting"
+        where = f"{connected} to {remote}" if remote and state != "LISTEN" else f"a {family} socket"
+        queued = zip(("unsent", "unread"), queues) if is_open else ()
+        waiting = [f"{size} bytes {name}" for name, size in queued if size != "0"]
+        if state == "LISTEN":
+            return Peer(PeerKind.SOCKET, f"{where} that others connect to", (), remote, state)
+        details = ", ".join(filter(None, (where, state if state != "ESTABLISHED" else "", *waiting, held.text)))
+        return Peer(PeerKind.SOCKET, details, held.processes, remote, state, own=held.own)
+
+
+def _status(link: str) -> os.stat_result:
+    """The status of the file that a link of /proc leads to."""
+    return os.stat(link)  # noqa: PTH116 - pathlib takes 10 ms to import
+
+
+def _lock_holders(of: Callable[[], os.stat_result], kinds: Collection[str]) -> list[str]:
+    """Pids of those that have the file locked (proc_locks(5)). Who waits is not told while a debugger has stopped him,
+    so the file decides."""
+    try:
+        status = of()
+        with open("/proc/locks") as text:
+            rows = [line.split() for line in text]
+    except OSError:
+        return []
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    locked = [row for row in rows if len(row) > 5 and row[1] in kinds and row[5].endswith(f":{status.st_ino}")]
+    exact = [row[4] for row in locked if row[5].startswith(f"{device}:")]
+    return exact or [row[4] for row in locked]  # some file systems show another device to stat(2)

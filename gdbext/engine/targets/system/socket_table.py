@@ -1,0 +1,172 @@
+"""The sockets of this machine: addresses, states, other ends. Linux: proc_pid_net(5), sock_diag(7)."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+
+from gdbext.engine.record import Record
+
+_TCP_STATES = (
+    "", "ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE", "CLOSE_WAIT",
+    "LAST_ACK", "LISTEN", "CLOSING",
+)  # fmt: skip
+"""States of include/net/tcp_states.h by their number."""
+LISTEN = "LISTEN"
+_FAMILIES = ("tcp", "tcp6", "udp", "udp6")
+_SECONDS = 2.0
+"""How long all tables of one process may take to read."""
+_ROWS = 100_000
+"""Most rows of a table that are read."""
+_ENOUGH = 8
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
+"""NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, AF_UNIX (linux/netlink.h, linux/sock_diag.h)."""
+_SHOWN = 1 | 4 | 16
+_NAME, _PEER, _QUEUES = 0, 2, 4
+"""UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN, UNIX_DIAG_NAME, UNIX_DIAG_PEER, UNIX_DIAG_RQLEN
+(linux/unix_diag.h)."""
+_STATE, _LISTENS = -1, bytes([10])
+"""udiag_state of struct unix_diag_msg, which is no attribute; TCP_LISTEN."""
+_ALL_STATES, _NO_COOKIE = 0xFFFFFFFF, 0xFFFFFFFF
+
+
+class Socket(Record):
+    """One socket. ``peer`` is the inode of the socket at the other end, 0 where it is not on this machine."""
+
+    family: str
+    local: str = ""
+    remote: str = ""
+    state: str = ""
+    unsent: int = 0
+    unread: int = 0
+    """Number of bytes in its queues."""
+    peer: int = 0
+
+
+class SocketTables:
+    """The sockets of the network namespace of process ``pid``; each table is read once, when it is first asked.
+
+    A machine with many connections has tables of megabytes: what is not read within the budget is unknown.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._tables: dict[str, _Table] = {}
+        self._seconds = _SECONDS
+
+    def find(self, inode: int) -> Socket | None:
+        """The socket with that inode, None where it is none of these families, or not known."""
+        return (_unix(inode) or self._internet(str(inode))) if inode else None  # one request, before whole tables
+
+    def _internet(self, inode: str) -> Socket | None:
+        for family in _FAMILIES:
+            table = self._table(family)
+            mine = table.by_inode.get(inode)
+            if mine is not None:
+                return _socket_of(family, mine, table.by_ends.get((mine[2], mine[1])))
+        return None
+
+    def _table(self, family: str) -> _Table:
+        found = self._tables.get(family)
+        if found is None:
+            started = time.monotonic()
+            found = self._tables[family] = _Table(_rows(self._pid, family), started + self._seconds)
+            self._seconds -= time.monotonic() - started
+        return found
+
+
+class _Table:
+    """The rows of a table, by inode and by their ends."""
+
+    def __init__(self, rows: Iterator[list[str]], deadline: float) -> None:
+        self.by_inode: dict[str, list[str]] = {}
+        self.by_ends: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            self.by_inode.setdefault(row[9], row)
+            self.by_ends.setdefault((row[1], row[2]), row)
+            if time.monotonic() > deadline:
+                return
+
+
+def _socket_of(family: str, mine: list[str], other: list[str] | None) -> Socket:
+    """The socket of a row; ``other`` is that of its other end, where that is on this machine."""
+    unsent, _, unread = mine[4].partition(":")
+    state = int(mine[3], 16)
+    remote = "" if mine[2].endswith(":0000") and family.startswith("udp") else _address(mine[2])
+    named = _TCP_STATES[state] if state < len(_TCP_STATES) and family.startswith("tcp") else ""
+    peer = int(other[9]) if other is not None else 0
+    if named == LISTEN:  # the queues count connections there
+        return Socket(family[:3], _address(mine[1]), remote, named)
+    return Socket(family[:3], _address(mine[1]), remote, named, int(unsent, 16), int(unread, 16), peer)
+
+
+def _rows(pid: int, family: str) -> Iterator[list[str]]:
+    try:
+        with open(f"/proc/{pid}/net/{family}") as table:
+            for number, line in enumerate(table):
+                words = line.split()
+                if number and len(words) > _ENOUGH + 1:
+                    yield words
+                if number > _ROWS:
+                    return
+    except OSError:
+        return
+
+
+def _address(text: str) -> str:
+    """``0100007F:1F90`` → ``127.0.0.1:8080``: words of the address in the machine's own byte order."""
+    host, _, port = text.partition(":")
+    raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))
+    if raw[:12] == bytes(10) + b"\xff\xff":
+        raw = raw[12:]  # an IPv4 address as IPv6 has it
+    import socket
+
+    family = socket.AF_INET if len(raw) == 4 else socket.AF_INET6
+    name = socket.inet_ntop(family, raw)
+    return f"{name}:{int(port, 16)}" if family == socket.AF_INET else f"[{name}]:{int(port, 16)}"
+
+
+def _unix(inode: int) -> Socket | None:
+    """A socket of AF_UNIX, of which only the kernel's sock_diag knows the other end."""
+    found = _ask(inode)
+    if found is None:
+        return None
+    peer = int.from_bytes(found.get(_PEER, b"")[:4], "little")
+    theirs = _ask(peer) if peer else None
+    names = [(each or {}).get(_NAME, b"").strip(b"\0").decode("utf-8", "replace") for each in (found, theirs)]
+    if found.get(_STATE) == _LISTENS:  # its queues count connections: those that wait, and how many may
+        return Socket("unix", names[0], names[1], LISTEN)
+    # struct unix_diag_rqlen: bytes unread; then what the unsent ones take of the kernel's memory, which are no bytes
+    unread = int.from_bytes(found.get(_QUEUES, b"")[:4], "little")
+    return Socket("unix", names[0], names[1], unread=unread, peer=peer)
+
+
+def _ask(inode: int) -> dict[int, bytes] | None:
+    """The attributes of one socket; None where the kernel does not know it."""
+    import socket
+
+    request = struct.pack("<BBHIII2I", _UNIX, 0, 0, _ALL_STATES, inode, _SHOWN, _NO_COOKIE, _NO_COOKIE)
+    header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as channel:
+            channel.settimeout(1)
+            channel.send(header + request)
+            answer = channel.recv(8192)
+    except OSError:
+        return None
+    size, kind = struct.unpack_from("<IH", answer)
+    if kind != _BY_FAMILY or size < 32:
+        return None
+    return {**dict(_attributes(answer[32:size])), _STATE: answer[18:19]}
+
+
+def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """struct rtattr: length and type of two bytes each, then the value, padded to four."""
+    at = 0
+    while at + 4 <= len(raw):
+        size, kind = struct.unpack_from("<HH", raw, at)
+        if size < 4:
+            return
+        yield kind, raw[at + 4 : at + size]
+        at += (size + 3) & ~3

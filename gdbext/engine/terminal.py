@@ -1,0 +1,93 @@
+"""The door to the terminal: text, newlines, tabs and our own colours pass, nothing else.
+
+Everything that is written for people goes through ``shown``, whatever the views have done: names, paths and lines of
+source come from the examined process and its files, and a terminal obeys what it is told. Controls, marks of direction
+(which show text in another order than it has) and characters that nobody sees are shown as escapes.
+
+Colours are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
+escape() shows those in foreign text as escapes, too; where a view forgot, they are colours, and still no orders.
+"""
+
+from __future__ import annotations
+
+import os
+
+_CODES = (
+    "0", "1", "2", "3", "4", "30", "31", "32", "33", "34", "35", "36", "37",
+    "90", "91", "92", "93", "94", "95", "96", "97",
+)  # fmt: skip
+"""Codes of ECMA-48's SGR: reset; bold, dim, italic, underlined; the colours of letters. None hides text."""
+MARKS = {code: chr(0xFDD0 + number) for number, code in enumerate(_CODES)}
+"""SGR code to the mark that stands for it."""
+_SEQUENCES = {mark: f"\x1b[{code}m" for code, mark in MARKS.items()}
+_UNSEEN = frozenset(
+    chr(code)
+    for first, last in (
+        (0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164),
+        (0xFE00, 0xFE0F), (0xFFA0, 0xFFA0), (0xE0100, 0xE01EF),
+    )
+    for code in range(first, last + 1)
+)  # fmt: skip
+"""Default_Ignorable_Code_Point (Unicode, DerivedCoreProperties.txt) of the categories that isprintable() lets pass."""
+_ASCII_CONTROLS = (*map(chr, range(0x20)), "\x7f")
+_MANY = 64
+"""Different characters; more than that are replaced where they stand, and not each everywhere."""
+_PIECE = 1 << 16
+
+
+def shown(text: str) -> str:
+    """``text`` as it may be written to a terminal: with colours for their marks, and escapes for what is no text."""
+    return _replaced(text, "\n\t", _SEQUENCES)
+
+
+def escape(text: str) -> str:
+    """``text`` in a single line, without a control, a mark or an unseen character: these are shown as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _replaced(text, "", {})
+
+
+def one_line(text: str) -> str:
+    """``text``, marks of colours included, with escapes for the line feeds in it."""
+    return text.replace("\n", "\\x0a") if "\n" in text else text
+
+
+def shown_json(document: str) -> str:
+    """A JSON document in ASCII as it may be written to a terminal: json.dumps leaves DEL as it is."""
+    return document.replace("\x7f", "\\u007f")
+
+
+def is_text(char: str) -> bool:
+    """The character is seen, stands where it stands, and orders nothing."""
+    return char.isprintable() and char not in _UNSEEN
+
+
+def escaped(char: str) -> str:
+    """The character as Python writes it in a string."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _each_replaced(text: str, table: dict[str, str]) -> str:
+    """Replace as str.translate does, which takes a microsecond for each character that is not ASCII."""
+    pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    return "".join("".join([table.get(char, char) for char in piece]) for piece in pieces)
+
+
+def _replaced(text: str, allowed: str, marks: dict[str, str]) -> str:
+    found = {char for char in _ASCII_CONTROLS if char in text} if text.isascii() else set(text)
+    table = {char: escaped(char) for char in found if not is_text(char) and char not in allowed and char not in marks}
+    table.update({mark: marks[mark] for mark in found & marks.keys()})  # last: they bring an escape character
+    if len(table) > _MANY:
+        return _each_replaced(text, table)
+    for char, seen in table.items():
+        text = text.replace(char, seen)
+    return text
+
+
+def write(descriptor: int, text: str) -> None:
+    """Text for people to a descriptor, past Python's buffers, which would complain once more at exit. Raises
+    OSError."""
+    data = shown(text).encode()
+    while data:
+        data = data[os.write(descriptor, data) :]

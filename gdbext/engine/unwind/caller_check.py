@@ -1,0 +1,130 @@
+"""Tells whether a frame was called from inside another: a walk from one to the other, over call frame information.
+
+Addresses alone do not tell. After a dispatch has returned, a deeper stack may cover its place, and old words survive in
+holes of newer frames. So the frames between the two are walked. That is cheap enough for every stop: one read of the
+stack between them, and for each frame one look-up of a prepared step.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import islice
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.unwind_row import ReadMemory, Registers
+from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.errors import BadData, MemoryFault
+
+SPAN_LIMIT = 1 << 20
+"""Bytes of stack between two dispatches that are looked at."""
+FRAME_LIMIT = 4000
+
+_word = struct.Struct("<Q").unpack_from
+_BELOW = 128
+"""Bytes below the inner frame's CFA that are read with the stack: its saved registers lie there."""
+
+
+class StopPlace(Record):
+    """The place of a stop: its address, the function around it [start, end), and its frame's size (sites.Frame.size).
+
+    ``start`` is 0 for a function that may leave by a tail call.
+    """
+
+    pc: int
+    start: int
+    end: int
+    size: int
+
+
+class CallerCheck(Record):
+    """A frame that is looked for: its CFA, and the code that must be running in it: [start, end).
+
+    Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address
+    must be ``returns_to``.
+    """
+
+    cfa: int
+    start: int
+    end: int
+    returns_to: int
+
+
+class CallerWalk:
+    """Walks the stack of the thread that is stopped now."""
+
+    def __init__(
+        self, architecture: Architecture, unwinder: Unwinder, read: ReadMemory, frame_pointer: Callable[[], int]
+    ) -> None:
+        """``read`` reads the stack as it is now, ``frame_pointer`` that register of the selected thread."""
+        self._architecture = architecture
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._fp = architecture.frame_pointer
+        self._unwinder = unwinder
+        self._read = read
+        self._frame_pointer = frame_pointer
+
+    def return_address(self, cfa: int) -> int:
+        """The return address of the frame that ends at ``cfa``. Raises MemoryFault."""
+        return self._architecture.return_address(self._read, cfa)
+
+    def inside(self, pc: int, cfa: int, ancestor: CallerCheck) -> bool:
+        """The frame of code ``pc`` that ends at ``cfa`` was called from inside ``ancestor``, a frame further up.
+
+        True also where that cannot be disproved: the walk meets code without call frame information, and the
+        ancestor's return address is still in its place. Raises MemoryFault.
+        """
+        top = ancestor.cfa
+        if not 0 <= top - cfa < SPAN_LIMIT:
+            return False
+        stack = _StackPiece(self._read, cfa - _BELOW, top)
+        current, known = cfa, self._caller(pc, cfa, stack)
+        walk = self._unwinder.walk(known, stack.read, exact=False, guess=False) if known is not None else ()
+        for _, registers, above, _ in islice(walk, FRAME_LIMIT):
+            if above >= top:
+                return above == top and self._is(registers[self._pc], stack, ancestor)
+            if stack.is_left or 0 < above <= current:
+                return False
+            current = above or current
+        return not stack.is_left and stack.word(self._architecture.return_slot(top)) == ancestor.returns_to
+
+    def _caller(self, pc: int, cfa: int, stack: _StackPiece) -> Registers | None:
+        """The registers of the caller of the frame that ends at ``cfa``, as far as its callers need them."""
+        known = {self._sp: cfa, self._pc: stack.word(self._architecture.return_slot(cfa))}
+        row = self._unwinder.step(pc, exact=True).row
+        if row is None or self._fp not in row.saves:
+            known[self._fp] = self._frame_pointer()
+            return known
+        try:
+            _, callers = row.caller({}, stack.read, cfa)
+        except (KeyError, BadData, MemoryFault):
+            return known
+        return {**known, **callers}
+
+    def _is(self, pc: int, stack: _StackPiece, ancestor: CallerCheck) -> bool:
+        if ancestor.start:
+            return ancestor.start <= pc - 1 < ancestor.end
+        return stack.word(self._architecture.return_slot(ancestor.cfa)) == ancestor.returns_to
+
+
+class _StackPiece:
+    """The stack between two frames, read once."""
+
+    def __init__(self, read: ReadMemory, low: int, high: int) -> None:
+        """Read the frame of the stop. Raises MemoryFault."""
+        self.is_left = False
+        """Something outside of it was asked for: the stack is damaged."""
+        self._low = low
+        self._data = read(low, high - low)
+
+    def read(self, address: int, size: int) -> bytes:
+        start = address - self._low
+        found = self._data[start : start + size] if start >= 0 else b""
+        if len(found) < size:
+            self.is_left = True
+            raise MemoryFault(address, size)
+        return found
+
+    def word(self, address: int) -> int:
+        return int(_word(self._data, address - self._low)[0])

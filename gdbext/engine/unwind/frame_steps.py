@@ -1,0 +1,241 @@
+"""Prepares what can be known of a code address: its module, and the step to the caller. Found once per address and
+kept.
+
+A deep recursion so costs a few dictionary look-ups and one memory read a frame.
+
+Where a module's call frame information is: in its file, or in the target's memory when the file is gone.
+
+NativeFrame: one frame of a native stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Union
+
+from gdbext.engine.formats.cfi_program import CfiRow, row_at
+from gdbext.engine.formats.eh_frame import EntryReader, Fde, Reader, ScannedTable, SearchTable
+from gdbext.engine.formats.elf_header import Segment
+from gdbext.engine.process.code_reader import CodeReader
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.unwind_row import Registers, SigreturnRow, UnwindRow, compile_row
+from gdbext.errors import BadData, MemoryFault, SymbolFileError
+
+
+class NativeFrame:
+    """One frame of a native stack.
+
+    ``level`` counts from 0, innermost. ``pc`` and ``sp`` are program counter and stack pointer in this frame; ``cfa``
+    is the caller's stack pointer after the return, 0 where it is not known (the last frame of a walk that ended for
+    want of CFI). ``registers`` are these two and the callee-saved ones as they were in this frame, fewer where one
+    cannot be known; level 0 and a frame that a signal interrupted have all. ``how`` tells by what this frame was found:
+
+    - ``registers``: the thread's own registers (level 0);
+    - ``cfi``: call frame information of the inner frame;
+    - ``signal``: the registers that the kernel saved, so ``pc`` is where the signal hit;
+    - ``return-address``: the word that a call has just pushed (a call to nowhere, code at a function's edge);
+    - ``code``: code without CFI was followed to its return: next to certain, but not proven;
+    - ``frame-pointer``: the frame pointer, in code without CFI: likely, not proven.
+
+    ``lookup_pc`` is the address for symbols: ``pc - 1`` after a call (which may be a function's last instruction),
+    else ``pc``. ``is_signal`` marks the trampoline that a signal handler returns to.
+    """
+
+    __slots__ = ("_registers", "cfa", "how", "is_signal", "level", "lookup_pc", "module", "pc", "sp")
+
+    def __init__(
+        self,
+        level: int,
+        pc: int,
+        sp: int,
+        registers: Registers | Callable[[int], Registers],
+        cfa: int,
+        how: str,
+        is_signal: bool,
+        lookup_pc: int,
+        module: Module | None,
+    ) -> None:
+        """``registers``: or what gives those of a level when they are first wanted."""
+        self.level = level
+        self.pc = pc
+        self.sp = sp
+        self.cfa = cfa
+        self._registers = registers
+        self.how = how
+        self.is_signal = is_signal
+        self.lookup_pc = lookup_pc
+        self.module = module
+
+    @property
+    def registers(self) -> Registers:
+        """Those that are known in this frame, by name."""
+        known = self._registers
+        if not isinstance(known, dict):
+            known = self._registers = known(self.level)
+        return known
+
+    def __repr__(self) -> str:
+        return f"NativeFrame({self.level}, pc={self.pc:#x}, sp={self.sp:#x}, cfa={self.cfa:#x}, how={self.how!r})"
+
+
+FrameTable = Union[SearchTable, ScannedTable]
+
+
+class FrameTables:
+    """The tables of all modules of a process, each found once."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
+        self._memory = memory
+        self._modules = modules
+        self._tables: dict[int, tuple[FrameTable | None, str]] = {}
+        self._extents: dict[int, Function | None] = {}
+
+    def of(self, module: Module) -> tuple[FrameTable | None, str]:
+        """The module's table and "", or None and why there is none ("" where it just has none)."""
+        found = self._tables.get(module.start)
+        if found is None:
+            try:
+                found = _frame_table(module, self._memory), ""
+            except BadData as error:
+                found = None, f"damaged CFI in {module.name}: {error.what}"
+            self._tables[module.start] = found
+        return found
+
+    def entry(self, address: int) -> tuple[Module, Fde] | None:
+        """The frame description entry that covers an address, and its module. Raises BadData."""
+        module = self._modules.find(address)
+        table = self.of(module)[0] if module is not None else None
+        fde = table.find(module.vaddr(address)) if module is not None and table is not None else None
+        return None if module is None or fde is None else (module, fde)
+
+    def extent(self, address: int) -> Function | None:
+        """The code around an address that has no symbol, as a function without a name; None without an entry."""
+        if address not in self._extents:
+            try:
+                found = self.entry(address)
+            except BadData:
+                found = None
+            extent = None
+            if found is not None:
+                module, fde = found
+                extent = Function(module.base + fde.start, fde.end - fde.start, (), module)
+            self._extents[address] = extent
+        return self._extents[address]
+
+    def row(self, address: int) -> CfiRow | None:
+        """The unwind row that holds at an address, None without one. Raises BadData."""
+        found = self.entry(address)
+        return None if found is None else row_at(found[1], found[0].vaddr(address))
+
+
+def _frame_table(module: Module, memory: Memory) -> FrameTable | None:
+    """The frame description entries of ``module``, None when it has none. Raises BadData for damaged ones."""
+    image = module.image
+    if image is None:
+        return _from_memory(module, memory)
+    header = image.eh_frame_hdr
+    if header is not None:
+        return _table(image.read, header, 0)
+    section = image.sections.get(".eh_frame")
+    if section is None:
+        return None
+    return ScannedTable(EntryReader(image.read), section.address, section.size)
+
+
+def _table(read: Reader, header: Segment, relocation: int) -> FrameTable:
+    table = SearchTable(read, header.vaddr, relocation)
+    return table if table.searchable else ScannedTable(table.entries, table.eh_frame)
+
+
+def _from_memory(module: Module, memory: Memory) -> FrameTable | None:
+    """PT_GNU_EH_FRAME is part of what is loaded, so a live process has it even where the file is deleted."""
+    from gdbext.engine.process.memory_image import MemoryImage
+
+    try:
+        image = MemoryImage(memory, module.start, module.base, module.path)
+    except MemoryFault:
+        return None
+    except SymbolFileError as error:
+        raise BadData(f"no ELF header in memory at {module.start:#x}: {error.what}") from error
+    header = image.eh_frame_hdr
+    return None if header is None else _table(image.read, header, module.base)
+
+
+class FrameStep(Record):
+    """The knowledge of a code address: the step to the caller, or why there is none.
+
+    ``lookup_pc`` is the address for symbols and unwind rows: within the call instruction where a call returns to pc.
+    """
+
+    lookup_pc: int
+    module: Module | None
+    row: UnwindRow | None
+    problem: str
+    is_code: bool
+
+
+class FrameSteps:
+    """The steps of one process, as long as its module map stays the same."""
+
+    def __init__(self, memory: Memory, modules: ModuleTable) -> None:
+        self.code = CodeReader(memory, modules)
+        self._architecture = memory.architecture
+        self._modules = modules
+        self._tables = FrameTables(memory, modules)
+        self._after_call: dict[int, FrameStep] = {}
+        self._exact: dict[int, FrameStep] = {}
+
+    def at(self, pc: int, exact: bool) -> FrameStep:
+        """The step at ``pc``; ``exact`` where that is the next instruction to run, not where a call returns to."""
+        steps = self._exact if exact else self._after_call
+        step = steps.get(pc)
+        if step is None:
+            step = steps[pc] = self._prepare(pc, exact)
+        return step
+
+    def starts_function(self, address: int) -> bool:
+        """True where call frame information begins a function."""
+        try:
+            found = self._tables.entry(address)
+        except BadData:
+            return False
+        return found is not None and found[1].start == found[0].vaddr(address)
+
+    def function_start(self, address: int) -> int | None:
+        """The start of the function whose call frame information covers an address."""
+        try:
+            found = self._tables.entry(address)
+        except BadData:
+            return None
+        return None if found is None else address - (found[0].vaddr(address) - found[1].start)
+
+    def _prepare(self, pc: int, exact: bool) -> FrameStep:
+        lookup = pc if exact or pc == 0 else pc - 1
+        module = self._modules.find(lookup)
+        row, problem = self._compiled(module, lookup) if module is not None else (None, f"no CFI at {pc:#x}")
+        if row is None and self._is_sigreturn(pc):
+            row = SigreturnRow(self._architecture)
+        if row is not None and row.is_signal:
+            lookup = pc
+        return FrameStep(lookup, module, row, problem, row is not None or self.code.is_code(lookup))
+
+    def _compiled(self, module: Module, pc: int) -> tuple[UnwindRow | None, str]:
+        table, problem = self._tables.of(module)
+        if table is not None:
+            vaddr = module.vaddr(pc)
+            try:
+                fde = table.find(vaddr)
+                if fde is not None:
+                    return compile_row(self._architecture, row_at(fde, vaddr)), ""
+            except BadData as error:
+                return None, f"damaged CFI at {pc:#x}: {error.what}"
+        return None, problem or f"no CFI at {pc:#x} ({module.name})"
+
+    def _is_sigreturn(self, pc: int) -> bool:
+        """True inside a signal trampoline."""
+        frame = self._architecture.signal_frame
+        code = frame.trampoline
+        return any(self.code.read(pc - entry, len(code)) == code for entry in frame.entries)

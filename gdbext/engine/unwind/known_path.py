@@ -1,0 +1,210 @@
+"""Paths that stacks have been walked along already: threads of a pool stand in the same functions.
+
+Along such a path every frame lies where it lay on the other stack, counted from the stack pointer. One read takes the
+words of all its frames, one comparison proves that their return addresses are the same; the rest follows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps, NativeFrame
+from gdbext.engine.unwind.unwind_row import MASK, CompiledRow, ReadMemory, Registers
+from gdbext.errors import MemoryFault
+
+_LEAST_FRAMES = 4
+"""Number of frames that cost as much as an attempt in vain."""
+_MOST_FRAMES = 256
+_MOST_PATHS = 8
+"""Paths from one program counter that are kept."""
+_WIDEST_GAP = 2048
+"""Bytes between two words that are read at once: so few that no page is read which has neither."""
+_ORIGIN = 1 << 40
+"""The stack pointer while it is found out which word each register comes from."""
+
+
+class _CfaCheck(Record):
+    """Frame ``level`` lies where the path says if a register of it is the innermost stack pointer plus ``distance``."""
+
+    level: int
+    source: int
+    distance: int
+
+
+class KnownPath:
+    """A path of frames with plain call frame information.
+
+    Where a register comes from is the index of a word of the path, or, below zero, of an initial register.
+    """
+
+    def __init__(
+        self, steps: Sequence[FrameStep], frames: Sequence[NativeFrame], registers: Registers, pc: str, sp: str
+    ) -> None:
+        """``registers`` are those of the innermost frame, ``pc`` and ``sp`` the names of two of them."""
+        self._sp = sp
+        self._initial = tuple(registers)
+        self._names = frozenset(registers)
+        self.pcs = tuple(each.pc for each in frames)
+        self.steps = steps
+        self.distances = (0, *(each.cfa - registers[sp] for each in frames))
+        """Distances from the innermost stack pointer to that of each frame."""
+        known = list(self._symbolic(registers))
+        self._slots = sorted({at for each in known for name, at in each.items() if at >= 0 and name != sp})
+        index = {at: position for position, at in enumerate(self._slots)}
+        self._sources = [[(name, index.get(at, at)) for name, at in each.items() if name != sp] for each in known]
+        self._returns = [index[each[pc]] for each in known[1:]]
+        self._reads = tuple(self._parts())
+        self._checks = tuple(self._cfa_checks(known, index))
+
+    def _symbolic(self, registers: Registers) -> Iterator[Registers]:
+        """The registers of each frame, and of the last one's caller, as the addresses of the words they come from."""
+        known = {name: -1 - index for index, name in enumerate(registers)}
+        yield known
+        for step, distance in zip(self.steps, self.distances[1:]):
+            assert step.row is not None
+            known = step.row.caller(known, _addresses, _ORIGIN + distance)[1]
+            yield known
+
+    def _parts(self) -> Iterator[tuple[int, int, struct.Struct]]:
+        """(distance from the stack pointer, size, how the words lie in it) of what is read at once."""
+        first, form, end = self._slots[0], "<", self._slots[0]
+        for at in self._slots:
+            if at - end > _WIDEST_GAP:
+                yield first - _ORIGIN, end - first, struct.Struct(form)
+                first, form, end = at, "<", at
+            form += f"{at - end}xQ"
+            end = at + 8
+        yield first - _ORIGIN, end - first, struct.Struct(form)
+
+    def _cfa_checks(self, known: Sequence[Registers], index: dict[int, int]) -> Iterator[_CfaCheck]:
+        """Conditions on registers other than the stack pointer that a CFA is counted from."""
+        for level, step in enumerate(self.steps):
+            row = step.row
+            if isinstance(row, CompiledRow) and row.cfa_register != self._sp:
+                source = known[level][row.cfa_register]
+                yield _CfaCheck(level, index.get(source, source), self.distances[level + 1] - row.cfa_offset)
+
+    def follow(self, registers: Registers, read: ReadMemory) -> KnownStack | None:
+        """The stack with these registers, as far as it goes along this path; None where it does not even begin so."""
+        if registers.keys() != self._names:
+            return None
+        start = registers[self._sp]
+        try:
+            words = self._words(start, read)
+        except MemoryFault:
+            return None
+        count = self._matching(words)
+        for level, source, distance in self._checks:
+            value = words[source] if source >= 0 else registers[self._initial[-1 - source]]
+            if value != (start + distance) & MASK:
+                count = min(count, level)
+                break
+        return KnownStack(self, registers, words, start, count) if count >= _LEAST_FRAMES else None
+
+    def _words(self, start: int, read: ReadMemory) -> tuple[int, ...]:
+        words: tuple[int, ...] = ()
+        for distance, size, form in self._reads:
+            words += form.unpack(read(start + distance, size))
+        return words
+
+    def _matching(self, words: tuple[int, ...]) -> int:
+        """Number of frames that are those of this path; the last one may have another caller."""
+        for level, (at, pc) in enumerate(zip(self._returns, self.pcs[1:])):
+            if words[at] != pc:
+                return level + 1
+        return len(self.pcs)
+
+    def registers(self, level: int, initial: Registers, words: tuple[int, ...]) -> Registers:
+        """Those of frame ``level`` of a stack with those words."""
+        names = self._initial
+        known = {name: words[at] if at >= 0 else initial[names[-1 - at]] for name, at in self._sources[level]}
+        known[self._sp] = initial[self._sp] + self.distances[level]
+        return known
+
+
+class KnownStack:
+    """The innermost ``count`` frames of a stack, which are those of ``path``."""
+
+    def __init__(self, path: KnownPath, initial: Registers, words: tuple[int, ...], start: int, count: int) -> None:
+        """``start``: the innermost stack pointer."""
+        self.count = count
+        self._path = path
+        self._initial = initial
+        self._words = words
+        self._start = start
+
+    @property
+    def is_whole(self) -> bool:
+        """The stack goes along the whole path."""
+        return self.count == len(self._path.steps)
+
+    def registers(self, level: int) -> Registers:
+        """The registers of a frame, up to those of the last one's caller."""
+        return self._path.registers(level, self._initial, self._words)
+
+    def frames(self) -> list[NativeFrame]:
+        """The frames; their registers are put together when they are wanted."""
+        path, start, registers = self._path, self._start, self.registers
+        places = [start + distance for distance in path.distances[: self.count + 1]]
+        return [
+            NativeFrame(
+                level, pc, sp, registers, cfa, "cfi" if level else "registers", False, step.lookup_pc, step.module
+            )
+            for level, (pc, sp, cfa, step) in enumerate(zip(path.pcs, places, places[1:], path.steps))
+        ]
+
+
+class KnownPaths:
+    """The paths of one process. A path is made where a second stack begins at the same program counter."""
+
+    def __init__(self, steps: FrameSteps, pc: str, sp: str) -> None:
+        """``pc`` and ``sp`` are the names of these registers."""
+        self._steps = steps
+        self._pc, self._sp = pc, sp
+        self._walked: dict[int, tuple[Sequence[NativeFrame], Registers]] = {}
+        self._paths: dict[int, list[KnownPath]] = {}
+
+    def begin(self, registers: Registers, read: ReadMemory, limit: int) -> KnownStack | None:
+        """The innermost frames of a stack with these registers, as many as are known; None where none are.
+
+        ``limit``: how many frames are wanted at most."""
+        pc = registers.get(self._pc, 0)
+        walked = self._walked.pop(pc, None)
+        if walked is not None:
+            self._add_path(pc, *walked)
+        best = None
+        paths = self._paths.get(pc, []) if limit > _MOST_FRAMES else []
+        for index, path in enumerate(paths):
+            found = path.follow(registers, read)
+            if found is not None and (best is None or found.count > best.count):
+                best = found
+                if found.is_whole:
+                    if index:  # one place on, so that the usual ones come first
+                        paths[index - 1 : index + 1] = path, paths[index - 1]
+                    break
+        return best
+
+    def learn(self, registers: Registers, frames: Sequence[NativeFrame]) -> None:
+        """A stack was walked that does not go along a known path to its end."""
+        pc = registers.get(self._pc, 0)
+        if len(self._paths.get(pc, ())) < _MOST_PATHS:
+            self._walked[pc] = frames[: _MOST_FRAMES + 1], registers
+
+    def _add_path(self, pc: int, frames: Sequence[NativeFrame], registers: Registers) -> None:
+        """The path of a stack, as far as its frames have plain call frame information."""
+        steps = []
+        for level, frame in enumerate(frames[:-1]):
+            step = self._steps.at(frame.pc, exact=not level)
+            if not isinstance(step.row, CompiledRow) or frames[level + 1].how != "cfi":
+                break
+            steps.append(step)
+        if len(steps) >= _LEAST_FRAMES:
+            path = KnownPath(steps, frames[: len(steps)], registers, self._pc, self._sp)
+            self._paths.setdefault(pc, []).append(path)
+
+
+def _addresses(address: int, size: int) -> bytes:
+    """Memory in which each word is its own address."""
+    return struct.pack(f"<{size // 8}Q", *range(address, address + size, 8))

@@ -1,0 +1,259 @@
+"""One step from a frame to its caller, compiled from a row of call frame information.
+
+Almost every row of compiled code says "the CFA is a register plus a number, and some registers were pushed next to the
+return address". Such a row becomes one memory read and one unpack; the rest goes through ``InterpretedRow``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.formats.cfi_program import (
+    EXPRESSION,
+    OFFSET,
+    REGISTER,
+    SAME,
+    UNDEFINED,
+    VAL_EXPRESSION,
+    CfiRow,
+    Rule,
+)
+from gdbext.errors import BadData
+
+MASK = (1 << 64) - 1
+MAX_SPAN = 1024
+"""Bytes below the CFA that are read at once for the saved registers."""
+
+Registers = dict[str, int]
+ReadMemory = Callable[[int, int], bytes]
+
+
+class UnwindRow(Protocol):
+    """The way from a frame to its caller."""
+
+    is_signal: bool
+    ends: bool
+    """True when the CFI says that there is no caller."""
+
+    saves: frozenset[str]
+    """Registers that the frame has saved, or changed: their values in the caller do not depend on those here."""
+
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        """The CFA and the caller's registers; ``cfa`` where it is known already.
+
+        Raises MemoryFault, BadData, KeyError (a register is unknown).
+        """
+
+
+class CompiledRow:
+    """CFA = register + offset, registers saved at fixed places shortly below it."""
+
+    __slots__ = (
+        "_architecture", "_low", "_most", "_pc", "_return", "_saved", "_sp", "_span", "_undefined", "_unpack",
+        "cfa_offset", "cfa_register", "ends", "is_signal", "saves",
+    )  # fmt: skip
+
+    def __init__(self, architecture: Architecture, row: CfiRow, saved: dict[int, int], undefined: list[str]) -> None:
+        """``saved`` is DWARF register to offset from the CFA."""
+        names = architecture.dwarf_registers
+        self.is_signal = False
+        self.ends = False
+        self._pc, self._sp = architecture.program_counter, architecture.stack_pointer
+        self._architecture = architecture
+        self._most = len(architecture.followed)
+        self.cfa_register = names[row.cfa_register]
+        self.cfa_offset = row.cfa_offset
+        self._low = min(saved.values())
+        self._span = max(saved.values()) + 8 - self._low
+        self._unpack = struct.Struct(f"<{self._span // 8}Q").unpack
+        self._return = (saved[row.return_register] - self._low) // 8
+        self._saved = [
+            (names[number], (offset - self._low) // 8)
+            for number, offset in saved.items()
+            if names[number] in architecture.callee_saved
+        ]
+        self._undefined = undefined
+        self.saves = frozenset((*(name for name, _ in self._saved), *undefined))
+
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        if cfa is None:
+            cfa = (registers[self.cfa_register] + self.cfa_offset) & MASK
+        words = self._unpack(read((cfa + self._low) & MASK, self._span))
+        if len(registers) <= self._most:
+            known = registers.copy()
+        else:
+            known = preserved(self._architecture, registers)
+        for name, index in self._saved:
+            known[name] = words[index]
+        for name in self._undefined:
+            known.pop(name, None)
+        known[self._pc] = words[self._return]
+        known[self._sp] = cfa
+        return cfa, known
+
+
+class InterpretedRow:
+    """Any other row: expressions, signal frames, registers in registers."""
+
+    __slots__ = ("_architecture", "_row", "ends", "is_signal", "saves")
+
+    def __init__(self, architecture: Architecture, row: CfiRow) -> None:
+        self._architecture = architecture
+        self._row = row
+        self.is_signal = row.is_signal
+        names = architecture.dwarf_registers
+        self.saves = frozenset(
+            names[number] for number, rule in row.rules.items() if number < len(names) and rule.kind != SAME
+        )
+        rule = row.rules.get(row.return_register)
+        self.ends = rule is not None and rule.kind == UNDEFINED
+
+    def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
+        architecture = self._architecture
+        if cfa is None:
+            cfa = self._cfa(registers, read)
+        if self.ends:
+            return cfa, {}
+        known = dict(registers) if self.is_signal else preserved(architecture, registers)
+        known[architecture.stack_pointer] = cfa
+        for number, rule in self._row.rules.items():
+            name = architecture.dwarf_registers[number] if number < len(architecture.dwarf_registers) else ""
+            if name and (self.is_signal or name in architecture.followed):
+                _apply(architecture, known, name, rule, cfa, registers, read)
+        self._set_program_counter(known, registers)
+        return cfa, known
+
+    def _set_program_counter(self, known: Registers, registers: Registers) -> None:
+        """The caller goes on at the value of the return column, which is a register of its own where calls leave the
+        return address in one."""
+        architecture, row = self._architecture, self._row
+        name = architecture.dwarf_registers[row.return_register]
+        rule = row.rules.get(row.return_register)
+        unchanged = rule is None or rule.kind == SAME
+        if name == architecture.program_counter:
+            if unchanged:
+                raise BadData("the call frame information does not say where the return address is")
+        elif unchanged:
+            known[architecture.program_counter] = registers[name]
+        elif name in known:
+            known[architecture.program_counter] = known[name]
+
+    def _cfa(self, registers: Registers, read: ReadMemory) -> int:
+        row = self._row
+        if row.cfa_code is None:
+            return (registers[self._architecture.dwarf_registers[row.cfa_register]] + row.cfa_offset) & MASK
+        return _evaluate(self._architecture, row.cfa_code, registers, read)
+
+
+class SigreturnRow:
+    """A signal trampoline recognised by its code: the registers that the kernel saved stand at the stack pointer."""
+
+    __slots__ = ("_architecture", "ends", "is_signal", "saves")
+
+    def __init__(self, architecture: Architecture) -> None:
+        self._architecture = architecture
+        self.saves = frozenset(architecture.signal_frame.saved)
+        self.is_signal = True
+        self.ends = False
+
+    def caller(
+        self,
+        registers: Registers,
+        read: ReadMemory,
+        cfa: int | None = None,  # noqa: ARG002
+    ) -> tuple[int, Registers]:
+        frame, sp = self._architecture.signal_frame, self._architecture.stack_pointer
+        size = max(frame.saved.values()) + 8
+        words = struct.unpack(f"<{size // 8}Q", read((registers[sp] + frame.context) & MASK, size))
+        known = {name: words[offset // 8] for name, offset in frame.saved.items()}
+        return known[sp], known
+
+
+def preserved(architecture: Architecture, registers: Registers) -> Registers:
+    """Registers of a frame that a call leaves alone (with the caller's pc and sp still to come)."""
+    return {name: registers[name] for name in architecture.callee_saved if name in registers}
+
+
+def compile_row(architecture: Architecture, row: CfiRow) -> UnwindRow:
+    """The cheapest step that does what ``row`` says. Raises BadData for a row that makes no sense."""
+    if row.cfa_code is None:
+        _register_name(architecture, row.cfa_register)
+    if row.return_register != architecture.return_column:
+        raise BadData(f"return address in DWARF register {row.return_register}")
+    count = len(architecture.dwarf_registers)
+    rules = {number: rule for number, rule in row.rules.items() if number < count}
+    saved = {number: rule.number for number, rule in rules.items() if rule.kind == OFFSET}
+    undefined = [
+        architecture.dwarf_registers[number]
+        for number, rule in rules.items()
+        if rule.kind == UNDEFINED and number != row.return_register
+    ]
+    simple = all(rule.kind in (OFFSET, UNDEFINED, SAME) for rule in rules.values())
+    if row.is_signal or row.cfa_code is not None or not simple or not _compact(architecture, saved):
+        return InterpretedRow(architecture, row)
+    return CompiledRow(architecture, row, saved, undefined)
+
+
+def _compact(architecture: Architecture, saved: dict[int, int]) -> bool:
+    """True when all saved registers, the return address among them, can be had by one small aligned read."""
+    stack_pointer = architecture.dwarf_registers.index(architecture.stack_pointer)
+    if architecture.return_column not in saved or stack_pointer in saved:
+        return False
+    low, high = min(saved.values()), max(saved.values())
+    return high + 8 - low <= MAX_SPAN and all((offset - low) % 8 == 0 for offset in saved.values())
+
+
+def _register_name(architecture: Architecture, number: int) -> str:
+    """The name of a DWARF register. Raises BadData for those that we do not follow (vectors, segments)."""
+    if not 0 <= number < len(architecture.dwarf_registers):
+        raise BadData(f"call frame information refers to DWARF register {number}")
+    return architecture.dwarf_registers[number]
+
+
+def _apply(
+    architecture: Architecture,
+    known: Registers,
+    name: str,
+    rule: Rule,
+    cfa: int,
+    registers: Registers,
+    read: ReadMemory,
+) -> None:
+    """Set ``known[name]`` as ``rule`` says; a rule that needs an unknown register makes it unknown."""
+    try:
+        known[name] = _value(architecture, rule, name, cfa, registers, read)
+    except KeyError:
+        known.pop(name, None)
+
+
+def _value(architecture: Architecture, rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
+    if rule.kind == UNDEFINED:
+        raise KeyError(name)
+    if rule.kind == SAME:
+        return registers[name]
+    if rule.kind == REGISTER:
+        return registers[_register_name(architecture, rule.number)]
+    if rule.kind in (EXPRESSION, VAL_EXPRESSION):
+        value = _evaluate(architecture, rule.code, registers, read, (cfa,))
+    else:
+        value = (cfa + rule.number) & MASK
+    if rule.kind in (OFFSET, EXPRESSION):
+        return int.from_bytes(read(value, 8), "little")
+    return value
+
+
+def _evaluate(
+    architecture: Architecture, code: bytes, registers: Registers, read: ReadMemory, initial: tuple[int, ...] = ()
+) -> int:
+    from gdbext.engine.formats.dwarf_expression import evaluate
+
+    def register(number: int) -> int:
+        return registers[_register_name(architecture, number)]
+
+    def dereference(address: int, size: int) -> int:
+        return int.from_bytes(read(address, size), "little")
+
+    return evaluate(code, register, dereference, initial)

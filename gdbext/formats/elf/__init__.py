@@ -1,1 +1,0 @@
-"""ELF files: programs, libraries and cores, on disk and in memory."""

@@ -1,1 +1,0 @@
-"""Symbol tables, their index and its cache, and demangling."""

@@ -1,0 +1,1 @@
+"""scripts/dispatch: options, checks, and starting a debugger."""

@@ -1,0 +1,305 @@
+"""Runs one command in a debugger of our own and brings back its result, whatever happens to that debugger.
+
+A debugger of our own, as a process: its descriptors, its result, and its end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from contextlib import suppress
+
+from gdbext import log
+from gdbext.cache import cache_folder, may_fill
+from gdbext.engine.targets.live.proc_checks import thread_states
+from gdbext.errors import GdbextError, TargetError
+from gdbext.hosts.debugger import base_debugger, batch_job
+from gdbext.log import logger
+from gdbext.tools import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from gdbext.hosts.cli.options import Options
+    from gdbext.hosts.debugger.base_debugger import DebuggerLaunch
+
+_log = logger(__name__)
+
+SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
+
+GRACE_SECONDS = 3.0
+"""Seconds in which the debugger may detach after SIGTERM, before it is killed."""
+
+STOP_SECONDS = 0.3
+"""Seconds until the SIGSTOP of a debugger that was ended has reached its process."""
+
+
+class DebuggerProcess:
+    """Its standard output is kept apart from ours; the result comes through a pipe."""
+
+    def __init__(
+        self,
+        name: str,
+        words: list[str],
+        environment: Callable[[], dict[str, str]],
+        result: int,
+        pid: int | None,
+        starts_program: bool,
+        live: bool,
+    ) -> None:
+        """Start it. ``result`` is the pipe that the outcome comes through, ``pid`` the process to attach to.
+
+        A debugger that starts a program gets our environment and terminal, any other one ``environment``. With ``live``
+        the command resumes the process. Raises TargetError.
+        """
+        self._name = name
+        self._attached_to = pid
+        self._stopped_before = _is_stopped(pid)
+        self._program = starts_program
+        self._live = live
+        self._may_change_it = starts_program or live
+        self._printed = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._result = result
+        self._pid = self._spawn(words, environment)
+        self._status: int | None = None
+
+    def _spawn(self, words: list[str], environment: Callable[[], dict[str, str]]) -> int:
+        _log.debug("start %s", words)
+        try:
+            if self._program:
+                return os.posix_spawn(words[0], words, os.environ, file_actions=self._files())
+            # not in our process group: Ctrl+C is for us, and we pass it on
+            return os.posix_spawn(words[0], words, environment(), file_actions=self._files(), setpgroup=0)
+        except OSError as error:
+            raise TargetError(
+                f"{self._name} cannot be started ({words[0]}): {error.strerror}",
+                why="the file is not a program of this machine, or the command line is too long",
+                help=f"name another {self._name} in ${self._name.upper()}, or use --debugger none, which needs no "
+                "debugger at all",
+            ) from error
+
+    def _files(self) -> list[Any]:
+        """A started program gets our terminal, with standard error in place of standard output."""
+        if self._program:
+            return [(os.POSIX_SPAWN_DUP2, 2, 1)]
+        return [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, self._printed, 1),
+            (os.POSIX_SPAWN_DUP2, self._printed, 2),
+        ]
+
+    def result(self, timeout: float | None) -> bytes:
+        """All that came through the pipe until the debugger ended. Raises TargetError when the time is up."""
+        from gdbext.engine.targets.budget import time_error
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        parts = []
+        interrupted = False
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                ready = select.select([self._result], [], [], left)[0]
+            except KeyboardInterrupt:
+                if not self._live or interrupted:
+                    raise
+                interrupted = True  # that ends what the live command does; its report follows
+                os.kill(self._pid, SIGINT)
+                continue
+            if not ready:
+                if self._may_change_it and deadline is not None:
+                    deadline = None
+                    os.kill(self._pid, SIGINT)
+                    continue
+                raise time_error(timeout or 0)
+            part = os.read(self._result, 1 << 20)
+            if not part:
+                break
+            parts.append(part)
+        self._reap(GRACE_SECONDS)
+        _log.debug("%s %s", self._name, self.how_it_ended())
+        return b"".join(parts)
+
+    def end(self) -> None:
+        """End the debugger, so that the process goes on; with it the helper that gdb forks while it attaches.
+
+        SIGKILL is the gentle way here: the kernel lets all threads go and nothing was changed in the process. Asked
+        to end (SIGTERM, SIGINT) in the middle of attaching, gdb 13 kills the process. Only commands that set
+        breakpoints need the debugger's own way out. A second Ctrl+C must not end us before the process goes on.
+        """
+        import signal
+
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
+        for number in (SIGTERM, SIGKILL) if self._may_change_it else (SIGKILL,):
+            if self._status is None:
+                _log.info("%s gets signal %d", self._name, number)
+                os.kill(self._pid if self._program else -self._pid, number)
+                self._reap(GRACE_SECONDS)
+        self._resume()
+
+    def printed(self) -> str:
+        """The text that the debugger printed."""
+        size = os.lseek(self._printed, 0, os.SEEK_END)
+        return os.pread(self._printed, min(size, 1 << 16), 0).decode(errors="replace")
+
+    def how_it_ended(self) -> str:
+        """The debugger's exit status or signal, in words."""
+        if self._status is None:
+            return "does not end"
+        if os.WIFSIGNALED(self._status):
+            return f"was killed by signal {os.WTERMSIG(self._status)}"
+        return f"ended with status {os.WEXITSTATUS(self._status)}"
+
+    def _reap(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        pause = 0.0005
+        while self._status is None:
+            found, status = os.waitpid(self._pid, os.WNOHANG)
+            if found:
+                self._status = status
+            elif time.monotonic() > deadline:
+                return
+            else:
+                time.sleep(pause)
+                pause = min(pause * 2, 0.05)
+
+    def _resume(self) -> None:
+        """A debugger that ended while it attached leaves a SIGSTOP behind. Undo that, and only that."""
+        pid = self._attached_to
+        if pid is None or self._stopped_before:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            if _is_stopped(pid):
+                _log.info("process %d was left stopped, and gets SIGCONT", pid)
+                try:
+                    os.kill(pid, SIGCONT)
+                except OSError:  # it has just ended
+                    return
+                return
+            time.sleep(0.01)
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Some thread is stopped by a signal (state T)."""
+    if pid is None:
+        return False
+    try:
+        return "T" in thread_states(pid).values()
+    except OSError:
+        return False
+
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+
+
+def run(options: Options, debugger: str, color: bool) -> table.Outcome:
+    """The command's outcome, in the debugger of that name. Raises TargetError (no debugger, no result, time is up),
+    KeyboardInterrupt."""
+    launch = base_debugger.launch(debugger)
+    process = _start(launch, options, color)
+    try:
+        _end_by_exception()
+        data = process.result(options.time_limit)
+    except BaseException:
+        process.end()
+        raise
+    outcome = table.Outcome.decode(data)
+    if outcome is None:
+        process.end()
+        raise _no_result(launch, process, options)
+    if log.is_wanted():
+        outcome.error = f"{outcome.error}\n{launch.name} said:\n{launch.relevant_output(process.printed())}".lstrip()
+    return outcome
+
+
+def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerProcess:
+    executable = launch.find()
+    live = table.find(options.command).resumes and options.core is None
+    if not options.program:  # that gets what the caller left open, as from a shell
+        _keep_descriptors()
+    result, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    output = _inheritable(1) if live else None
+    terminal_of_ours = _inheritable(2) if options.pid is not None and os.isatty(2) else None
+    job = batch_job.Job(
+        options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
+        core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
+        sysroot=options.sysroot, record=options.record, color=color,
+        memory=options.memory,
+    )  # fmt: skip
+    code = batch_job.code(launch.name, job, _ROOT)
+    words = [executable, *launch.arguments(code, options.core, options.program, live)]
+    try:
+        return DebuggerProcess(launch.name, words, environment, result, options.pid, bool(options.program), live)
+    finally:
+        os.close(theirs)
+        for descriptor in (output, terminal_of_ours):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _keep_descriptors() -> None:
+    """Keep descriptors that our caller left open away from the debugger."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(name) > 2:
+            with suppress(OSError):  # that of the folder itself, which is closed again
+                os.set_inheritable(int(name), False)
+
+
+def _inheritable(descriptor: int) -> int:
+    """A copy of our standard output or error for the debugger, for what is shown before the report."""
+    copy = os.dup(descriptor)
+    os.set_inheritable(copy, True)
+    return copy
+
+
+def _end_by_exception() -> None:
+    """Make SIGTERM and SIGHUP raise SystemExit, so that the debugger lets the process go before we end."""
+    import signal  # 3 ms, while the debugger starts
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a debugger that runs nothing but our job.
+
+    Its messages in English, the user's Python settings out of the way, and a place for compiled Python files: few
+    installations have those of the debugger's own modules, and PYTHONDONTWRITEBYTECODE would keep ours from being made.
+    """
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ours["LC_ALL"] = "C.UTF-8"
+    ours["PYTHONNOUSERSITE"] = "1"
+    folder = f"{cache_folder()}/pycache"
+    if may_fill(folder):
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
+        except OSError:
+            return ours
+        ours["PYTHONPYCACHEPREFIX"] = folder
+    return ours
+
+
+def _no_result(launch: DebuggerLaunch, process: DebuggerProcess, options: Options) -> GdbextError:
+    from gdbext.engine.targets.live.proc_checks import check_process
+
+    if options.pid is not None:
+        check_process(options.pid)
+    known = launch.known_failure(process.printed())
+    if known is not None:
+        return known
+    said = launch.relevant_output(process.printed())
+    why = f"{launch.name} said: {said[-2000:]}" if said else f"it printed nothing; {launch.no_result_reason}"
+    return TargetError(
+        f"{launch.name} gave no result: it {process.how_it_ended()}",
+        why=why,
+        help="use --debugger none, which needs no debugger at all",
+    )

@@ -1,0 +1,259 @@
+"""``scripts/dispatch``: look at a process, a core or a program from the shell.
+
+Imports little, for it must start at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gdbext.engine.targets import budget
+from gdbext.engine.targets.budget import raise_gc_threshold
+from gdbext.engine.terminal import write
+from gdbext.errors import GdbextError, UsageError
+from gdbext.hosts.cli.options import Options, before_program, parse
+from gdbext.tools import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.debugger.batch_job import RecordedCommand
+    from gdbext.tools.program import Program
+
+USAGE = """\
+usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; it goes on afterwards
+       dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
+       dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
+       dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
+       dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
+       dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
+       dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
+       dispatch COMMAND --help                       explain a command
+
+Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
+says that it lets the process run.
+
+options:
+  -p, --pid PID        the process
+  -c, --core CORE      the core dump; executable and libraries are found through it
+  -r, --recording FILE a recording: replayed without its process, its libraries or a debugger
+  --record FILE        keep everything that is read, for -r: memory, registers, maps; the right file for a bug report
+  --sysroot DIR        where the files of the core's machine or container are found; / says that they are those of this
+                       machine: then Python sources outside of the interpreter's folders are also shown
+  --debugger NAME      {debuggers} (default: none, which needs no debugger at all and is the fastest; gdb where the
+                       process must run or stop at breakpoints)
+  --no-stop            do not stop the process: sleeping threads are read as they sleep, what others do is unknown
+  --measure-as-me      compile the headers of an unknown PyTorch with your rights, even if it is another user's
+  --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
+  --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
+  --json               one JSON document on standard output, also when it fails
+  --version            show the version
+  --init-path DEBUGGER print the file to load: {loading}
+
+commands (default: {default}):
+{commands}
+
+The report alone goes to standard output. Exit status: 0 a report was produced, 1 the target could not be analysed,
+2 wrong usage.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``scripts/dispatch`` with these arguments; its exit status."""
+    _occupy_standard_descriptors()
+    raise_gc_threshold()
+    json_wanted = "--json" in before_program(argv)
+    options = Options()
+    try:
+        if _asks_for_help(argv):
+            return deliver(table.Outcome(0, usage()))
+        if "--version" in argv[:1]:
+            from gdbext import __version__
+
+            return deliver(table.Outcome(0, f"gdbext {__version__}\n"))
+        if "--init-path" in argv[:1]:
+            return deliver(table.Outcome(0, f"{init_path(argv[1:])}\n"))
+        program = table.program(argv[0])
+        if program is not None:
+            return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:])))
+        parse(argv, options)
+        outcome = _run(options)
+    except GdbextError as error:
+        outcome = table.failure(options.command, ["--json"] if json_wanted else [], error)
+    except (KeyboardInterrupt, SystemExit) as end:
+        why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
+        interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
+        outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
+    return deliver(outcome)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process. Taking apart all that a look has read is a seventh of its time, so nobody does. What asked to
+    be called at the end is called, and a thread that Python would wait for is waited for."""
+    threading, atexit = sys.modules.get("threading"), sys.modules.get("atexit")
+    if threading is not None and threading.active_count() > 1:
+        sys.exit(status)
+    if atexit is not None:
+        atexit._run_exitfuncs()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except OSError:
+        sys.exit(status)  # as Python says it
+    os._exit(status)
+
+
+def _run_program(row: table.ToolRow, argv: Sequence[str]) -> table.Outcome:
+    """The outcome of a program, which may have shown by itself what it found."""
+    program: Program = table.load(row.place)()
+    return program.main(argv, main, wants_color())
+
+
+def deliver(outcome: table.Outcome) -> int:
+    """Write an outcome to standard output and error; the exit status."""
+    status = outcome.status
+    try:
+        write(1, outcome.output)
+    except BrokenPipeError:  # the reader (head, less) had enough
+        return status
+    except OSError as error:
+        outcome.error = f"{outcome.error}\ncannot write the report: {error.strerror}".lstrip()
+        status = 1
+    if outcome.error:
+        try:
+            write(2, f"dispatch: {outcome.error}\n")
+        except OSError:  # there is nobody left to tell
+            return status
+    return status
+
+
+def _occupy_standard_descriptors() -> None:
+    """Open something that cannot be written in place of 0 to 2, where the caller closed one: else a pipe of ours
+    becomes it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free
+
+
+def usage() -> str:
+    """The text that --help shows."""
+    lines = [f"  {row.name:20} {row.summary}" for row in table.commands()]
+    from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
+
+    added = table.AddedCommands()
+    if added.rows or added.problems:
+        lines += ["", "commands of other packages:", *(f"  {row.name:20} {row.summary}" for row in added.rows)]
+        lines += [f"  {name:20} cannot be used: {error.what}" for name, error in added.problems.items()]
+    return USAGE.format(
+        default=table.DEFAULT,
+        commands="\n".join(lines),
+        debuggers=f"{', '.join(DEBUGGERS)} or {NO_DEBUGGER}",
+        loading="   or   ".join(each.command for each in DEBUGGERS.values()),
+    )
+
+
+def init_path(words: Sequence[str]) -> str:
+    """The file that defines the commands inside a debugger. Raises UsageError."""
+    from gdbext.engine.vocabulary import DEBUGGERS
+
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    if len(words) != 1 or words[0] not in DEBUGGERS:
+        raise UsageError("--init-path needs the name of a debugger", help=f"one of: {', '.join(DEBUGGERS)}")
+    return f"{package}/{DEBUGGERS[words[0]].file}"
+
+
+def _asks_for_help(argv: Sequence[str]) -> bool:
+    return not argv or argv[0] in ("-h", "--help", "help")
+
+
+def _run(options: Options) -> table.Outcome:
+    if {"--help", "-h"} & set(options.argv):
+        return table.Outcome(0, table.help_text(table.find(options.command)))
+    if options.measure_as_me:
+        from gdbext.engine.layouts import measure
+
+        os.environ[measure.PERMISSION] = measure.AS_ME  # which is there in a debugger of ours, too
+    recorded = _recorded_command(options)  # refuses, if it has to, before anything is stopped
+    if options.pid is not None:
+        from gdbext.engine.targets.live.proc_checks import check_process
+
+        check_process(options.pid)
+    alone = options.no_stop or options.recording is not None or _watches(options)
+    debugger = "none" if alone else options.chosen_debugger
+    if debugger == "none":
+        return _run_alone(options, recorded)
+    from gdbext.hosts.cli import debugger_runner
+
+    return debugger_runner.run(options, debugger, wants_color())
+
+
+def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outcome:
+    """The command in this very process. Raises TargetError."""
+    opened: list[Target] = []
+
+    def open_target() -> Target:
+        opened.append(_target(options))
+        return opened[0]
+
+    def open_session() -> Session:
+        from gdbext.diagnosis.session import Session
+
+        return Session(open_target())
+
+    watches = _watches(options)
+    if not watches and table.needs_running(options.command, options.argv):
+        raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
+    limit = budget.TimeLimit(options.time_limit, KeyboardInterrupt if watches else budget.TimeIsUp)
+    try:
+        with budget.MemoryLimit(options.memory), limit:
+            if recorded is not None:
+                outcome = recorded.run(open_target, wants_color())
+            else:
+                outcome = table.execute(options.command, options.argv, open_session, wants_color())
+    except budget.TimeIsUp:
+        return table.failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
+    finally:
+        for target in opened:
+            target.close()
+    if recorded is not None:
+        recorded.save(outcome)
+    return outcome
+
+
+def _target(options: Options) -> Target:
+    from gdbext.hosts.opening import Standstill, open_core, open_live, open_recording, open_running
+
+    if options.recording is not None:
+        return open_recording(options.recording)
+    if options.core is not None:
+        return open_core(options.core, options.sysroot)
+    if _watches(options):
+        return open_running(options.pid or 0)
+    if options.no_stop:
+        return open_live(options.pid or 0, Standstill.NONE)
+    return open_live(options.pid or 0, Standstill.HELD if options.record is not None else Standstill.BRIEF)
+
+
+def _watches(options: Options) -> bool:
+    """The command looks at a process that is not stopped, and needs no debugger for it."""
+    return table.needs_no_stop(options.command, options.argv, options.pid is not None)
+
+
+def _recorded_command(options: Options) -> RecordedCommand | None:
+    if options.record is None:
+        return None
+    from gdbext.hosts.debugger.batch_job import RecordedCommand
+
+    return RecordedCommand(options.command, options.argv, options.record)
+
+
+def wants_color() -> bool:
+    """Standard output is a terminal that shows colours."""
+    return os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

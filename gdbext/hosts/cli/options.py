@@ -1,0 +1,188 @@
+"""The options of ``scripts/dispatch``: what to look at, with what, and the command with its own arguments.
+
+Parsed by hand: our options may stand among those of the command, whose own parser gets the rest; and importing argparse
+takes 8.3 ms (Python 3.11, best of 6), where everything else that the launcher imports takes 2.5 ms. Through gdb nobody
+else in this process needs it: the command's arguments are parsed inside gdb.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gdbext.engine.targets.budget import MEMORY, SECONDS, memory_size
+from gdbext.errors import UsageError
+from gdbext.tools import table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAX_TIMEOUT = 1e9
+"""Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
+
+
+class Options:
+    """The command line, split. ``argv`` is what the command gets."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self.core: str | None = None
+        self.recording: str | None = None
+        self.record: str | None = None
+        self.sysroot = ""
+        self.debugger = ""
+        """"gdb", "lldb" or "none"; "" where the user leaves that to us."""
+        self.timeout: float | None = None
+        self.memory = MEMORY
+        """Bytes of our own memory that a look may take."""
+        self.no_stop = False
+        self.measure_as_me = False
+        self.command = ""
+        self.argv: list[str] = []
+        self.program: list[str] = []
+
+    @property
+    def chosen_debugger(self) -> str:
+        """The one that was asked for; else gdb where the process must run, or stop at breakpoints, and none where it is
+        only read. Raises UsageError for arguments of the command that it cannot parse."""
+        if self.debugger:
+            return self.debugger
+        needs_one = bool(self.program) or (self.pid is not None and table.needs_running(self.command, self.argv))
+        return "gdb" if needs_one else "none"
+
+    @property
+    def time_limit(self) -> float | None:
+        """The seconds after which a look ends; None for what lasts until it is told to end."""
+        runs_on = bool(self.program) or table.find(self.command).runs_on(self.argv)
+        return self.timeout if self.timeout is not None or runs_on else SECONDS
+
+
+def parse(argv: Sequence[str], options: Options) -> None:
+    """Fill in ``options``. Our own options may stand before or after the command. Raises UsageError."""
+    words = before_program(argv)
+    options.program = list(argv[len(words) + 1 :])
+    options.command = table.DEFAULT
+    setters = _setters(options)
+    rest: list[str] = []
+    position = 0
+    while position < len(words):
+        name, equals, value = words[position].partition("=")
+        position += 1
+        if name == "--no-stop" and not equals:
+            options.no_stop = True
+            continue
+        if name == "--measure-as-me" and not equals:
+            options.measure_as_me = True
+            continue
+        if name not in setters:
+            rest.append(words[position - 1])
+            continue
+        if not equals:
+            if position == len(words):
+                raise UsageError(f"{name} needs a value", help="dispatch --help")
+            value = words[position]
+            position += 1
+        setters[name](value)
+    _take_command(rest, options)
+    _check_target(options, "--" in argv)
+
+
+def before_program(argv: Sequence[str]) -> list[str]:
+    """The words of a command line before "--"."""
+    words = list(argv)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _take_command(rest: list[str], options: Options) -> None:
+    """The first word is the command, unless only options of the default command were given."""
+    place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
+    if place is not None and not any(word != "--json" and word != "--why" for word in rest[:place]):
+        options.command = rest.pop(place)
+    options.argv = rest
+    table.find(options.command)
+
+
+def _setters(options: Options) -> dict[str, Callable[[str], None]]:
+    def pid(value: str) -> None:
+        if not value.isdecimal():
+            raise UsageError(f"{value!r} is not a process id", help="find it with: pgrep -af python")
+        options.pid = int(value)
+
+    def core(value: str) -> None:
+        options.core = value
+
+    def recording(value: str) -> None:
+        options.recording = value
+
+    def record(value: str) -> None:
+        options.record = os.path.abspath(value)  # noqa: PTH100
+
+    def sysroot(value: str) -> None:
+        if not os.path.isdir(value):  # noqa: PTH112
+            raise UsageError(f"--sysroot: {value!r} is not a folder")
+        options.sysroot = value
+
+    def debugger(value: str) -> None:
+        if value != "none":
+            _check_debugger(value)
+        options.debugger = value
+
+    def timeout(value: str) -> None:
+        try:
+            options.timeout = float(value)
+        except ValueError:
+            raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
+        if not 0 < options.timeout <= MAX_TIMEOUT:
+            raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
+
+    def memory_limit(value: str) -> None:
+        options.memory = memory_size(value)
+
+    return {
+        "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
+        "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
+        "--memory-limit": memory_limit,
+    }  # fmt: skip
+
+
+def _check_debugger(name: str) -> None:
+    from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
+
+    if name not in DEBUGGERS:
+        raise UsageError(f"--debugger: {name!r} is not one of {', '.join((*DEBUGGERS, NO_DEBUGGER))}")
+
+
+def _check_target(options: Options, has_dashes: bool) -> None:
+    if {"--help", "-h"} & set(options.argv):
+        return
+    if table.find(options.command).mode == "setting":
+        raise UsageError(
+            f"{options.command} is for the debugger that you work in",
+            help="in gdb: source gdbext/init.py; in LLDB: command script import gdbext/lldb_init.py; then there",
+        )
+    chosen = (options.pid is not None, options.core is not None, options.recording is not None, bool(options.program))
+    if sum(chosen) != 1:
+        what = "say what to look at" if not any(chosen) else "only one of -p, -c, -r and -- PROGRAM can be looked at"
+        if has_dashes and not options.program:
+            what = "there is no PROGRAM after --"
+        raise UsageError(what, help="-p PID, -c CORE, -r FILE or -- PROGRAM; see dispatch --help")
+    if options.no_stop:
+        _check_no_stop(options)
+    if options.sysroot and options.core is None:
+        raise UsageError("--sysroot is for core dumps (-c): a live process shows its own files")
+    if options.program and options.debugger == "none":
+        raise UsageError("without a debugger no PROGRAM can be started", help="start it yourself, then use -p PID")
+    if (options.core or options.recording) is not None and table.needs_running(options.command, options.argv):
+        what = "a core dump" if options.core is not None else "a recording"
+        raise UsageError(f"{options.command} resumes the process, and {what} cannot run", help="use -p or --")
+    if options.record is not None and options.recording is not None:
+        raise UsageError("a recording cannot be recorded again", help="copy the file: it holds all that there is")
+
+
+def _check_no_stop(options: Options) -> None:
+    if options.pid is None:
+        raise UsageError("--no-stop is for a running process (-p PID)")
+    if table.find(options.command).resumes:
+        raise UsageError(f"{options.command} stops the process at breakpoints", help="leave out --no-stop")
+    if options.record is not None:
+        raise UsageError("--record keeps one moment of a process that stands still", help="leave out --no-stop")

@@ -1,0 +1,263 @@
+"""gdbext's commands inside a user's debugger, as far as they are the same in all debuggers.
+
+A debugger as the host of live commands.
+
+The session that all commands share while the target stands still.
+
+What the word that a user is typing may become: options and their values, threads, operators, dispatch keys.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.tool_arguments import names_file
+from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, memory_error, time_error
+from gdbext.engine.terminal import write
+from gdbext.errors import GdbextError
+from gdbext.hosts.resume.host import Host
+from gdbext.log import logger
+from gdbext.tools import table
+from gdbext.torch.registry.operator_names import continuations
+
+if TYPE_CHECKING:
+    from argparse import Action
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gdbext.diagnosis.samples import Pause
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.debugger.base_debugger import Debugger
+    from gdbext.hosts.debugger.frame_source import SummarySource
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.hosts.resume.host import RunControl
+
+
+class DebuggerHost(Host):
+    """Lends what the debugger can."""
+
+    def __init__(
+        self, debugger: Debugger, output: int | None = None, session: Callable[[float], Session] | None = None
+    ) -> None:
+        """``session``: the one that commands share; None in a debugger of our own, which runs one command only."""
+        super().__init__(session is None, output)
+        self.name = debugger.name
+        self._session = session
+        self._debugger = debugger
+
+    def _run_control(self) -> RunControl:
+        return self._debugger.run_control()
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Ask the debugger for its breakpoints."""
+        return self._debugger.breakpoint_setter()
+
+    def stopped_session(self) -> Session:
+        """A session of the process that the debugger has stopped."""
+        from gdbext.diagnosis.session import Session
+
+        return Session(self._debugger.stopped_target())
+
+    def pause(self, target: Target) -> Pause:
+        """Pause the process as the debugger does it. Raises UsageError."""
+        return self._debugger.pause(target)
+
+    def show_frames(self, shown: bool) -> None:
+        """Show our frames in the debugger's ``bt``. Raises UsageError where that cannot be."""
+        if self._session is None:
+            super().show_frames(shown)
+        elif shown:
+            from gdbext.hosts.debugger.frame_source import FrameSource
+
+            self._debugger.extend_stacks(FrameSource(self._session))
+        else:
+            self._debugger.extend_stacks(None)
+
+    def show(self, text: str) -> None:
+        """Write to the standard output of scripts/dispatch, or where the debugger shows text."""
+        if self.is_batch:
+            write(self.output, text)
+        else:
+            self._debugger.write(text)
+
+
+_log = logger(__name__)
+
+
+class SessionCache:
+    """Drops the session as soon as the debugger says that the process ran or was changed."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._session: Session | None = None
+        self._identity: Hashable = None
+        self._compared = 0.0
+        self._disconnect: Callable[[], None] | None = None
+
+    def get(self, age: float = 0) -> Session:
+        """The session of what the user has selected in the debugger. ``age``: how many seconds ago it may have been
+        compared with the process at this stop, for those who ask many times in a row. Raises TargetError and its
+        relatives."""
+        if self._disconnect is None:
+            self._disconnect = self._debugger.on_change(self.forget)
+        identity = self._debugger.identity()
+        if self._session is None or identity != self._identity or not self._is_current(self._session, age):
+            from gdbext.diagnosis.session import Session
+
+            self.forget()
+            self._session = Session(self._debugger.target())
+            _log.debug("a new session of %s", identity)
+            self._identity, self._compared = identity, time.monotonic()
+        return self._session
+
+    def _is_current(self, session: Session, age: float) -> bool:
+        if time.monotonic() - self._compared < age:
+            return True
+        is_current = session.target.is_current()
+        self._compared = time.monotonic()
+        return is_current
+
+    def forget(self) -> None:
+        """Drop everything that was read so far."""
+        session, self._session = self._session, None
+        if session is not None:
+            _log.debug("the session is dropped")
+            session.target.close()
+
+    def close(self) -> None:
+        """Drop it, and listen to the debugger no more."""
+        self.forget()
+        if self._disconnect is not None:
+            self._disconnect()
+            self._disconnect = None
+
+
+_OUTSIDE = "look from outside of the debugger, with more: scripts/dispatch -c CORE --timeout SECONDS --memory-limit GB"
+
+
+class Shell:
+    """Runs the commands that a debugger defines. One of it lives as long as the commands do."""
+
+    def __init__(self, debugger: Debugger) -> None:
+        self._debugger = debugger
+        self._host = DebuggerHost(debugger, session=self._current)
+        self._sessions: SessionCache | None = None
+
+    def execute(self, row: table.ToolRow, argv: Sequence[str], color: bool) -> table.Outcome:
+        """Run one command on what the user has selected."""
+        runs_on = row.runs_on(argv)
+        watched = BudgetWatch(0, 0) if runs_on else BudgetWatch()
+
+        def open_session() -> Session:
+            session = self._session(row)
+            watched.begin()
+            return session
+
+        try:
+            try:
+                return table.execute(row.name, argv, open_session, color, self._host)
+            finally:
+                watched.end()
+                if runs_on:  # its sessions are circles: each keeps a descriptor of every mapped library until then
+                    gc.collect()
+        except TimeIsUp:
+            return table.failure(row.name, argv, time_error(SECONDS, _OUTSIDE))
+        except MemoryIsUp:
+            return table.failure(row.name, argv, memory_error(_OUTSIDE))
+
+    def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
+        """The words that ``current`` may become behind ``words``."""
+
+        return Completer(self._debugger.thread_numbers, self._current).completions(row, words, current)
+
+    @cached_property
+    def summaries(self) -> SummarySource:
+        """Summaries of values that the debugger shows."""
+        from gdbext.hosts.debugger.frame_source import SummarySource
+
+        return SummarySource(self._current)
+
+    def close(self) -> None:
+        """Stop listening to the debugger, and add nothing to its stacks. Breakpoints stay: they are the user's."""
+        self._debugger.extend_stacks(None)
+        if self._sessions is not None:
+            self._sessions.close()
+
+    def _session(self, row: table.ToolRow) -> Session:
+        """The current session; a live command or a setting may come before the program was started."""
+        if row.mode in ("resumes", "setting") and not self._debugger.has_process():
+            from gdbext.diagnosis.session import Session
+            from gdbext.hosts.resume.waiting import NoProcess
+
+            return Session(NoProcess(self._debugger.name))
+        return self._current()
+
+    def _current(self, age: float = 0) -> Session:
+        if self._sessions is None:
+            self._sessions = SessionCache(self._debugger)
+        return self._sessions.get(age)
+
+
+_OPERATORS = frozenset({"op"})
+_KEYS = frozenset({"key", "has"})
+_KEYSETS = frozenset({"keyset", "value"})
+_THREADS = frozenset({"thread"})
+"""Arguments by their name in the parsers, where what they may be is for the target to say."""
+
+
+class Completer:
+    """Asks the target only where nothing else knows: ``thread_numbers`` gives the debugger's, ``session`` the current
+    session, and may raise GdbextError."""
+
+    def __init__(self, thread_numbers: Callable[[], Sequence[int]], session: Callable[[], Session]) -> None:
+        self._thread_numbers = thread_numbers
+        self._session = session
+
+    def completions(self, row: table.ToolRow, words: Sequence[str], current: str) -> list[str]:
+        """The words that ``current`` may become behind ``words``, in order; nothing where the target does not say."""
+        parser = table.parser_of(row)
+        action = parser.awaited(words)
+        options = [] if action is not None and action.option_strings else parser.option_names()
+        if current.startswith("-"):
+            return [name for name in options if name.startswith(current)]
+        values = sorted({value for value in self._values(row, action, current) if value.startswith(current)})
+        return values if current else [*values, *options]
+
+    def _values(self, row: table.ToolRow, action: Action | None, current: str) -> Iterable[str]:
+        if action is None:
+            return ()
+        if action.choices is not None:
+            return map(str, action.choices)
+        fixed = table.tool_of(row).completions.get(action.dest)
+        if fixed is not None:
+            return tuple(fixed)
+        if names_file(action):
+            return _files(current)
+        try:
+            return self._of_the_target(action.dest, current)
+        except GdbextError:
+            return ()
+
+    def _of_the_target(self, dest: str, current: str) -> Iterable[str]:
+        if dest in _THREADS:
+            return map(str, self._thread_numbers())
+        if dest in _OPERATORS and current:
+            return continuations(self._session().dispatcher.names, current)
+        if dest in _KEYS:
+            return self._session().dispatch_keys.runtime_keys
+        if dest in _KEYSETS and current:
+            others = current[: current.rfind(",") + 1]
+            return (others + key for key in self._session().dispatch_keys.runtime_keys)
+        return ()
+
+
+def _files(current: str) -> Iterable[str]:
+    import glob
+
+    for path in glob.glob(f"{glob.escape(current)}*"):  # noqa: PTH207
+        yield f"{path}/" if os.path.isdir(path) else path  # noqa: PTH112

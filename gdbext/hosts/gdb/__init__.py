@@ -1,0 +1,1 @@
+"""gdb: target, commands, run control, breakpoints, pretty-printers, batch jobs."""

@@ -1,0 +1,93 @@
+"""The contents of ``source gdbext/init.py``: a gdb.Command for each row of the table, and printers of values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import gdb
+
+from gdbext.engine.terminal import shown
+from gdbext.hosts.debugger.command_shell import Shell
+from gdbext.hosts.gdb.gdb_debugger import debugger
+from gdbext.hosts.gdb.gdb_printers import PrinterRegistration
+from gdbext.tools import table
+
+
+class GdbCommand(gdb.Command):  # type: ignore[misc]
+    """One command of the registry. Its ``__doc__`` is what gdb's help shows; gdb copies it here and now."""
+
+    def __init__(self, row: table.ToolRow, shell: Shell, documentation: str) -> None:
+        self._row = row
+        self._shell = shell
+        self.__doc__ = documentation
+        super().__init__(row.name, gdb.COMMAND_USER)
+
+    def invoke(self, argument: str, from_tty: bool) -> None:
+        """Called by gdb. Failures become gdb.GdbError, or with --json a document."""
+        self.dont_repeat()
+        outcome = self._shell.execute(self._row, gdb.string_to_argv(argument), _wants_color(from_tty))
+        try:
+            if outcome.output:
+                _write(outcome.output, gdb.STDOUT)
+        except KeyboardInterrupt:  # the user ended gdb's pager
+            return
+        if outcome.error:
+            if not outcome.output:
+                raise gdb.GdbError(outcome.error)
+            _write(outcome.error + "\n", gdb.STDERR)
+
+    def complete(self, text: str, word: str) -> Sequence[str]:
+        """Options, and thread numbers after --thread."""
+        words = text.split()
+        current = "" if not words or text[-1:].isspace() else words.pop()
+        # gdb completes its own idea of the last word, which begins after the option's dashes.
+        dropped = len(current) - len(word) if current.endswith(word) else 0
+        return [name[dropped:] for name in self._shell.completions(self._row, words, current)]
+
+
+class GdbCommands:
+    """All commands, from ``source gdbext/init.py`` until the next one."""
+
+    def __init__(self) -> None:
+        """Define the commands, with a line of help each; the whole help follows with the first prompt.
+
+        Making it takes the import of every command (0.1 s), which nobody should pay who only runs one in a script.
+        """
+        self._shell = Shell(debugger())
+        for row in table.every_command():
+            GdbCommand(row, self._shell, f"{row.summary}\nSee: {row.name} --help")
+        self._printers = PrinterRegistration(self._shell.summaries)
+        self._awaits_prompt = hasattr(gdb.events, "before_prompt")
+        if self._awaits_prompt:
+            gdb.events.before_prompt.connect(self._complete_help)
+
+    def unload(self) -> None:
+        """Make room for a newer version of the commands."""
+        self._printers.remove()
+        self._shell.close()
+        self._forget_prompt()
+
+    def _complete_help(self) -> None:
+        self._forget_prompt()
+        for row in table.every_command():
+            GdbCommand(row, self._shell, table.help_text(row))
+
+    def _forget_prompt(self) -> None:
+        """gdb 13 raises SystemError for what is not connected any more."""
+        if self._awaits_prompt:
+            self._awaits_prompt = False
+            gdb.events.before_prompt.disconnect(self._complete_help)
+
+
+def _wants_color(from_tty: bool) -> bool:
+    is_terminal = from_tty and sys.__stdout__ is not None and sys.__stdout__.isatty()
+    return is_terminal and bool(gdb.parameter("style enabled"))
+
+
+def _write(text: str, stream: int) -> None:
+    text = shown(text)
+    try:
+        gdb.write(text, stream)
+    except (UnicodeError, gdb.error):  # gdb's host charset (LANG=C) has no such character
+        gdb.write(text.encode("ascii", "backslashreplace").decode(), stream)

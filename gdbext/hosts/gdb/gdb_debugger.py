@@ -1,0 +1,125 @@
+"""gdb, as hosts/debugger/base_debugger.py asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gdb
+
+from gdbext.engine.terminal import shown
+from gdbext.hosts.debugger.base_debugger import Debugger
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.samples import Pause
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.debugger.base_debugger import Job
+    from gdbext.hosts.debugger.frame_source import FrameSource
+    from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.hosts.resume.host import RunControl
+
+_CHANGES = ("stop", "cont", "exited", "memory_changed", "register_changed", "new_objfile", "clear_objfiles",
+            "inferior_deleted", "inferior_call")  # fmt: skip
+"""gdb's events after which what was read may be wrong. Older gdbs lack some."""
+
+
+class GdbDebugger(Debugger):
+    """Imports what is needed when it is: most commands only want a target."""
+
+    name = "gdb"
+
+    def __init__(self) -> None:
+        self._filter: AddedFrameFilter | None = None
+
+    def target(self) -> Target:
+        """gdb's selected inferior, or its core."""
+        from gdbext.hosts.gdb.gdb_batch import current_target
+
+        return current_target()
+
+    def stopped_target(self) -> Target:
+        """The selected inferior, also inside a breakpoint's stop()."""
+        from gdbext.hosts.gdb.gdb_batch import stopped_target
+
+        return stopped_target()
+
+    def has_process(self) -> bool:
+        """The selected inferior has one."""
+        return bool(gdb.selected_inferior().pid)
+
+    def identity(self) -> Hashable:
+        """Inferior, process, connection, and where files are looked for."""
+        inferior = gdb.selected_inferior()
+        connection = getattr(inferior, "connection", None)
+        number = connection.num if connection is not None else 0
+        return inferior.num, inferior.pid, number, gdb.parameter("sysroot")
+
+    def thread_numbers(self) -> Sequence[int]:
+        """The numbers that ``info threads`` shows."""
+        return [thread.num for thread in gdb.selected_inferior().threads()]
+
+    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
+        """Connect ``action`` to all events of that kind; gives what disconnects it."""
+
+        def changed(_: Any) -> None:
+            action()
+
+        events = [getattr(gdb.events, name) for name in _CHANGES if hasattr(gdb.events, name)]
+        for event in events:
+            event.connect(changed)
+
+        def disconnect() -> None:
+            for event in events:
+                event.disconnect(changed)
+
+        return disconnect
+
+    def run_control(self) -> RunControl:
+        """Give the object that runs the selected inferior."""
+        from gdbext.hosts.gdb.gdb_run_control import GdbRunControl
+
+        return GdbRunControl()
+
+    def pause(self, target: Target) -> Pause:
+        """Pause by gdb's own continue. Raises UsageError."""
+        from gdbext.hosts.gdb.gdb_run_control import pause_of
+
+        return pause_of(target)
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Give the object that sets gdb's ordinary breakpoints."""
+        from gdbext.hosts.gdb.gdb_breakpoints import GdbBreakpointSetter
+
+        return GdbBreakpointSetter()
+
+    def write(self, text: str) -> None:
+        """Write text to gdb's standard output."""
+        gdb.write(shown(text))
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        """Add frames to the stacks of gdb by a frame filter."""
+        if self._filter is not None:
+            self._filter.remove()
+            self._filter = None
+        if source is not None:
+            from gdbext.hosts.gdb.gdb_frames import AddedFrameFilter
+
+            self._filter = AddedFrameFilter(source)
+
+    def open(self, job: Job, live: bool) -> Target:
+        """Attach, load or start. Raises TargetError and its relatives."""
+        from gdbext.hosts.gdb.gdb_batch import open_target
+
+        return open_target(job, live)
+
+    def let_go(self, job: Job, runs_on: bool) -> None:
+        """Detach, or end the program."""
+        from gdbext.hosts.gdb.gdb_batch import let_go
+
+        let_go(job, runs_on)
+
+
+def debugger() -> Debugger:
+    """The debugger inside which this runs: gdb."""
+    return GdbDebugger()

@@ -1,0 +1,1 @@
+"""The library: what ``import gdbext`` offers (docs/library.md)."""

@@ -1,0 +1,229 @@
+"""Process: a running process, a core or a recording, and everything that gdbext can tell of it.
+
+Diagnosis: why it hangs or crashed.
+
+Answer: what a command reports.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.report.report import render_text
+from gdbext.diagnosis.report.thread_report import Verdict
+from gdbext.diagnosis.session import Session
+from gdbext.errors import UsageError
+from gdbext.hosts import opening
+from gdbext.hosts.library import notebook
+from gdbext.hosts.library.limits import CallLimits
+from gdbext.hosts.library.threads import Thread, Threads
+from gdbext.tools import table
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+    from gdbext.diagnosis.report.report import Report, TargetReport
+    from gdbext.diagnosis.report.thread_report import Finding
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.engine.vocabulary import ErrorReport
+    from gdbext.hosts.library.python_view import Python
+    from gdbext.hosts.library.torch_view import Torch
+
+
+class Answer:
+    """The answer of a command. ``str()`` of it is the text that scripts/dispatch shows."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The JSON document (docs/gdbext-1.schema.json), as scripts/dispatch writes it with --json."""
+        return json_report.document(self.report)
+
+    @property
+    def target(self) -> TargetReport:
+        """The process that it is about."""
+        assert self.report.target is not None
+        return self.report.target
+
+    @property
+    def errors(self) -> tuple[ErrorReport, ...]:
+        """Everything that could not be read."""
+        return self.report.errors
+
+    def __str__(self) -> str:
+        return render_text(self.report, False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.report.command}>"
+
+    def _repr_html_(self) -> str:
+        from gdbext.render.page import text
+
+        return f"<pre>{'<br>'.join(text(line) for line in str(self).splitlines())}</pre>"
+
+
+class ShownVerdict(Verdict):
+    """A verdict that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return notebook.verdict(self)
+
+
+class Diagnosis(Answer):
+    """The answer of dispatch-diagnose: why the process hangs or crashed."""
+
+    def __init__(self, report: Report, session: Session, limits: CallLimits) -> None:
+        super().__init__(report)
+        self.threads = Threads([Thread(session, each, limits) for each in report.threads])
+
+    @cached_property
+    def verdict(self) -> ShownVerdict:
+        """The strongest finding, with what to try next."""
+        assert self.report.verdict is not None
+        return ShownVerdict(*self.report.verdict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is worth saying, the strongest first."""
+        return self.report.findings
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis {self.verdict.kind.value}: {notebook.plain(self.verdict.summary)}>"
+
+    def _repr_html_(self) -> str:
+        return self.verdict._repr_html_() + notebook.findings(self.findings)
+
+
+class Process:
+    """The process, core or recording that was opened. A context manager: the process is let go at the end, if it
+    was held."""
+
+    def __init__(
+        self, target: Target, standstill: opening.Standstill | None = None, limits: CallLimits | None = None
+    ) -> None:
+        """``standstill``: None for what does not run."""
+        self.standstill = standstill
+        self._limits = limits or CallLimits()
+        self._target = target
+        self._session = Session(target)
+        target.on_change(self._renew)
+
+    @property
+    def pid(self) -> int:
+        """Id of the process in the kernel."""
+        return self._target.pid
+
+    @property
+    def kind(self) -> str:
+        """The kind of target: "live" or "core"."""
+        return self._target.kind
+
+    @property
+    def standstill_text(self) -> str:
+        """A sentence that says whether the process stands still: "process 4711 is stopped for some milliseconds, and
+        goes on"."""
+        if self.standstill is None:
+            return "nothing runs there: it is a " + ("recording" if self._target.recorded is not None else "core")
+        return f"process {self.pid} {self.standstill.value}"
+
+    @cached_property
+    def threads(self) -> Threads:
+        """All threads with what each waits for, as all-threads reports them; read once."""
+        with self._limits.watch():
+            self._session, found = self._session.settled(inspect_threads)
+        return Threads([Thread(self._session, each, self._limits) for each in found.threads])
+
+    def diagnose(self) -> Diagnosis:
+        """Find out why it hangs or crashed, as dispatch-diagnose does."""
+        report = self.run("dispatch-diagnose").report
+        return Diagnosis(report, self._session, self._limits)
+
+    def run(self, command: str, *words: str) -> Answer:
+        """Run any command: ``run("dispatch-op", "aten::mm")``. Raises GdbextError, UsageError among
+        them."""
+        with self._limits.watch():
+            return Answer(table.report(command, words, lambda: self._session))
+
+    @property
+    def torch(self) -> Torch:
+        """Its PyTorch: operators and tensors."""
+        from gdbext.hosts.library.torch_view import Torch
+
+        return Torch(self._session, self._limits)
+
+    @property
+    def python(self) -> Python:
+        """Its Python: frames with their variables."""
+        from gdbext.hosts.library.python_view import Python
+
+        return Python(self._session, self._limits)
+
+    def close(self) -> None:
+        """Let the process go on where it was held; idempotent."""
+        self._target.close()
+
+    def _renew(self) -> None:
+        """The process was looked at once more: what was read before may be older than its threads."""
+        self._session = Session(self._target, self._session.layout_if_known, self._session.files)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        recorded = ", recorded" if self._target.recorded is not None else ""
+        how = f", {self.standstill.name.lower()}" if self.standstill is not None else ""
+        return f"<Process {self.pid} ({self.kind}{recorded}{how})>"
+
+    def _repr_html_(self) -> str:
+        return notebook.table(("process", "kind"), [(str(self.pid), self.kind)]) + self.threads._repr_html_()
+
+
+def open_process(
+    pid: int | None,
+    core: str | None,
+    recording: str | None,
+    sysroot: str,
+    stop: bool,
+    hold: bool,
+    limits: CallLimits,
+) -> Process:
+    """Open what gdbext.open was asked for. Raises GdbextError."""
+    if sum(source is not None for source in (pid, core, recording)) != 1:
+        raise UsageError("say what to look at", help="gdbext.open(pid=…), open(core=…) or open(recording=…)")
+    if (hold or not stop) and pid is None:
+        raise UsageError("stop=False and hold=True are for a running process (pid=…)")
+    if hold and not stop:
+        raise UsageError("hold=True and stop=False contradict each other", help="leave out one of them")
+    if sysroot and core is None:
+        raise UsageError("sysroot is for core dumps: a running process shows its own files")
+    with limits.watch():
+        if recording is not None:
+            return Process(opening.open_recording(recording), limits=limits)
+        if core is not None:
+            return Process(opening.open_core(core, sysroot), limits=limits)
+        return _open_live(pid or 0, stop, hold, limits)
+
+
+def _open_live(pid: int, stop: bool, hold: bool, limits: CallLimits) -> Process:
+    from gdbext.engine.targets.live.proc_checks import check_process
+
+    check_process(pid)
+    how = opening.Standstill.HELD if hold else opening.Standstill.BRIEF if stop else opening.Standstill.NONE
+    target = opening.open_live(pid, how)
+    try:
+        target.threads()  # that is the moment which everything is about
+    except BaseException:
+        target.close()
+        raise
+    return Process(target, how, limits)

@@ -1,0 +1,172 @@
+"""Threads as the library shows them: what all-threads reports of each, and its whole stack when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar, overload
+
+from gdbext.diagnosis.report.thread_report import BackwardNode, EventLoop, Frame, RunState, ThreadReport
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.hosts.library import notebook
+from gdbext.hosts.library.limits import CallLimits
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.torch.stack.dispatch_frame import DispatchFrame
+
+Entry = TypeVar("Entry")
+
+
+class Stack(tuple[Entry, ...]):
+    """Frames, innermost first. A notebook shows them as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return notebook.stack(self)
+
+
+class Thread:
+    """One thread. Its fields have the names of the JSON document; what is an enumeration there has the JSON word as its
+    ``value``."""
+
+    def __init__(self, session: Session, report: ThreadReport, limits: CallLimits) -> None:
+        self._session = session
+        self._limits = limits
+        self.report = report
+        """The record that commands report it by."""
+
+    @property
+    def tid(self) -> int:
+        """Id that the kernel gave the thread."""
+        return self.report.tid
+
+    @property
+    def name(self) -> str | None:
+        """The kernel's name of it."""
+        return self.report.name
+
+    @property
+    def python_name(self) -> str | None:
+        """The name that Python's ``threading`` has for it."""
+        return self.report.python_name
+
+    @property
+    def label(self) -> str:
+        """The thread as people call it: ``worker (tid 4711)``."""
+        return self.report.label
+
+    @property
+    def signal(self) -> str | None:
+        """The fatal signal that stopped it."""
+        return self.report.signal
+
+    @property
+    def state(self) -> RunState:
+        """It runs, waits, or is an idle worker."""
+        return self.report.state
+
+    @property
+    def wait(self) -> Wait | None:
+        """The resource that it waits for, with its owner."""
+        return self.report.wait
+
+    @property
+    def holds(self) -> tuple[Resource, ...]:
+        """The resources that it holds, as far as that is known."""
+        return self.report.holds
+
+    @cached_property
+    def dispatch(self) -> Stack[DispatchFrame]:
+        """The passes through PyTorch's dispatcher on its stack, innermost first."""
+        return Stack(self.report.dispatch)
+
+    @property
+    def dispatch_doubt(self) -> str | None:
+        """The reason why ``dispatch`` may lack passes; None where it is complete."""
+        unseen = self.report.unseen_dispatch
+        return unseen.reason if unseen is not None else None
+
+    @cached_property
+    def python(self) -> Stack[Frame]:
+        """Its Python frames, innermost first."""
+        return Stack(self.report.python)
+
+    @property
+    def python_frames(self) -> Stack[Frame]:
+        """The same, under the name of the JSON document."""
+        return self.python
+
+    @cached_property
+    def frames(self) -> Stack[Frame]:
+        """All its frames, native and Python, innermost first; read when they are asked for."""
+        from gdbext.diagnosis.threads.thread_reporting import all_frames
+        from gdbext.diagnosis.tool_arguments import find_thread
+
+        with self._limits.watch():
+            thread = find_thread(self._session.target, str(self.tid))
+            return Stack(all_frames(self._session, self._session.threads.of(thread)))
+
+    @property
+    def frame_count(self) -> int:
+        """Number of its native frames."""
+        return self.report.frame_count
+
+    @property
+    def backward(self) -> tuple[BackwardNode, ...]:
+        """The nodes of autograd's graph that run on its stack, where they were asked for (dispatch-bt)."""
+        return self.report.nodes
+
+    @property
+    def loop(self) -> EventLoop | None:
+        """The event loop of asyncio that it runs, with its tasks."""
+        return self.report.loop
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on what could not be read of it."""
+        return self.report.notes
+
+    def __repr__(self) -> str:
+        doing = self.wait.phrase if self.wait is not None else self.state.value
+        inside = f", in {self.dispatch[0].qualified}" if self.dispatch else ""
+        return f"<Thread {notebook.plain(self.label)}: {notebook.plain(doing + inside)}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.thread(self.report)
+
+
+class Threads(Sequence[Thread]):
+    """All threads, in the order of the report."""
+
+    def __init__(self, threads: Sequence[Thread]) -> None:
+        self._threads = tuple(threads)
+
+    def by_tid(self, tid: int) -> Thread:
+        """The thread with that id. Raises KeyError."""
+        found = next((thread for thread in self._threads if thread.tid == tid), None)
+        if found is None:
+            raise KeyError(tid)
+        return found
+
+    @overload
+    def __getitem__(self, position: int) -> Thread: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Threads: ...
+
+    def __getitem__(self, position: int | slice) -> Thread | Threads:
+        return Threads(self._threads[position]) if isinstance(position, slice) else self._threads[position]
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def __iter__(self) -> Iterator[Thread]:
+        return iter(self._threads)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self._threads)) or "<no thread>"
+
+    def _repr_html_(self) -> str:
+        return notebook.threads(thread.report for thread in self)

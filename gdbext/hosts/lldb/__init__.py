@@ -1,0 +1,1 @@
+"""LLDB: target, commands, run control, breakpoints, summaries, batch jobs."""

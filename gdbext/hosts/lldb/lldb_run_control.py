@@ -1,0 +1,255 @@
+"""LLDB's side of the live commands: breakpoints with a callback that does next to nothing, and ``Continue``.
+
+--samples lets the process run in the same way, and interrupts it when the time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import lldb
+
+from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.tool import run_for
+from gdbext.engine.targets.live.snapshot_target import SnapshotTarget
+from gdbext.errors import GdbextError, MemoryFault, TargetError
+from gdbext.hosts.lldb import callbacks
+from gdbext.hosts.lldb.lldb_target import LldbTarget, current_target, float_register, is_there
+from gdbext.hosts.resume.timed_run import TimedRun
+from gdbext.log import logger
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.samples import Pause, Watch
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.base_target import Target
+    from gdbext.hosts.lldb.selection import Selection
+    from gdbext.hosts.resume.host import HookSpec
+
+
+def pause_of(selection: Selection, target: Target) -> Pause:
+    """The function that lets the process run for some seconds."""
+    if isinstance(target, SnapshotTarget):
+        return partial(_look_again, selection, target.pid)
+    alternative = (
+        f"look from outside: process detach, then scripts/dispatch -p {target.pid} dispatch-diagnose --samples 5"
+    )
+
+    def pause(seconds: float, watch: Watch) -> Target:
+        process = selection.process()
+        number = process.GetSelectedThread().GetIndexID()
+        timed = TimedRun(seconds, watch, lambda: process.SendAsyncInterrupt() if timed.is_running else None)
+        with timed:
+            ending = LldbRunControl(selection).run()
+        timed.check(ending, alternative)
+        process.SetSelectedThreadByIndexID(number)
+        return LldbTarget(process)
+
+    return pause
+
+
+def _look_again(selection: Selection, pid: int, seconds: float, watch: Watch) -> Target:
+    """Look at the process again, which runs already."""
+    from gdbext.hosts.lldb.lldb_batch import brief_stop
+
+    run_for(seconds, watch)
+    return brief_stop(selection.debugger, pid)
+
+
+_log = logger(__name__)
+_WORD = (1 << 64) - 1
+_PASSED_ON = ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPIPE", "SIGTERM", "SIGQUIT", "SIGALRM", "SIGCHLD", "SIGCONT")
+"""Signals for which LLDB stops by default, or may have been told to, and which are the program's own affair."""
+_INTERRUPTS = ("SIGINT", "SIGSTOP")
+"""Signals by which a process stops when LLDB halts it."""
+
+
+class LldbHook:
+    """A breakpoint at an address."""
+
+    def __init__(self, control: LldbRunControl, target: lldb.SBTarget, spec: HookSpec) -> None:
+        self._control = control
+        self._target = target
+        self._spec = spec
+        self._breakpoint = target.BreakpointCreateByAddress(spec.address)
+        if not self._breakpoint.IsValid():
+            raise TargetError(f"lldb cannot set a breakpoint at {spec.address:#x}")
+        self.number = self._breakpoint.GetID()
+        self._callback = callbacks.attach(self._breakpoint, self._hit)
+
+    def _hit(self, frame: lldb.SBFrame) -> bool:
+        """Called by LLDB at each hit; everything in it counts."""
+        spec, control = self._spec, self._control
+        try:
+            control.frame = frame
+            cfa = register_of(frame, spec.frame.register) + spec.frame.offset
+            value = register_of(frame, spec.register) if spec.register else 0
+            if spec.load is not None:
+                value = int.from_bytes(control.read((value + spec.load) & _WORD, 8), "little")
+            over = spec.handler(frame.GetThread().GetThreadID(), cfa, value)
+            if over:
+                control.asked = True
+            return over
+        except (GdbextError, OSError, KeyboardInterrupt) as error:
+            control.fail(error)
+            return True
+
+    def remove(self) -> None:
+        """Remove the breakpoint from the process."""
+        if self._breakpoint.IsValid():
+            self._target.BreakpointDelete(self.number)
+        callbacks.drop(self._callback)
+
+
+def register_of(frame: lldb.SBFrame, name: str) -> int:
+    """A register of the frame, unsigned. Raises TargetError."""
+    error = lldb.SBError()
+    value = frame.FindRegister(name)
+    number = value.GetValueAsUnsigned(error) if value.IsValid() else 0
+    if not value.IsValid() or error.Fail():
+        raise TargetError(f"LLDB cannot read the register {name}")
+    return int(number) & _WORD
+
+
+class LldbRunControl:
+    """Places hooks and runs the process."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._hooks: list[LldbHook] = []
+        self._failure: BaseException | None = None
+        self.asked = False
+        self.frame: lldb.SBFrame | None = None
+
+    @property
+    def _process(self) -> lldb.SBProcess:
+        return self._selection.process()
+
+    def place(self, spec: HookSpec) -> LldbHook:
+        """Watch an address in all threads. Raises TargetError."""
+        hook = LldbHook(self, self._process.GetTarget(), spec)
+        self._hooks.append(hook)
+        return hook
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as it is now. Raises MemoryFault."""
+        error = lldb.SBError()
+        data = self._process.ReadMemory(address, size, error) if 0 <= address <= _WORD - size and size > 0 else None
+        if error.Fail() or data is None or len(data) != size:
+            raise MemoryFault(address, size)
+        return bytes(data)
+
+    def register(self, name: str) -> int:
+        """A register of the thread that a handler is called for. Raises TargetError."""
+        frame = self.frame
+        if frame is None or not frame.IsValid():
+            frame = self._process.GetSelectedThread().GetFrameAtIndex(0)
+        return register_of(frame, name)
+
+    def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+        frame = self.frame
+        found = float_register(frame, name) if frame is not None and frame.IsValid() else None
+        if found is None:
+            raise TargetError(f"LLDB cannot read the register {name}")
+        return found
+
+    def fail(self, error: BaseException) -> None:
+        """A handler raised; the first error counts."""
+        self._failure = self._failure or error
+
+    def start(self) -> None:
+        """Start the program and stop it before its first instruction. Raises TargetError."""
+        from gdbext.hosts.lldb.lldb_batch import start_program
+
+        with self._selection.synchronous():
+            start_program(self._selection.target(), True)
+
+    def session(self) -> Session:
+        """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
+        from gdbext.diagnosis.session import Session
+
+        return Session(current_target(self._process))
+
+    def close(self) -> None:
+        """Remove all hooks from the process."""
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(self) -> Ending:
+        """Let the process run until something ends that; signals that are its own affair are passed on."""
+        with self._selection.synchronous():
+            while True:
+                _log.debug("continue with %d hooks", len(self._hooks))
+                ending = self._continue()
+                if ending is not None:
+                    return ending
+
+    def _continue(self) -> Ending | None:
+        """One run; None where the process is to go on."""
+        self._failure = None
+        self.asked = False
+        process = self._process
+        with self._interruptible(process):
+            error = process.Continue()
+        self.frame = None
+        if self._failure is not None:
+            return _failed(self._failure)
+        if not is_there(process):
+            return _exited(process)
+        if error.Fail():
+            text = f"lldb cannot resume the process: {error.GetCString()}"
+            return Ending(EndingKind.FAILED, text, error=TargetError(text))
+        return self._why_stopped(process)
+
+    @contextmanager
+    def _interruptible(self, process: lldb.SBProcess) -> Iterator[None]:
+        with self._selection.interruption.stopping(process.SendAsyncInterrupt):
+            yield
+
+    def _why_stopped(self, process: lldb.SBProcess) -> Ending | None:
+        if self.asked:
+            return Ending(EndingKind.ASKED, "")
+        if self._selection.interruption.happened:
+            return Ending(EndingKind.INTERRUPTED, "interrupted")
+        threads = [process.GetThreadAtIndex(index) for index in range(process.GetNumThreads())]
+        ours = {hook.number for hook in self._hooks}
+        for thread in threads:
+            reason = thread.GetStopReason()
+            if reason == lldb.eStopReasonExec:
+                return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
+            if reason == lldb.eStopReasonSignal:
+                return _by_signal(process, thread)
+            if reason == lldb.eStopReasonBreakpoint and thread.GetStopReasonDataAtIndex(0) not in ours:
+                return Ending(EndingKind.STOPPED, f"breakpoint {thread.GetStopReasonDataAtIndex(0)}")
+        return Ending(EndingKind.STOPPED, "lldb stopped the process")
+
+
+def _by_signal(process: lldb.SBProcess, thread: lldb.SBThread) -> Ending | None:
+    name = process.GetUnixSignals().GetSignalAsCString(thread.GetStopReasonDataAtIndex(0))
+    if name in _INTERRUPTS:
+        return Ending(EndingKind.INTERRUPTED, "interrupted")
+    return None if name in _PASSED_ON else Ending(EndingKind.SIGNAL, f"the process got {name}")
+
+
+def _exited(process: lldb.SBProcess) -> Ending:
+    if process.GetState() != lldb.eStateExited:
+        return Ending(EndingKind.GONE, "the process ended")
+    status = process.GetExitStatus()
+    if "signal" in (process.GetExitDescription() or ""):
+        return Ending(EndingKind.KILLED, "the process was killed by a signal")
+    return Ending(EndingKind.EXITED, f"the process exited with status {status}", status=int(status))
+
+
+def _failed(error: BaseException) -> Ending:
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(EndingKind.INTERRUPTED, "interrupted")
+    if isinstance(error, GdbextError):
+        return Ending(EndingKind.FAILED, error.what, error=error)
+    what = f"the trace cannot be written: {getattr(error, 'strerror', error)}"
+    return Ending(EndingKind.FAILED, what, error=TargetError(what, help="make room, or name another --output"))

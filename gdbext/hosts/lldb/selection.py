@@ -1,0 +1,168 @@
+"""The process that a command in LLDB is about, which the user looks at, and how it is let go.
+
+Ctrl+C while a command of ours runs.
+
+LLDB only notes it and leaves it to the command to ask, which it must do in its own thread (LLDB 17), and that is busy.
+So for as long as a command runs the signal is Python's: a command that reads is ended by KeyboardInterrupt, as in gdb;
+one that lets the process run has it stopped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import lldb
+
+from gdbext.errors import TargetError
+
+_ACTION_SIZE = 512
+"""More than ``struct sigaction`` has anywhere; it is only kept, to be put back."""
+
+
+class Interruption:
+    """Takes SIGINT for the duration of a command. Elsewhere than in the thread that Python handles signals in, as in an
+    editor, there is no Ctrl+C, and nothing is taken."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._before: ctypes.Array[ctypes.c_char] | None = None
+        self._stop: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """Note that a command begins."""
+        self.happened = False
+        before = ctypes.create_string_buffer(_ACTION_SIZE)
+        ctypes.CDLL(None).sigaction(signal.SIGINT, None, before)  # LLDB's own, which Python does not know
+        try:
+            signal.signal(signal.SIGINT, self._interrupted)
+        except ValueError:
+            return
+        self._before = before
+
+    def end(self) -> None:
+        """The command has ended; idempotent."""
+        before, self._before = self._before, None
+        if before is not None:
+            ctypes.CDLL(None).sigaction(signal.SIGINT, before, None)
+
+    def _interrupted(self, _number: int, _frame: FrameType | None) -> None:
+        self.happened = True
+        if self._stop is None:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Call ``stop`` from another thread while LLDB lets the process run, when no Python runs in this one."""
+        if self._before is None:
+            yield
+            return
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        thread = threading.Thread(target=self._wait, args=(ours, stop), daemon=True)
+        self._stop = stop
+        wakeup = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            os.close(theirs)
+            thread.join()
+            os.close(ours)
+            self._stop = None
+
+    def _wait(self, signals: int, stop: Callable[[], None]) -> None:
+        while True:
+            number = os.read(signals, 1)
+            if not number:
+                return
+            if number[0] == signal.SIGINT:
+                self.happened = True
+                stop()
+
+
+SelectedThread = Callable[[], "lldb.SBThread | None"]
+"""Gives the thread that the command is about, None where LLDB's selected one is meant."""
+
+
+def no_thread() -> None:
+    """Nobody says which one: LLDB's selected one is meant."""
+
+
+def thread_of(process: lldb.SBProcess, selected: SelectedThread) -> lldb.SBThread:
+    """The thread that the command is about, else LLDB's selected one; invalid where there is none."""
+    thread = selected()
+    return thread if thread is not None and thread.IsValid() else process.GetSelectedThread()
+
+
+class Selection:
+    """The selection of one debugger: an editor may have several in one process."""
+
+    def __init__(self, debugger: lldb.SBDebugger) -> None:
+        self.debugger = debugger
+        self.interruption = Interruption()
+        self._context: lldb.SBExecutionContext | None = None
+        self._session = threading.RLock()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The session that commands share, for this thread alone. LLDB runs commands in one thread, and shows stops
+        and what is in them in another one."""
+        with self._session:
+            yield
+
+    @contextmanager
+    def session_if_free(self) -> Iterator[bool]:
+        """The same for those who cannot wait; False where another thread has it."""
+        is_free = self._session.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._session.release()
+
+    @contextmanager
+    def command(self, context: lldb.SBExecutionContext) -> Iterator[None]:
+        """The selection while a command runs: the editor's target, thread and frame need not be the selected
+        ones."""
+        with self.session():
+            before, self._context = self._context, context
+            self.interruption.begin()
+            try:
+                yield
+            finally:
+                self.interruption.end()
+                self._context = before
+
+    def process(self) -> lldb.SBProcess:
+        """The command's process, else the selected one; invalid where there is none."""
+        if self._context is not None and self._context.GetProcess().IsValid():
+            return self._context.GetProcess()
+        return self.debugger.GetSelectedTarget().GetProcess()
+
+    def thread(self) -> lldb.SBThread | None:
+        """The command's thread; None where no command runs."""
+        return self._context.GetThread() if self._context is not None else None
+
+    def target(self) -> lldb.SBTarget:
+        """The command's target, else the selected one. Raises TargetError: there is none."""
+        target = self._context.GetTarget() if self._context is not None else self.debugger.GetSelectedTarget()
+        if not target.IsValid():
+            raise TargetError("lldb has no program", help="target create PROGRAM   or   process attach --pid PID")
+        return target
+
+    @contextmanager
+    def synchronous(self) -> Iterator[None]:
+        """Run synchronously: calls that let the process run come back when it has stopped."""
+        before = self.debugger.GetAsync()
+        self.debugger.SetAsync(False)
+        try:
+            yield
+        finally:
+            self.debugger.SetAsync(before)

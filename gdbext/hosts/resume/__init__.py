@@ -1,0 +1,1 @@
+"""Breakpoints and resuming: the only code that may let the target run."""

@@ -1,0 +1,180 @@
+"""The parts of a debugger that dispatch-break needs: breakpoints by address, and to be called when they are hit.
+
+Conditions of breakpoints as data: debuggers render them in their own language, and ``holds`` evaluates them.
+
+Everything is an unsigned 64-bit word. Registers are named as the architecture names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Union
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Register:
+    """The value of a register."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Pointee:
+    """The word in memory that a register points to."""
+
+    pointer: Register
+
+
+@dataclass(frozen=True)
+class Bits:
+    """The bits of ``mask``, shifted right by ``shift``."""
+
+    value: Value
+    mask: int = WORD
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``then`` where the condition holds, else ``otherwise``."""
+
+    condition: Condition
+    then: Value
+    otherwise: Value
+
+
+@dataclass(frozen=True)
+class Equals:
+    """The value is this number."""
+
+    value: Value
+    number: int
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """Each of the conditions holds; with none, always."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """One of the conditions holds."""
+
+    conditions: tuple[Condition, ...]
+
+
+if TYPE_CHECKING:
+    Value = Union[Register, Pointee, Bits, Choice]
+    Condition = Union[Equals, AllOf, AnyOf]
+
+ALWAYS = AllOf()
+
+
+def both(first: Condition, second: Condition) -> Condition:
+    """Both conditions, without nesting what is a conjunction already."""
+    parts = [part for each in (first, second) for part in (each.conditions if isinstance(each, AllOf) else (each,))]
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+
+class StoppedThread(Protocol):
+    """The thread that a breakpoint stopped. All may raise TargetError."""
+
+    @property
+    def tid(self) -> int:
+        """Id that the kernel gave the thread."""
+
+    def register(self, name: str) -> int:
+        """A register of its innermost frame, unsigned."""
+
+    def word(self, address: int) -> int:
+        """The 8 bytes at an address, little-endian. Raises MemoryFault."""
+
+
+def value_of(value: Value, thread: StoppedThread) -> int:
+    """The value in a stopped thread. Raises TargetError, MemoryFault."""
+    if isinstance(value, Register):
+        return thread.register(value.name)
+    if isinstance(value, Pointee):
+        return thread.word(thread.register(value.pointer.name))
+    if isinstance(value, Bits):
+        return (value_of(value.value, thread) & value.mask) >> value.shift
+    return value_of(value.then if holds(value.condition, thread) else value.otherwise, thread)
+
+
+def holds(condition: Condition, thread: StoppedThread) -> bool:
+    """True if the condition holds in a stopped thread. Raises TargetError, MemoryFault."""
+    if isinstance(condition, Equals):
+        return value_of(condition.value, thread) == condition.number
+    found = (holds(each, thread) for each in condition.conditions)
+    return all(found) if isinstance(condition, AllOf) else any(found)
+
+
+if TYPE_CHECKING:
+    Reached = Callable[[StoppedThread], None]
+    """Called at each hit, with the thread that the debugger has selected."""
+
+
+class Breakpoint(Protocol):
+    """A breakpoint that the user sees in the debugger's list, and may delete there."""
+
+    @property
+    def number(self) -> int:
+        """The debugger's number of it."""
+
+    def is_alive(self) -> bool:
+        """The user has not deleted it."""
+
+    def delete(self) -> None:
+        """Take it away; not while the debugger is calling us for it."""
+
+    def switch_off(self) -> None:
+        """Not hit any more, and still in the list; allowed in its own call."""
+
+    def delete_later(self) -> None:
+        """Switch it off, and take it away as soon as the debugger allows."""
+
+
+class Trap(Protocol):
+    """A breakpoint that the user does not see, and that never stops the process."""
+
+    def enable(self, wanted: bool) -> None:
+        """Switch it on or off; allowed in its own call."""
+
+    def delete(self) -> None:
+        """Delete the breakpoint; idempotent."""
+
+
+class BreakpointSetter(Protocol):
+    """One debugger's way to set them. All ``set_…`` raise TargetError where the debugger refuses."""
+
+    note_on_calls: str
+    """A note that the user must read on the breakpoints of ``set_call``, "" for none."""
+
+    def set_stop(self, address: int, condition: Condition, reached: Reached) -> Breakpoint:
+        """One that stops where the condition holds; ``reached`` is called once the process stands still."""
+
+    def set_call(self, address: int, reached: Reached) -> Breakpoint:
+        """One that calls ``reached`` at each hit, and goes on."""
+
+    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> Breakpoint:
+        """One at a function of a library that need not be loaded yet; the process stops where ``reached`` says so."""
+
+    def set_placeholder(self, address: int) -> Breakpoint:
+        """One that does nothing but stand in the user's list."""
+
+    def set_trap(self, address: int, reached: Reached) -> Trap:
+        """An invisible one that calls ``reached`` at each hit, and goes on."""
+
+    def text_of(self, condition: Condition) -> str:
+        """The condition in the debugger's language, "" where it always holds."""
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when the debugger has finished with what it is calling us for."""
+
+    def on_exit(self, action: Callable[[], None]) -> None:
+        """Call ``action`` whenever the process has ended and no other one runs."""

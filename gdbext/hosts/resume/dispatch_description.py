@@ -1,0 +1,239 @@
+"""The arguments of a dispatch at a stop: where the compiler keeps them by then, and what they are.
+
+Integer arguments and references come in the architecture's argument registers. At a lookup in the middle of a function
+they have been moved to callee-saved registers or stack slots (engine/arch/saved_arguments.py). Only arguments in
+registers are reported, up to the first one whose class is not certain from its schema type.
+
+What is known of a dispatch that was seen as it happened.
+
+What an operator's table gives for a keyset, read from the process as it is at a stop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch.saved_arguments import SavedArgument
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.registry.schema import hidden_result, schema_types
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.torch.registry.operators import Operator
+
+
+@dataclass(frozen=True)
+class LookupResult:
+    """The result of a lookup with one keyset; the same for every dispatch of that operator, event and keyset.
+
+    ``key`` is what ``highestPriorityTypeId`` names. ``kernel`` is the kernel's function, with file and line where it
+    is Python; ``addresses`` are its unboxed, sym-unboxed and boxed entry. ``path`` and ``registered_at`` are known
+    only where they were asked for and the table agrees with its registrations. ``table_bytes`` is what is at
+    ``table_entry``, the address of the entry's KernelFunction, as long as no kernel is registered or taken away.
+    """
+
+    event: str
+    op: str
+    overload: str
+    bits: int
+    keys: tuple[str, ...]
+    key: str
+    table_index: int
+    kernel: str
+    kind: str
+    valid: bool
+    boxed: bool
+    unboxed: bool
+    fallthrough: bool
+    addresses: frozenset[int] = frozenset()
+    boxed_address: int = 0
+    table_entry: int = 0
+    table_bytes: bytes = b""
+    path: str = ""
+    registered_at: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """``aten::add.Tensor``: what PyTorch calls ``toString(op.operator_name())``."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+
+@dataclass
+class TracedDispatch:
+    """One pass through the dispatcher.
+
+    ``cfa`` is where its frame ends, ``body`` the lowest address that the frame is sure to use; ``code`` is the function
+    [start, end) that runs in it ((0, 0) where it may have left by a tail call), and ``returns_to`` where it returns.
+    ``depth`` counts from 1; ``started`` and ``ended`` are microseconds since the trace began. ``returned`` is False
+    where only a later stop showed that it had ended, or nothing did.
+    """
+
+    found: LookupResult
+    tid: int
+    depth: int
+    cfa: int
+    body: int
+    code: tuple[int, int]
+    returns_to: int
+    started: float
+    ended: float | None = None
+    returned: bool = False
+    entered: bool = False
+    """Its kernel was seen to be entered."""
+    left: bool = False
+    """Its kernel was seen to return."""
+    last: str = "lookup"
+    """The last step that was seen."""
+    kernel_started: float | None = None
+    kernel_ended: float | None = None
+    number: int = field(default=0)
+
+
+class Describer:
+    """Reads tables while the process is stopped. ``open_session`` gives a fresh session of the process."""
+
+    def __init__(self, open_session: Callable[[], Session], session: Session, registrations: bool) -> None:
+        self._open = open_session
+        self._session = session
+        self._registrations = registrations
+
+    def operator(self, address: int) -> Operator | None:
+        """The operator whose OperatorEntry is at ``address``. Raises BadData, MemoryFault."""
+        found = self._session.dispatcher.by_def(address)
+        if found is None:  # registered since
+            self._renew()
+            found = self._session.dispatcher.by_def(address)
+        return found
+
+    def find(self, operator: Operator, event: str, bits: int) -> LookupResult:
+        """Look up this keyset now. Raises BadData (no keyset), MemoryFault."""
+        self._session.memory.forget()
+        current = self.operator(operator.address)
+        if current is None:
+            raise BadData(f"{operator.qualified} is not registered any more")
+        session = self._session
+        keys, kernels = session.dispatcher.keys, session.dispatcher.kernels
+        current.forget_table()
+        index, kernel = current.kernel_for(bits)
+        key = keys.highest_key(bits)
+        name = kernels.name(kernel, key, current.name)
+        if name.kind == "unknown" and not session.modules.find(kernel.boxed):
+            self._renew()
+            kernels = self._session.dispatcher.kernels
+            name = kernels.name(kernel, key, current.name)
+        path, debug = self._registration(current, index)
+        where = f" at {name.file}:{name.line}" if name.file else ""
+        return LookupResult(
+            event=event,
+            op=current.name,
+            overload=current.overload,
+            bits=bits,
+            keys=keys.decode(bits),
+            key=key,
+            table_index=index,
+            kernel=name.function + where,
+            kind=name.kind,
+            valid=kernel.valid,
+            boxed=kernel.valid,
+            unboxed=kernel.unboxed != 0 or kernel.sym_unboxed != 0,
+            fallthrough=kernels.fallthrough(kernel),
+            addresses=frozenset((kernel.unboxed, kernel.sym_unboxed, kernel.boxed)) - {0},
+            boxed_address=kernel.boxed,
+            table_entry=session.dispatcher.table_entry(current.address, index),
+            table_bytes=struct.pack("<4Q", *kernel)[: kernels.size],
+            path=path,
+            registered_at=debug,
+        )
+
+    def _registration(self, operator: Operator, index: int) -> tuple[str, str]:
+        """(path, registered at), empty where they are not wanted or not proven."""
+        if not self._registrations:
+            return "", ""
+        try:
+            entry = self._session.tables.entry(operator, index)
+        except GdbextError:
+            return "", ""
+        return (entry.path, entry.debug) if entry.consistent else ("", "")
+
+    def _renew(self) -> None:
+        self._session = self._session.reopened(self._open().target)
+
+
+_SIGN = 1 << 63
+_WIDTHS = {"Tensor": 1, "Tensor?": 1, "Scalar": 1, "int": 1, "SymInt": 1, "bool": 1}
+"""Registers that an argument of a schema type takes (torchgen/api/cpp.py): references, int64_t, SymInt by reference.
+Lists are ArrayRefs of two words. Everything else ends the search."""
+_WORD = 8
+_USED = {"Tensor": _WORD, "Tensor?": _WORD, "int": _WORD, "bool": 1}
+"""Low bytes that matter of those that are shown."""
+
+
+class KeptWord(Record):
+    """The word of an argument register, of which the low ``size`` bytes were kept."""
+
+    value: int
+    size: int = _WORD
+
+
+def argument_texts(session: Session, operator: Operator, values: Sequence[KeptWord | None], skipped: int) -> list[str]:
+    """``self=f32[4, 4] Meta`` for each argument that the register values give.
+
+    ``values`` are those of the argument registers at the start of the function, ``skipped`` how many stand between a
+    hidden result pointer and the arguments (functor, keyset). [] where the schema does not determine the calling
+    convention, or where there is no tensor in the place of one.
+    """
+    schema = operator.schema
+    hidden = hidden_result(schema.text) if schema is not None else None
+    if schema is None or hidden is None:
+        return []
+    skipped += session.memory.architecture.leading_arguments(hidden)
+    return _read(session, schema_types(schema.text), values[skipped:])
+
+
+def _read(session: Session, types: Sequence[tuple[str, str]], values: Sequence[KeptWord | None]) -> list[str]:
+    """[] unless at least one tensor was read, and every one that must be a tensor is."""
+    texts: list[str] = []
+    proven = False
+    position = 0
+    for kind, name in types:
+        width = 2 if "[" in kind and not kind.endswith("?") else _WIDTHS.get(kind, 0)
+        if not width or position + width > len(values):
+            break
+        kept = values[position]
+        position += width
+        if kept is None or kept.size < _USED.get(kind, _WORD + 1):
+            continue
+        value = kept.value
+        if kind in ("int", "bool"):
+            number = value & 1 if kind == "bool" else value - (1 << 64) if value & _SIGN else value
+            texts.append(f"{name}={number}")
+            continue
+        try:
+            texts.append(f"{name}={session.tensors.read(session.memory.u64(value)).short}")
+            proven = True
+        except GdbextError:
+            if kind == "Tensor":
+                return []
+    return texts if proven else []
+
+
+def register_values(
+    architecture: Architecture,
+    where: Mapping[str, SavedArgument],
+    register: Callable[[str], int],
+    word: Callable[[int], int | None],
+    cfa: int | None = None,
+) -> list[KeptWord | None]:
+    """The values of the argument registers as the function was called; None where one did not survive. ``cfa`` is the
+    top of its caller's stack, where that is known."""
+    found: list[KeptWord | None] = []
+    for name in architecture.argument_registers:
+        holder = where.get(name)
+        value = holder.word(register, word, cfa) if holder is not None else None
+        found.append(None if holder is None or value is None else KeptWord(value, holder.size))
+    return found

@@ -1,0 +1,168 @@
+"""The host of a live command: whoever runs it, and so can let the process run.
+
+What a live command needs of a debugger: to be called at addresses, and to let the process run.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gdbext.diagnosis.tool import Alone, Mode, Tool, ToolHost
+from gdbext.engine.record import Record
+from gdbext.errors import TargetError, UsageError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from gdbext.diagnosis.report.report import Ending, Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+    from gdbext.torch.stack.lookup_sites import CfaRule
+
+Handler = Callable[[int, int, int], bool]
+"""(thread id, CFA of the frame, value) → True: the process stays stopped. May raise GdbextError and OSError, too."""
+
+
+class HookSpec(Record):
+    """An address at which ``handler`` is called. ``register`` "" means that no value is wanted.
+
+    The value is the register's, or with ``load`` the word at register + ``load``.
+    """
+
+    address: int
+    frame: CfaRule
+    handler: Handler
+    register: str = ""
+    load: int | None = None
+
+
+class AddressHook(Protocol):
+    """An address that is watched."""
+
+    def remove(self) -> None:
+        """Remove the hook; idempotent."""
+
+
+class RunControl(Protocol):
+    """One debugger's way to run the process."""
+
+    def place(self, spec: HookSpec) -> AddressHook:
+        """Watch an address in all threads. Raises TargetError."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Memory as it is now, also inside a handler. Raises MemoryFault."""
+
+    def register(self, name: str) -> int:
+        """A register of the thread that a handler is called for, unsigned."""
+
+    def float_register(self, name: str) -> int:
+        """The low 8 bytes of a vector register of that thread. Raises TargetError."""
+
+    def run(self) -> Ending:
+        """Let the process run until something ends that."""
+
+    def start(self) -> None:
+        """Start the program and stop it before its first instruction. Raises TargetError."""
+
+    def session(self) -> Session:
+        """A fresh session of the stopped process, also inside a handler. Raises TargetError."""
+
+    def close(self) -> None:
+        """Take away every hook; idempotent."""
+
+
+Kept = TypeVar("Kept")
+
+
+class Host(ToolHost):
+    """A debugger, the user's own or one of ours; or nobody."""
+
+    def __init__(self, is_batch: bool = False, output: int | None = None) -> None:
+        super().__init__(is_batch, output)
+        self.lets_finish = False
+        """True when the watching is over, and nobody asked to end the program: one that we started runs on to its
+        end."""
+        self._running = ""
+        self._kept: dict[type, object] = {}
+
+    def run_control(self, session: Session) -> RunControl:
+        """The object that runs the session's process. Raises TargetError (a core), UsageError (no debugger)."""
+        if session.target.is_core:
+            raise TargetError(
+                "a core dump cannot run: there is nothing to trace",
+                why="this command resumes the process and observes what it does",
+                help="see what the core was doing: dispatch-bt; or attach to a live process: scripts/dispatch -p PID",
+            )
+        return self._run_control()
+
+    @abstractmethod
+    def _run_control(self) -> RunControl:
+        """The debugger's. Raises UsageError where there is none."""
+
+    @abstractmethod
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Sets breakpoints that stay. Raises UsageError without a debugger."""
+
+    @abstractmethod
+    def stopped_session(self) -> Session:
+        """A fresh session of the stopped process, also while the debugger calls us. Raises UsageError, TargetError."""
+
+    def kept(self, kind: type[Kept], make: Callable[[], Kept]) -> Kept:
+        """The one object of that type which belongs to this debugger; made when it is first asked for."""
+        if kind not in self._kept:
+            self._kept[kind] = make()
+        found = self._kept[kind]
+        assert isinstance(found, kind)
+        return found
+
+    @contextmanager
+    def running(self, command: str) -> Iterator[None]:
+        """Only one live command at a time resumes the process. Raises UsageError while another does."""
+        if self._running:
+            raise UsageError(
+                f"{self._running} is running already",
+                why="two traces of one process would stop each other",
+                help="end it first with Ctrl+C (or interrupt)",
+            )
+        self._running = command
+        try:
+            yield
+        finally:
+            self._running = ""
+
+
+class NoDebugger(Alone, Host):
+    """No debugger: a process can be let go and stopped again, and nothing more."""
+
+    def _run_control(self) -> RunControl:
+        raise needs_debugger()
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        """Refuse: there is no debugger. Raises UsageError."""
+        raise needs_debugger()
+
+    def stopped_session(self) -> Session:
+        """Refuse: there is no debugger. Raises UsageError."""
+        raise needs_debugger()
+
+
+class LiveTool(Tool):
+    """A tool that lets the process run, and needs a debugger for it."""
+
+    mode = Mode.RESUMES
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Run the tool and answer, once. Raises GdbextError."""
+        return self.run_live(session, args, host if isinstance(host, Host) else NoDebugger(output=host.output))
+
+    @abstractmethod
+    def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
+        """Run the tool as ``run`` does, with what a debugger lends."""
+
+
+def needs_debugger() -> UsageError:
+    """The error of a command that cannot work without one."""
+    return UsageError("this command needs a debugger", help="use --debugger gdb, or --debugger lldb")

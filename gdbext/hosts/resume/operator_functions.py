@@ -1,0 +1,193 @@
+"""Finds the functions of the target that belong to an operator, so that a stop in them slows no other operator.
+
+``at::_ops::NAME::call`` and ``::redispatch`` are an operator's own (NAME is its name and overload joined by an
+underscore, torchgen/model.py). Boxed calls go through ``Dispatcher::callBoxed``, which all operators share; the boxed
+entries of the operator's own kernels see them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.record import Record
+from gdbext.torch.assumed_symbols import (
+    BOXED_FROM_UNBOXED,
+    BOXED_FUNCTOR,
+    GENERATED_WRAPPERS,
+    OPERATOR_STRUCT,
+    PYTHON_KERNEL_CLASS,
+    RUNTIME_FUNCTOR_CLASS,
+    STRUCTURED,
+    STRUCTURED_IMPL,
+    STRUCTURED_META,
+)
+from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.torch_symbol import TorchSymbol
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.torch.registry.operators import Operator
+
+_FUNCTIONS_FOLLOWED = 200
+"""Wrappers that are decoded in search of an operator's structured kernels; mm has 40."""
+
+
+class OperatorFunction(Record):
+    """A function with the dispatcher inlined for one operator; ``event`` is "call" or "redispatch"."""
+
+    operator: Operator
+    event: str
+    function: Function
+    sites: LookupSites
+
+
+class BoxedEntry(Record):
+    """The boxed entry of one of an operator's own kernels: called with functor, OperatorHandle&, keyset, stack."""
+
+    operator: Operator
+    address: int
+
+
+class OperatorFunctions:
+    """Finds functions; one instance per session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        entry = session.layout.struct("c10::impl::OperatorEntry")
+        table = entry.field("dispatchTable_").offset
+        self.finder = SiteFinder(
+            session.memory,
+            session.modules,
+            session.symbolizer,
+            session.layout.constant("num_backends"),
+            range(table, table + session.layout.struct("c10::KernelFunction").size),
+        )
+
+    @cached_property
+    def _structs(self) -> dict[str, list[tuple[str, int, int]]]:
+        """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
+        session = self._session
+        module = session.modules.named(OPERATOR_STRUCT.library)
+        index = session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return {}
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for symbol in index.matching(OPERATOR_STRUCT.names[0].encode()):
+            if symbol.is_function and "." not in symbol.name:
+                struct, event = operator_method(symbol.name)
+                if event:
+                    found.setdefault(struct, []).append((event, module.base + symbol.vaddr, symbol.size))
+        return found
+
+    def extents(self, operator: Operator) -> list[tuple[str, int, int]]:
+        """(event, address, size) of the operator's own functions, "call" first."""
+        return sorted(self._structs.get(operator.struct, ()))
+
+    def functions(self, operator: Operator) -> list[OperatorFunction]:
+        """The operator's own functions, "call" first; empty for one that was not generated into libtorch.
+
+        Raises MemoryFault, BadData.
+        """
+        found = []
+        for event, address, _ in self.extents(operator):
+            function = self._session.symbolizer.function(address)
+            if function is not None and self._is_for(operator, function):
+                handles = static_handles(self._session.symbolizer, function)
+                sites = self.finder.find(function.start, function.size, handles)
+                if sites is not None:
+                    found.append(OperatorFunction(operator, event, function, sites))
+        return found
+
+    def _is_for(self, operator: Operator, function: Function) -> bool:
+        """The function's static handle is this operator's, or not initialised yet."""
+        handles = static_handles(self._session.symbolizer, function)
+        held = {self._session.memory.try_u64(handle) for handle in handles}
+        return not held - {0, None, operator.address}
+
+    def boxed_entries(self, operator: Operator) -> list[BoxedEntry]:
+        """Boxed entries of the operator's kernels that no other operator shares. Raises MemoryFault."""
+        symbolizer = self._session.symbolizer
+        addresses = dict.fromkeys(kernel.boxed for kernel in operator.table if kernel.valid)
+        found = []
+        for address in addresses:
+            names = symbolizer.names_at(address)
+            if names and all(BOXED_FROM_UNBOXED.begins(name) and RUNTIME_FUNCTOR_CLASS not in name for name in names):
+                found.append(BoxedEntry(operator, address))
+        return found
+
+    def python_entries(self) -> list[int]:
+        """The boxed functions that all kernels share which are Python functions."""
+        module = self._session.modules.named(BOXED_FUNCTOR.library)
+        index = self._session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return []
+        symbols = (symbol for name in BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
+        found = {module.base + each.vaddr for each in symbols if each.is_function and PYTHON_KERNEL_CLASS in each.name}
+        return sorted(found)
+
+    def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
+        """Addresses of the functions of a family, in these modules; no cold parts."""
+        found = set()
+        for module in modules:
+            index = self._session.symbolizer.index(module)
+            for symbol in index.matching(family.names[0].encode()) if index is not None else ():
+                if symbol.is_function and family.begins(symbol.name) and ".cold" not in symbol.name:
+                    found.add(module.base + symbol.vaddr)
+        return sorted(found)
+
+    def structured(self, operator: Operator) -> list[tuple[str, Function]]:
+        """("meta" or "impl", function) of the operator's structured kernels: ``at::meta::structured_NAME::meta`` and
+        ``at::native::structured_FUNCTION::impl`` as its kernels' code calls them."""
+        found: dict[int, tuple[str, Function]] = {}
+        todo = [kernel.unboxed for kernel in operator.table if kernel.unboxed]
+        seen: set[int] = set()
+        while todo and len(seen) < _FUNCTIONS_FOLLOWED:
+            start = todo.pop()
+            function = self._session.symbolizer.function(start) if start not in seen else None
+            seen.add(start)
+            if function is None:
+                continue
+            kind = structured_kind(function.names)
+            if kind:
+                found[function.start] = (kind, function)
+            elif is_wrapper_code(function.names):
+                todo += self.calls_of(function)
+        return [found[start] for start in sorted(found)]
+
+    def calls_of(self, function: Function) -> set[int]:
+        """Targets of the function's direct calls and jumps out of it, through PLT stubs."""
+        memory = self._session.memory
+        inside = range(function.start, function.start + function.size)
+        targets = (one.target for one in self._code(function) if one.kind in ("call", "jmp"))
+        found = {follow_stub(memory, target) for target in targets if target is not None and target not in inside}
+        return {target for target in found if target is not None}
+
+    def returns(self, function: Function) -> list[int]:
+        """Addresses of the function's ``ret`` instructions."""
+        return [one.address for one in self._code(function) if one.kind == "ret"]
+
+    def _code(self, function: Function) -> Iterator[Instruction]:
+        code = self._session.memory.try_read(function.start, min(function.size, FUNCTION_LIMIT)) or b""
+        return self._session.memory.architecture.decode(code, function.start)
+
+
+def structured_kind(names: Sequence[str]) -> str:
+    """ "meta" or "impl" for the functions that TORCH_META_FUNC and TORCH_IMPL_FUNC define, else ""."""
+    for name in names:
+        if STRUCTURED_META.begins(name) and STRUCTURED in name and "4metaE" in name:
+            return "meta"
+        if STRUCTURED_IMPL.begins(name) and STRUCTURED in name and "4implE" in name:
+            return "impl"
+    return ""
+
+
+def is_wrapper_code(names: Sequence[str]) -> bool:
+    """Generated code between the table and a structured kernel (RegisterCPU.cpp and its like)."""
+    return any(part in name for name in names for part in GENERATED_WRAPPERS)

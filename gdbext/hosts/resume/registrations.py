@@ -1,0 +1,202 @@
+"""Notices that Inductor has loaded kernels while the program runs.
+
+A kernel's library is loaded by dlopen, and its name is known when the module that Inductor wrote has been executed:
+before that module's first call, which begins with checks of its arguments (torch/csrc/dynamo/guards.cpp). A trap on
+those checks is on for a few of them after each dlopen; otherwise calls of compiled code cost nothing.
+
+Operators that are defined while the process runs.
+
+Notices operators and kernels that are registered while the program runs.
+
+Traps stand on the functions of ``c10::impl::OperatorEntry`` through which every registration goes, with the
+OperatorEntry as first argument (OperatorEntry.h, 1.12 to 2.13; dispatcher and schema come by reference, and no result
+goes through a hidden argument). The tables are changed when such a function has returned, so another trap stands at
+its return address for that long. A registration costs a stop of 0.3 ms, one of a watched operator the reading of its
+table; calls cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError
+from gdbext.hosts.resume.host import HookSpec
+from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.torch.assumed_symbols import (
+    CALL_CHECKS,
+    CPU,
+    DEREGISTER_KERNEL,
+    REGISTER_KERNEL,
+    REGISTER_SCHEMA,
+    UPDATE_FALLBACK,
+)
+from gdbext.torch.registry.operators import Operator
+from gdbext.torch.stack.lookup_sites import at_entry
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter, Reached, StoppedThread, Trap
+
+
+def definition_hooks(
+    session: Session, functions: OperatorFunctions, defined: Callable[[Operator], None]
+) -> list[HookSpec]:
+    """Hooks that call ``defined`` for every operator that is defined from now on, before it has kernels.
+
+    They stand on ``OperatorEntry::registerSchema``, whose first argument is the OperatorEntry (OperatorEntry.h, 1.12 to
+    2.15); none where libtorch has no such symbol.
+    """
+    architecture = session.memory.architecture
+
+    def registered(_tid: int, _cfa: int, entry: int) -> bool:
+        session.memory.forget()
+        defined(Operator(session.dispatcher, entry))
+        return False
+
+    torch = session.modules.named(REGISTER_SCHEMA.library)
+    places = functions.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else [])
+    return [HookSpec(each, at_entry(architecture), registered, architecture.argument_registers[0]) for each in places]
+
+
+REGISTRATIONS = (REGISTER_SCHEMA, REGISTER_KERNEL, DEREGISTER_KERNEL, UPDATE_FALLBACK)
+"""Those functions. A kernel that goes uncovers another; a fallback is for all operators, and is set in each."""
+
+ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
+"""Functions (and their module) with which a program begins to end. From there on every registration is taken back:
+Python's when its modules go, all others by static destructors. Unwatched that takes 0.1 s; with a stop for each it
+takes minutes, and nobody asked for them."""
+
+
+class RegistrationWatch:
+    """The traps on registrations, for one run of the program."""
+
+    def __init__(
+        self,
+        session: Session,
+        setter: BreakpointSetter,
+        wanted: Callable[[str], bool],
+        changed: Callable[[int], None],
+        ending: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """``wanted`` gets an operator's qualified name, ``changed`` the address of such a one (its OperatorEntry) when
+        it is registered or gets a kernel; ``ending`` is called when the program begins to end, ``failed`` when
+        something could not be read. Raises TargetError where a trap cannot be set."""
+        self._session = session
+        self._setter = setter
+        self._wanted = wanted
+        self._changed = changed
+        self._ending = ending
+        self._failed = failed
+        self._traps: list[Trap] = []
+        self._returns: dict[int, Trap] = {}
+        self._registering: dict[int, int] = {}
+        """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
+        torch = session.modules.named(CPU)
+        self.addresses: list[int] = []
+        """Addresses at which registrations are seen, that of an operator's definition first; empty where they cannot
+        be."""
+        for family in REGISTRATIONS:
+            self.addresses += OperatorFunctions(session).addresses_named(family, [torch] if torch is not None else [])
+        for address in self.addresses:
+            self._traps.append(setter.set_trap(address, self._guarded(self._registered)))
+        for end in filter(None, (session.symbolizer.address_of(*where) for where in ENDS)):
+            self._traps.append(setter.set_trap(end, self._guarded(self._ends)))
+
+    def close(self) -> None:
+        """Remove all breakpoints of this object."""
+        for trap in [*self._traps, *self._returns.values()]:
+            trap.delete()
+        self._traps, self._returns = [], {}
+
+    def _guarded(self, reached: Reached) -> Reached:
+        def guarded(thread: StoppedThread) -> None:
+            try:
+                reached(thread)
+            except (GdbextError, OSError) as error:
+                self._failed(error)
+
+        return guarded
+
+    def _ends(self, _: StoppedThread) -> None:
+        """The program ends. May raise what ``ending`` does."""
+        for trap in [*self._traps, *self._returns.values()]:
+            trap.enable(False)  # not deleted: the debugger is calling us for one of them
+        self._ending()
+
+    def _registered(self, thread: StoppedThread) -> None:
+        """Handle the entry of such a function. Raises TargetError, MemoryFault, BadData."""
+        self._session.memory.forget()
+        architecture = self._session.memory.architecture
+        entry = thread.register(architecture.argument_registers[0])
+        if not self._wanted(Operator(self._session.dispatcher, entry).qualified):
+            return
+        address = thread.word(thread.register(architecture.stack_pointer))
+        self._registering[address] = entry
+        trap = self._returns.get(address)
+        if trap is None:
+            returned = self._guarded(lambda _: self._returned(address))
+            self._returns[address] = self._setter.set_trap(address, returned)
+        else:
+            trap.enable(True)
+
+    def _returned(self, address: int) -> None:
+        """The tables are up to date now. May raise what ``changed`` does."""
+        self._returns[address].enable(False)  # not deleted: the debugger is calling us for it
+        self._changed(self._registering[address])
+
+
+_LOADERS = (("dlopen", "libc.so.6"), ("dlopen", "libdl.so.2"), ("cuModuleLoadData", None), ("cuModuleLoadDataEx", None))
+"""glibc's function, before and since 2.34; and those of libcuda that load kernels of Triton."""
+_CHECKS = 8
+"""Other threads may be in compiled code as well, while a module is being loaded."""
+
+
+class KernelWatch:
+    """The traps of one run of the program."""
+
+    def __init__(
+        self,
+        session: Session,
+        setter: BreakpointSetter,
+        changed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """``changed`` is called when kernels may have come, ``failed`` when something could not be read. Raises
+        TargetError where a trap cannot be set."""
+        self._changed = changed
+        self._failed = failed
+        self._left = 0
+        find = session.symbolizer.address_of
+        checks = {find(name, CALL_CHECKS.library) for name in CALL_CHECKS.names} - {None}
+        loaders = {find(*place) for place in _LOADERS} - {None}
+        self.works = bool(checks and loaders)
+        self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks if address]
+        self._loaders: list[Trap] = [setter.set_trap(address, self._loads) for address in loaders if address]
+        self._enable(False)
+
+    def close(self) -> None:
+        """Remove all breakpoints of this object."""
+        for trap in (*self._checks, *self._loaders):
+            trap.delete()
+        self._checks, self._loaders = [], []
+
+    def _enable(self, wanted: bool) -> None:
+        for trap in self._checks:
+            trap.enable(wanted)
+
+    def _loads(self, _: StoppedThread) -> None:
+        """A library is about to be loaded."""
+        self._left = _CHECKS
+        self._enable(True)
+
+    def _checked(self, _: StoppedThread) -> None:
+        """Note that compiled code was entered."""
+        self._left -= 1
+        if self._left <= 0:
+            self._enable(False)  # not deleted: the debugger is calling us for it
+        try:
+            self._changed()
+        except (GdbextError, OSError) as error:
+            self._failed(error)

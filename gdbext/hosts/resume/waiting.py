@@ -1,0 +1,125 @@
+"""Waits until torch can be read: its library mapped, its operators registered.
+
+The dynamic loader calls ``_dl_debug_state`` whenever libraries were mapped (glibc, elf/dl-debug.c), and the first
+dispatch of any operator calls ``at::getStepCallbacksUnlessEmpty``: by then static initialisation, which registers the
+operators, has run. Both are found through our own symbol index, so that gdb need not read a file.
+
+What there is before a program was started: dispatch-break is pending then, and dispatch-trace starts it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.diagnosis.session import Session
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.errors import GdbextError, MemoryFault, NotTorch, TargetGone
+from gdbext.hosts.resume.host import AddressHook, HookSpec, RunControl
+from gdbext.torch.assumed_symbols import CPU, STEP_CALLBACKS
+from gdbext.torch.stack.lookup_sites import at_entry
+
+
+class NoProcess(Target):
+    """A target without memory, threads or modules."""
+
+    kind = "live"
+    pid = 0
+
+    def __init__(self, debugger: str) -> None:
+        """The program will be one of this machine. Raises ForeignArchitecture."""
+        self.debugger = debugger
+        self.architecture = by_name(os.uname().machine)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Refuse to read: always raises MemoryFault."""
+        raise MemoryFault(address, size, "there is no process yet")
+
+    def threads(self) -> Sequence[TargetThread]:
+        """No threads: the process has not begun."""
+        return ()
+
+    def selected_thread(self) -> TargetThread | None:
+        """No thread: the process has not begun."""
+        return None
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        """No mappings: the process has not begun."""
+        return ()
+
+    def auxv(self) -> Mapping[int, int]:
+        """No vector: the process has not begun."""
+        return {}
+
+
+LOADER_STATE = "_dl_debug_state"
+
+
+def torch_session(control: RunControl, session: Session) -> Session:
+    """A session in which the dispatcher can be read; starts and runs the program until there is one, if need be.
+
+    Raises TargetGone where it ends before, NotTorch where loading cannot be watched.
+    """
+    if session.target.pid == 0:
+        control.start()
+        session = control.session()
+    if not session.has_torch:
+        session = _run_to(control, session, loader_state(session), lambda: _is_mapped(control))
+    if not _is_ready(session):
+        session = _run_to(control, session, _first_dispatch(session), lambda: True)
+    return session
+
+
+def _run_to(control: RunControl, session: Session, address: int, wanted: Callable[[], bool]) -> Session:
+    hook: AddressHook = control.place(HookSpec(address, at_entry(session.memory.architecture), lambda *_: wanted()))
+    try:
+        ending = control.run()
+    finally:
+        hook.remove()
+    if ending.kind is not EndingKind.ASKED:
+        raise _never(ending)
+    return control.session()
+
+
+def loader_state(session: Session) -> int:
+    """Address of the function that the dynamic loader calls whenever it has mapped libraries. Raises NotTorch."""
+    for module in session.modules.modules:
+        if module.name.startswith("ld-linux") or module.name.startswith("ld-2"):
+            address = session.symbolizer.address_of(LOADER_STATE, module.name)
+            if address is not None:
+                return address
+    raise NotTorch(
+        "no PyTorch is loaded in this process, and its loader cannot be watched",
+        why="the dynamic loader has no symbol _dl_debug_state, or there is none (a static program)",
+    )
+
+
+def _first_dispatch(session: Session) -> int:
+    address = STEP_CALLBACKS.address(session.symbolizer)
+    if address is None:
+        raise NotTorch("libtorch_cpu.so is loaded but has no at::getStepCallbacksUnlessEmpty")
+    return address
+
+
+def _is_mapped(control: RunControl) -> bool:
+    return any(mapping.path.endswith("/" + CPU) for mapping in control.session().target.maps())
+
+
+def _is_ready(session: Session) -> bool:
+    """The dispatcher can be read."""
+    try:
+        return bool(session.dispatcher.entries)
+    except GdbextError:
+        return False
+
+
+def _never(ending: Ending) -> GdbextError:
+    if ending.error is not None:
+        return ending.error
+    return TargetGone(
+        f"torch was not used: {ending.text}",
+        why="the program ended, or was stopped, before it dispatched an operator",
+        help="check that it imports torch and calls the operator",
+    )

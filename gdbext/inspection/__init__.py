@@ -1,1 +1,0 @@
-"""The one road from a target to a report."""

@@ -1,1 +1,0 @@
-"""What each thread does in autograd, and the graph, as reports have them."""

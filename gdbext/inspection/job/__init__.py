@@ -1,1 +1,0 @@
-"""The process as a rank of a job: its groups, collectives and recorded operations."""

@@ -1,1 +1,0 @@
-"""Tensors: chosen by address or by a Python name, described, saved."""

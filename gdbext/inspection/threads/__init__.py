@@ -1,1 +1,0 @@
-"""Threads: snapshots, and how each is reported."""

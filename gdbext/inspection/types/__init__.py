@@ -1,1 +1,0 @@
-"""C++ objects of PyTorch as debuggers show them: a summary of one line, and what is inside."""

@@ -1,1 +1,0 @@
-"""Offsets and enumerations of the structures we read: data with provenance, never typed by hand."""

@@ -1,1 +1,0 @@
-"""How layouts are measured from installed headers; never on the way to a report."""

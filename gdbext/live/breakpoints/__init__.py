@@ -1,1 +1,0 @@
-"""dispatch-break: where to stop, under which conditions, and what is reported there."""

@@ -1,1 +1,0 @@
-"""dispatch-trace: from stops to nested dispatches."""

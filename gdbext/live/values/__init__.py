@@ -1,1 +1,0 @@
-"""dispatch-values: tensors and other arguments of operators as they are called, and what they return."""

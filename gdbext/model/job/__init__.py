@@ -1,1 +1,0 @@
-"""Reports of the ranks of a job, and what they say together."""

@@ -1,1 +1,0 @@
-"""What is concluded: findings, the verdict, repetition on a stack."""

@@ -1,1 +1,0 @@
-"""What single commands add to their reports: one file for each section that a room below the commands fills."""

@@ -1,1 +1,0 @@
-"""Where a dispatch can be probed: instructions found in the code, proven, and kept."""

@@ -1,1 +1,0 @@
-"""A stopped process: its memory, modules and symbols. Knows nothing of PyTorch."""

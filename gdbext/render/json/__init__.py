@@ -1,1 +1,0 @@
-"""Reports and traces as JSON: the only place that knows JSON keys."""

@@ -1,1 +1,0 @@
-"""Reports and traces as text for people."""

@@ -1,1 +1,0 @@
-"""One text view a command: ``render(report, style) -> Iterator[str]``, a line each."""

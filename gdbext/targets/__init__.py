@@ -1,1 +1,0 @@
-"""Who lends memory, registers, threads and the memory map: a live process, a core, a recording. Read-only."""

@@ -1,1 +1,0 @@
-"""Processes: held, stopped briefly, or read while they run."""

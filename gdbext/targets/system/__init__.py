@@ -1,1 +1,0 @@
-"""What the system says about processes: /proc, sockets, holders of descriptors, architectures of Linux."""

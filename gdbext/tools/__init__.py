@@ -1,0 +1,1 @@
+"""The tools: one folder each, and the table that names them."""

@@ -1,0 +1,1 @@
+"""The tool dispatch-autograd: forward or backward, the running node, its forward operator, the graph."""

@@ -1,0 +1,177 @@
+"""The engine that runs backward passes: what each thread runs, and the graph tasks.
+
+Sources: torch/csrc/autograd/engine.h, engine.cpp, graph_task.h, 2.13.0. The engine keeps what a thread does in
+thread-local variables; all zero means that it does nothing.
+
+The engine's thread-local variables in releases whose compiler gave them no names of their own.
+
+Each is a static variable of a lambda in a ``c10::ThreadLocal`` (c10/util/ThreadLocal.h), which keeps a pointer to the
+lambda's function; the lambdas of different files have one name. Which variable a function returns stands in its code:
+its offset among the thread-locals of the library.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from gdbext.engine.formats.symbol_table import STT_TLS, Symbol
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.modules import Module
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+from gdbext.errors import BadData
+from gdbext.torch import assumed_symbols
+from gdbext.torch.assumed_symbols import UNNAMED_ENGINE_VARIABLES
+from gdbext.torch.state.thread_variable import ThreadVariables
+from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.values.containers import HashTable, hash_entries, hash_table, vector_span
+from gdbext.torch.values.cpp_objects import ClassNames
+
+_CODE = 160
+"""Bytes of such a function at most."""
+_SHARED_POINTER = 16
+"""Bytes of a std::shared_ptr, which they all are."""
+
+
+class UnnamedVariables:
+    """Finds them in one torch."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._found: dict[str, tuple[Module, Symbol]] = {}
+
+    def is_named(self, variable: TorchSymbol) -> bool:
+        """It has a name of its own in this release."""
+        return variable.find(self._symbolizer) is not None
+
+    def returned_by(self, access: TorchSymbol) -> tuple[Module, Symbol]:
+        """The variable that the function returns to which ``access`` points. Raises BadData, MemoryFault."""
+        name = access.names[0]
+        if name not in self._found:
+            self._found[name] = self._find(access)
+        return self._found[name]
+
+    def _find(self, access: TorchSymbol) -> tuple[Module, Symbol]:
+        found, pointer = access.find(self._symbolizer), access.address(self._symbolizer)
+        if found is None or pointer is None:
+            raise BadData(f"{access.library} has no {access.names[0]}")
+        module, code = found[0], self._code(self._memory.u64(pointer))
+        index, has_operand = self._symbolizer.index(module), self._memory.architecture.has_operand
+        candidates = [
+            symbol
+            for name in UNNAMED_ENGINE_VARIABLES
+            for symbol in (index.lookup(name) if index is not None else ())
+            if symbol.type == STT_TLS and symbol.size == _SHARED_POINTER and has_operand(code, symbol.vaddr)
+        ]
+        if len(candidates) != 1:
+            raise BadData(f"which variable {access.names[0]} stands for is not seen in its function")
+        return module, candidates[0]
+
+    def _code(self, address: int) -> bytes:
+        function = self._symbolizer.function(address)
+        if function is None or function.start != address:
+            raise BadData(f"there is no function at {address:#x}")
+        return self._memory.read(address, min(function.size, _CODE))
+
+
+_TASK = "torch::autograd::GraphTask"
+_READY_QUEUE, _NODE_TASK = "torch::autograd::ReadyQueue", "torch::autograd::NodeTask"
+_ENGINE, _PYTHON_ENGINE = "torch::autograd::Engine", "torch::autograd::python::PythonEngine"
+_QUEUE_LIMIT = 1 << 20
+_DEVICES = 128
+"""Devices of one engine at most: c10/core/Device.h numbers them by a signed byte."""
+NO_DEVICE, CPU_DEVICE = -2, -1
+"""Numbers of devices in torch/csrc/autograd/graph_task.h."""
+
+
+class RunningNode(Record):
+    """The work of a thread of the engine: addresses of a Node and of a GraphTask, 0 for none."""
+
+    node: int
+    graph_task: int
+
+
+class EngineReader:
+    """Reads the engine of one torch."""
+
+    def __init__(self, memory: Memory, layout: Layout, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._layout = layout
+        self._variables = ThreadVariables(memory, symbolizer)
+        self._unnamed = UnnamedVariables(memory, symbolizer)
+        self._symbolizer = symbolizer
+
+    def running(self, thread_pointer: int) -> RunningNode:
+        """The work of the thread. Raises BadData where torch has no such variables, ThreadLocalUnknown, MemoryFault."""
+        node = self._current(thread_pointer, assumed_symbols.EVALUATING_NODE, assumed_symbols.EVALUATING_NODE_ACCESS)
+        return RunningNode(
+            node, self._current(thread_pointer, assumed_symbols.GRAPH_TASK, assumed_symbols.GRAPH_TASK_ACCESS)
+        )
+
+    def _current(self, thread_pointer: int, variable: TorchSymbol, access: TorchSymbol) -> int:
+        if self._unnamed.is_named(variable):
+            return self._word(thread_pointer, variable)
+        module, symbol = self._unnamed.returned_by(access)
+        return int.from_bytes(self._variables.of(thread_pointer).read_local(module, symbol, 8) or b"", "little")
+
+    def next_sequence_nr(self, thread_pointer: int) -> int:
+        """The number that the thread's next node gets. Raises as ``running``."""
+        return self._word(thread_pointer, assumed_symbols.SEQUENCE_NUMBER)
+
+    def thread_id(self, thread_pointer: int) -> int:
+        """RecordFunction's own number of the thread; 0 for one that never asked for it. Raises as ``running``."""
+        return self._word(thread_pointer, assumed_symbols.RECORD_FUNCTION_THREAD)
+
+    def _word(self, thread_pointer: int, variable: TorchSymbol) -> int:
+        return int.from_bytes(self._variables.of(thread_pointer).read(variable, 8) or b"", "little")
+
+    # --- graph tasks -----------------------------------------------------------------------------
+
+    def task(self, address: int) -> StructView:
+        """The GraphTask there. Raises LayoutError."""
+        return StructView(self._memory, address, self._layout.struct(_TASK))
+
+    def count(self, address: int, member: str) -> int:
+        """The number of elements in a hash table of a graph task. Raises LayoutError, MemoryFault."""
+        return self._memory.u64(self._member(address, member) + self._hash_table.elements)
+
+    def waiting(self, address: int) -> tuple[int, ...]:
+        """The nodes of a task that wait for the gradients of others. Raises BadData, LayoutError, MemoryFault."""
+        table = self._member(address, "dependencies_")
+        return tuple(node for (node,) in hash_entries(self._memory, table, self._hash_table, 1, _QUEUE_LIMIT))
+
+    def is_selective(self, address: int) -> bool:
+        """The task computes the gradients of some inputs only (torch.autograd.grad): not every node of it is run."""
+        return self.count(address, "exec_info_") != 0
+
+    def ready(self, address: int) -> tuple[int, ...]:
+        """The nodes in the task's queue for the CPU. Raises BadData, LayoutError, MemoryFault."""
+        queue = self._memory.u64(self._member(address, "cpu_ready_queue_"))
+        return self.queued(queue) if queue else ()
+
+    def queued(self, queue: int) -> tuple[int, ...]:
+        """The nodes in a ReadyQueue, 0 for a task that only wakes its thread up. Raises as ``ready``."""
+        task = self._layout.struct(_NODE_TASK)
+        heap = queue + self._layout.struct(_READY_QUEUE).offset("heap_")
+        first, count = vector_span(self._memory, heap, task.size, _QUEUE_LIMIT)
+        return tuple(self._memory.u64(first + index * task.size + task.offset("fn_")) for index in range(count))
+
+    def device_queues(self, engine: int) -> tuple[int, ...]:
+        """The ReadyQueue of each device that has threads of its own; 0 for none. Raises as ``ready``."""
+        table = engine + self._layout.struct(_ENGINE).offset("device_ready_queues_")
+        first, count = vector_span(self._memory, table, _SHARED_POINTER, _DEVICES)
+        return tuple(self._memory.u64(first + index * _SHARED_POINTER) for index in range(count))
+
+    def engine(self, classes: ClassNames) -> int:
+        """The engine of a program with Python; 0 where it was not used yet, or cannot be found. Raises MemoryFault."""
+        found = assumed_symbols.PYTHON_ENGINE.address(self._symbolizer)
+        return found if found and _PYTHON_ENGINE in classes.of(found) else 0
+
+    def _member(self, task: int, name: str) -> int:
+        return task + self._layout.struct(_TASK).offset(name)
+
+    @cached_property
+    def _hash_table(self) -> HashTable:
+        return hash_table(self._layout)

@@ -1,0 +1,215 @@
+"""The hooks of a node, and the Python functions behind them.
+
+Hooks of Python are objects of C++ with a vtable and, behind it, a dict from handle to function
+(torch/csrc/autograd/python_hook.h, 2.13.0; the same in all versions since 2.0). A word there that is not a dict is not
+believed.
+
+The tensors that a node has saved for its backward: what they are, and whether they were changed since.
+
+Source: torch/csrc/autograd/saved_variable.{h,cpp}, 2.13.0. ``SavedVariable::unpack`` compares the version that it kept
+with the tensor's counter, which a detached copy shares with the tensor that it was made of; where they differ, backward
+will raise "one of the variables needed for gradient computation has been modified by an inplace operation".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.threads.frame_variables import attributes, closure_of, items
+from gdbext.engine.process.memory import StructView
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError
+from gdbext.tools.autograd.autograd_section import NOTHING_SAVED, HookKind, NodeHook, SavedTensor
+from gdbext.tools.tensor.tensor_fields import TensorFields
+from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
+from gdbext.torch.state.autograd_nodes import PYTHON_NODE, NodeReader
+from gdbext.torch.state.tensor import TensorReader
+from gdbext.torch.torch_symbol import MODULE_HOOK, MODULE_HOOKS
+from gdbext.torch.values.containers import hash_entries, hash_table, vector_span
+from gdbext.torch.values.cpp_objects import ClassNames
+
+if TYPE_CHECKING:
+    from gdbext.cpython.objects.code import PythonFunction
+    from gdbext.cpython.threads.runtime import PythonRuntime
+
+_POINTER = 8
+_HOOK_LIMIT = 1000
+_VECTORS = {
+    "tensor_pre_hooks_": HookKind.TENSOR,
+    "pre_hooks_": HookKind.NODE_BEFORE,
+    "post_hooks_": HookKind.NODE_AFTER,
+}
+_PYTHON_HOOKS = "torch::autograd::PyFunction"
+"""The beginning of the names of those classes."""
+
+
+class FoundHook(Record):
+    """A hook, and the code object of its function, 0 for one in C++."""
+
+    hook: NodeHook
+    code: int
+
+
+class HookReader:
+    """Reads the hooks of nodes and tensors; ``python``: None where Python cannot be read."""
+
+    def __init__(self, nodes: NodeReader, classes: ClassNames, python: PythonRuntime | None) -> None:
+        self._nodes = nodes
+        self._memory = nodes.memory
+        self._classes = classes
+        self._python = python
+
+    def of_node(self, address: int) -> Iterator[FoundHook]:
+        """All hooks of a node, as the engine calls them. Raises LayoutError, BadData, MemoryFault."""
+        for member, kind in _VECTORS.items():
+            if kind is HookKind.NODE_AFTER:
+                for hook in self._retaining(address):
+                    yield from self._functions(hook, HookKind.RETAINS_GRAD)
+            for hook in self._vector(self._nodes.member(address, member)):
+                yield from self._functions(hook, kind)
+
+    def of_leaf(self, address: int, autograd_meta: int) -> Iterator[FoundHook]:
+        """The same of an AccumulateGrad with those of its tensor, which has this ``AutogradMeta``: before the node, and
+        once the gradient was added to (accumulate_grad.h). Raises as ``of_node``."""
+        shape = self._nodes.layout.struct("torch::autograd::AutogradMeta")
+        if autograd_meta:
+            for hook in self._vector(autograd_meta + shape.offset("hooks_")):
+                yield from self._functions(hook, HookKind.TENSOR)
+        yield from self.of_node(address)
+        after = self._memory.u64(autograd_meta + shape.offset("post_acc_grad_hooks_")) if autograd_meta else 0
+        if after:
+            yield from self._functions(after, HookKind.ACCUMULATED)
+
+    def _vector(self, address: int) -> Iterator[int]:
+        first, count = vector_span(self._memory, address, _POINTER, _HOOK_LIMIT)
+        yield from self._memory.words(first, count) if count else ()
+
+    def _retaining(self, address: int) -> Iterator[int]:
+        """Values of ``retains_grad_hooks_``, an unordered_map from output number to hook."""
+        table, shape = self._nodes.member(address, "retains_grad_hooks_"), hash_table(self._nodes.layout)
+        yield from (hook for _output, hook in hash_entries(self._memory, table, shape, 2, _HOOK_LIMIT))
+
+    def _functions(self, hook: int, kind: HookKind) -> Iterator[FoundHook]:
+        """The functions of one hook object: those in its dict, else the object's class."""
+        try:
+            names = self._classes.of(hook)
+            functions = list(self._python_functions(hook)) if names and names[0].startswith(_PYTHON_HOOKS) else []
+        except GdbextError:
+            return
+        for address in functions:
+            yield from self._described(address, kind)
+        if not functions and names:
+            yield FoundHook(NodeHook(kind, names[0]), 0)
+
+    def _python_functions(self, hook: int) -> Iterator[int]:
+        held = self._memory.u64(hook + _POINTER)
+        if self._python is not None and self._python.objects.is_dict(held):
+            yield from (value for _key, value in self._python.dicts.items(held, _HOOK_LIMIT))
+
+    def _described(self, address: int, kind: HookKind) -> Iterator[FoundHook]:
+        """The function; of one that calls the hooks of a module, those."""
+        assert self._python is not None
+        found = self._python.functions.source(address)
+        if found is None:
+            yield FoundHook(NodeHook(kind, f"the Python object at {address:#x}"), 0)
+            return
+        own = self._of_module(address) if found.qualname == MODULE_HOOK else ()
+        if own:
+            yield from (_found(each, HookKind.MODULE) for each in own)
+        else:
+            yield _found(found, kind)
+
+    def _of_module(self, address: int) -> list[PythonFunction]:
+        """The hooks of a module, which the function at ``address`` calls; none where they cannot be read."""
+        assert self._python is not None
+        python = self._python
+        for each in closure_of(python, address):
+            functions = items(python, attributes(python, each).get(MODULE_HOOKS, 0))
+            if functions:
+                return [found for found in map(python.functions.source, functions) if found is not None]
+        return []
+
+
+def _found(function: PythonFunction, kind: HookKind) -> FoundHook:
+    return FoundHook(NodeHook(kind, function.qualname, function.file, function.line), function.code)
+
+
+_SAVED = "torch::autograd::SavedVariable"
+PYTHON_FUNCTION = "THPFunction"
+"""The object of a torch.autograd.Function (torch/csrc/autograd/python_function.h)."""
+_NAMES = {"saved_variables[]": "saved_tensors"}
+_LIST = "[]"
+_LIST_LIMIT = 64
+Members = Mapping[str, Mapping[str, int]]
+"""Class → member → offset; the name of a vector ends in "[]"."""
+
+
+class SavedTensorReader:
+    """Reads them where ``members`` has the node's class."""
+
+    def __init__(self, nodes: NodeReader, members: Members, tensors: TensorReader, fields: TensorFields) -> None:
+        """Prepare the reader. Raises LayoutError."""
+        self._nodes = nodes
+        self._members = members
+        self._tensors = tensors
+        self._fields = fields
+        self._shape = nodes.layout.struct(_SAVED)
+
+    def of(self, node: int) -> tuple[SavedTensor, ...] | None:
+        """The tensors that the node has saved, None where that is not known of its class. Raises BadData, MemoryFault,
+        LayoutError."""
+        members = self._members_of(node)
+        return None if members is None else tuple(self._saved(name, at) for name, at in self._places(*members))
+
+    def stale(self, node: int) -> tuple[SavedTensor, ...]:
+        """Those that were modified in place since. Raises as ``of``."""
+        members = self._members_of(node)
+        places = self._places(*members) if members is not None else ()
+        return tuple(self._saved(name, at) for name, at in places if self._is_stale(at))
+
+    def _members_of(self, node: int) -> tuple[int, Mapping[str, int]] | None:
+        """The members that are saved tensors: the object, and their offsets in it."""
+        name = self._nodes.name(node)
+        if name == PYTHON_NODE:
+            members = self._members.get(PYTHON_FUNCTION)
+            return (self._nodes.python_object(node), members) if members is not None else None
+        return node, self._members.get(name, {})
+
+    def _places(self, base: int, members: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+        """Name and address of each."""
+        for member, offset in members.items():
+            name = _NAMES.get(member, member.removesuffix(_LIST).rstrip("_"))
+            if not member.endswith(_LIST):
+                yield name, base + offset
+                continue
+            first, count = vector_span(self._nodes.memory, base + offset, self._shape.size)
+            for index in range(min(count, _LIST_LIMIT)):
+                yield f"{name}[{index}]", first + index * self._shape.size
+
+    def _is_stale(self, address: int) -> bool:
+        view = StructView(self._nodes.memory, address, self._shape)
+        tensor = view.pointer("data_")
+        if not tensor or view.pointer("hooks_") or view.u8("was_default_constructed_"):
+            return False
+        kept, now = view.u32("saved_version_"), self._version(tensor)
+        return now is not None and now != kept and self._saved("", address).is_stale
+
+    def _saved(self, name: str, address: int) -> SavedTensor:
+        view = StructView(self._nodes.memory, address, self._shape)
+        if view.u8("was_default_constructed_") > 1 or view.u8("saved_original_") > 1:
+            raise BadData(f"there is no SavedVariable at {address:#x}")
+        if view.pointer("hooks_"):
+            return SavedTensor(name, "packed by saved-tensor hooks", None, None)
+        if view.u8("was_default_constructed_"):
+            return SavedTensor(name, NOTHING_SAVED, None, None)
+        tensor = self._tensors.read(view.pointer("data_"))
+        if tensor.implementation == UNDEFINED_TENSOR:
+            return SavedTensor(name, "released", None, None)
+        return SavedTensor(name, tensor.short, view.u32("saved_version_"), self._version(tensor.address))
+
+    def _version(self, tensor: int) -> int | None:
+        try:
+            return self._fields.version(tensor)
+        except GdbextError:
+            return None

@@ -1,0 +1,352 @@
+"""dispatch-break: at which addresses to stop for an operator, and under which conditions. Knows no debugger.
+
+Where to stop for kernels that Inductor generated, and for the functions by which its code calls torch.
+
+A kernel in C++ has a library of its own, in which its function is called "kernel", or, in a model that was compiled
+ahead of time, its own name; ``aoti_torch_…`` are functions of libtorch (torch/csrc/inductor/aoti_torch/c/shim.h). A
+kernel of Triton runs on a device: the place to stop is the driver's function that launches it, which gets its handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+from gdbext.errors import NotTorch, UsageError
+from gdbext.hosts.resume.all_calls import AllCalls, SharedLookup
+from gdbext.hosts.resume.breakpoint_setter import ALWAYS, AllOf, AnyOf, Bits, Choice, Equals, Pointee, Register, both
+from gdbext.hosts.resume.operator_functions import OperatorFunction, OperatorFunctions
+from gdbext.tools.breaks.breaks_section import BreakRequest
+from gdbext.torch.assumed_symbols import COMPUTE_ENTRY
+from gdbext.torch.compile.generated_kernels import LAUNCHING, triton_kernels
+from gdbext.torch.compile.inductor_source import CPP, TRITON
+from gdbext.torch.compile.inductor_source import PREFIX as SHIM
+from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.values.key_names import KeyNames
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import Condition, Value
+    from gdbext.torch.registry.kernel import KernelFunction
+    from gdbext.torch.registry.operators import Operator
+
+
+class GeneratedFunction(Record):
+    """``what`` says where it is from: a C++ file or a library. ``condition``: the call is one for this kernel."""
+
+    name: str
+    address: int
+    what: str
+    condition: Condition = ALWAYS
+
+
+def is_generated(pattern: str) -> bool:
+    """The pattern means such kernels and functions, not operators."""
+    return pattern.startswith((CPP, TRITON, SHIM))
+
+
+def check_pattern(pattern: str, where: str) -> None:
+    """Raises UsageError for a place that they do not have."""
+    if where != "kernel":
+        instead = f"dispatch-break kernel {pattern}"
+        raise UsageError(f"{pattern} has no {where}", why="it is not an operator", help=instead)
+
+
+def generated_functions(session: Session, pattern: str) -> list[GeneratedFunction]:
+    """Those that are loaded; none without a Python. Raises MemoryFault."""
+    found = [GeneratedFunction(*each) for each in _kernels(session, pattern)]
+    found += _launches(session, pattern) if pattern.startswith(TRITON) else []
+    if not found and pattern.isidentifier():
+        exported = session.symbolizer.symbol_of(pattern)
+        if exported is not None:
+            module, symbol = exported
+            found.append(GeneratedFunction(pattern, module.base + symbol.vaddr, module.name))
+    return found
+
+
+def _kernels(session: Session, pattern: str) -> Sequence[tuple[str, int, str]]:
+    try:
+        kernels = session.generated_kernels.all
+    except NotTorch:
+        return ()
+    return [(each.name, each.address, each.source) for each in kernels if fnmatchcase(each.name, pattern)]
+
+
+def _launches(session: Session, pattern: str) -> list[GeneratedFunction]:
+    """Places that launch kernels of Triton which were launched before: until then, they have no handle."""
+    if session.python is None:
+        return []
+    arguments = [Register(name) for name in session.memory.architecture.argument_registers]
+    return [
+        GeneratedFunction(kernel.name, address, f"its launch, in {function}", Equals(arguments[place], handle))
+        for kernel in triton_kernels(session.python)
+        if fnmatchcase(kernel.name, pattern)
+        for function, place in LAUNCHING
+        for address in [session.symbolizer.address_of(function)]
+        if address is not None
+        for handle in kernel.handles
+    ]
+
+
+def not_loaded(pattern: str) -> UsageError:
+    """The note that is shown as long as there is none."""
+    help = "Inductor may not have compiled it yet"
+    if pattern.startswith(TRITON):
+        help += "; it has no handle before its first launch, which is not seen"
+    return UsageError(f"no kernel {pattern} is loaded", help=help)
+
+
+PLACES = ("call", "redispatch", "lookup", "boxed", "kernel", "meta", "impl", "register", "return")
+"""The values of WHERE: ``lookup`` is call and redispatch; ``boxed`` the kernels' boxed entries; ``register`` the
+computation of a table entry; ``return`` the ends of call and redispatch."""
+WITH_KEYSET = ("call", "redispatch", "lookup", "boxed", "kernel")
+
+
+@dataclass(frozen=True)
+class BreakSite:
+    """One address where to stop for an operator. ``keyset`` is where the keyset is then, None without one.
+
+    ``event`` is one of PLACES other than "lookup"; ``what`` names the place.
+    """
+
+    address: int
+    event: str
+    operator: int
+    name: str
+    what: str
+    keyset: Value | None = None
+    condition: Condition = ALWAYS
+    arguments: ArgumentPlace | None = None
+    """The places of the operator's arguments, None where they are not known."""
+
+
+@dataclass(frozen=True)
+class ArgumentPlace:
+    """Argument registers hold the operator's arguments, behind the first ``skipped``: at the site itself, or where the
+    ``function`` [start, end) was entered in the middle of which the site is."""
+
+    skipped: int
+    function: tuple[int, int] | None = None
+
+
+_CALLS_DEEP = 4
+"""Functions between a kernel's boxed entry and its unboxed one, without optimisation: ``call``,
+``call_functor_with_args_from_stack``, the same with an underscore (make_boxed_from_unboxed_functor.h)."""
+
+
+class BreakPlan:
+    """Finds the sites of a request in one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._keys = session.dispatcher.keys
+        self._functions = OperatorFunctions(session)
+        self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
+
+    def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
+        """The patterns that mean no operator yet, each with an error that has the closest names."""
+        dispatcher = self._session.dispatcher
+        found = {
+            pattern: dispatcher.unknown(pattern)
+            for pattern in patterns
+            if not is_generated(pattern) and not dispatcher.find(pattern)
+        }
+        for pattern in filter(is_generated, patterns):
+            if not generated_functions(self._session, pattern):
+                found[pattern] = not_loaded(pattern)
+        return found
+
+    def operators(self, patterns: Sequence[str]) -> list[Operator]:
+        """The operators that are named and registered."""
+        find = self._session.dispatcher.find
+        named = [pattern for pattern in patterns if not is_generated(pattern)]
+        return list({each.address: each for pattern in named for each in find(pattern)}.values())
+
+    def sites(self, request: BreakRequest) -> list[BreakSite]:
+        """All sites, each address and condition once. Raises UsageError (keys), MemoryFault."""
+        check_keys(self._keys, request)
+        found: dict[tuple[int, Condition], BreakSite] = {}
+        for operator in self.operators(request.patterns):
+            for site in self._of(operator, request):
+                limited = self._limited(site, request)
+                found.setdefault((limited.address, limited.condition), limited)
+        for pattern in filter(is_generated, request.patterns):
+            for each in generated_functions(self._session, pattern):
+                site = BreakSite(each.address, "kernel", 0, each.name, each.what, condition=each.condition)
+                found.setdefault((site.address, site.condition), site)
+        return list(found.values())
+
+    def _limited(self, site: BreakSite, request: BreakRequest) -> BreakSite:
+        """The site with the conditions on keys, where it has a keyset."""
+        condition = site.condition
+        if site.keyset is not None and request.key and site.event != "kernel":
+            condition = both(condition, key_condition(self._keys, site.keyset, request.key))
+        if site.keyset is not None and request.has:
+            bits = self._keys.bits_of(request.has)
+            condition = both(condition, Equals(Bits(site.keyset, bits), bits))
+        return replace(site, condition=condition)
+
+    def _of(self, operator: Operator, request: BreakRequest) -> list[BreakSite]:
+        where = request.where
+        if where in ("call", "redispatch", "lookup"):
+            wanted = ("call", "redispatch") if where == "lookup" else (where,)
+            functions = self._functions.functions(operator)
+            if not functions:
+                return self._shared(operator, wanted)
+            return [site for each in functions if each.event in wanted for site in _lookup_sites(each)]
+        if where == "return":
+            return [
+                BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
+                for each in self._functions.functions(operator)
+                for address in each.sites.returns
+            ]
+        if where in ("meta", "impl"):
+            return [
+                BreakSite(each.start, kind, operator.address, operator.qualified, each.demangled[0].partition("(")[0])
+                for kind, each in self._functions.structured(operator)
+                if kind == where
+            ]
+        if where == "register":
+            return self._register(operator)
+        return self._kernels(operator, where, request.key)
+
+    def _shared(self, operator: Operator, wanted: Sequence[str]) -> list[BreakSite]:
+        """The lookups that all operators share (``Dispatcher::callBoxed``), for one without functions of its own."""
+        found = []
+        for shared in self._shared_lookups:
+            event = shared.event.replace("Boxed", "")
+            if event in wanted:
+                sites = shared.sites
+                what = f"its lookup, in {shared.function.demangled[0].partition('(')[0]}"
+                condition = Equals(Register(sites.entry), operator.address)
+                keyset = Register(sites.keyset)
+                found += [
+                    BreakSite(address, event, operator.address, operator.qualified, what, keyset, condition)
+                    for address in (sites.lookup, *(each for each, _ in sites.others))
+                ]
+        return found
+
+    @cached_property
+    def _shared_lookups(self) -> list[SharedLookup]:
+        return AllCalls(self._session, self._functions).shared_lookups()
+
+    def _register(self, operator: Operator) -> list[BreakSite]:
+        address = COMPUTE_ENTRY.address(self._session.symbolizer)
+        if address is None:
+            return []
+        what = "computeDispatchTableEntryWithDebug"
+        condition = Equals(self._arguments[0], operator.address)
+        return [BreakSite(address, "register", operator.address, operator.qualified, what, None, condition)]
+
+    def _kernels(self, operator: Operator, where: str, key: str) -> list[BreakSite]:
+        """Each distinct kernel (``kernel``), or each distinct boxed entry (``boxed``), of the operator's table."""
+        kernels = self._session.dispatcher.kernels
+        slots = [self._keys.index_of_key(key)] if key and where == "kernel" else range(self._keys.num_slots)
+        found: dict[tuple[int, Condition], BreakSite] = {}
+        for slot in slots:
+            kernel = operator.table[slot]
+            if not kernel.valid or kernels.fallthrough(kernel) or kernels.ambiguous(kernel):
+                continue
+            named = kernels.name(kernel, self._keys.key_of_index(slot), operator.name)
+            # All Python kernels have the same entry, also those that are registered after this.
+            name = named.function if named.kind != "python" else "Python kernels"
+            if where == "boxed":
+                sites = [_boxed_site(self._arguments, operator, kernel, name, where)]
+            else:
+                sites = self._entries(operator, kernel, name)
+            for site in sites:
+                found.setdefault((site.address, site.condition), site)
+        return list(found.values())
+
+    def _entries(self, operator: Operator, kernel: KernelFunction, name: str) -> list[BreakSite]:
+        """Where the kernel is entered: its unboxed function, and its boxed one unless that calls the other.
+
+        A compiler inlines the kernel into both, and the autograd fallback of PyTorch enters by the boxed one.
+        """
+        unboxed = kernel.unboxed or kernel.sym_unboxed
+        site = _kernel_site(self._arguments, operator, kernel, name)
+        if not unboxed or self._reaches(kernel.boxed, unboxed):
+            return [site]
+        boxed = _boxed_site(self._arguments, operator, kernel, name, "kernel")
+        if kernel.functor:  # kernels of other keys may have the same boxed function
+            boxed = replace(boxed, condition=both(boxed.condition, Equals(self._arguments[0], kernel.functor)))
+        return [replace(site, what=f"{name}, entered unboxed"), boxed]
+
+    def _reaches(self, function: int, target: int, depth: int = _CALLS_DEEP) -> bool:
+        """The function calls or jumps to the target, or what it calls does."""
+        sites = self._session.dispatch_stacks.sites
+        code = sites.function_at(function)
+        if code is None or code.start != function:
+            return False
+        leads = {follow_stub(self._session.memory, one.target) for one in sites.decoded(code).instructions
+                 if one.kind in ("call", "jmp") and one.target is not None}  # fmt: skip
+        outside = {each for each in leads if each is not None and not code.start <= each < code.start + code.size}
+        if target in outside:
+            return True
+        return depth > 1 and any(self._reaches(each, target, depth - 1) for each in outside)
+
+
+def check_keys(keys: KeyNames, request: BreakRequest) -> None:
+    """Raises UsageError for names that are not keys, and where the place has no keyset."""
+    for name in (request.key, request.has):
+        if name:
+            keys.bits_of(name)
+    if (request.key or request.has) and request.where not in WITH_KEYSET:
+        raise UsageError(
+            f"at {request.where} there is no keyset that could be tested", help=f"use one of: {', '.join(WITH_KEYSET)}"
+        )
+
+
+def key_condition(keys: KeyNames, keyset: Value, key: str) -> Condition:
+    """``highestPriorityTypeId() == key``: the highest functionality, and the highest backend where it counts."""
+    bits = keys.slots[keys.index_of_key(key)].bits
+    functionality = (bits >> keys.num_backends).bit_length()
+    if not functionality:
+        return Equals(Bits(keyset, shift=keys.num_backends), 0)
+    condition = Equals(Bits(keyset, shift=keys.num_backends + functionality - 1), 1)
+    backend = (bits & keys.backend_mask).bit_length()
+    if not backend:
+        return condition
+    return AllOf((condition, Equals(Bits(keyset, keys.backend_mask, backend - 1), 1)))
+
+
+def _lookup_sites(function: OperatorFunction) -> list[BreakSite]:
+    operator, sites = function.operator, function.sites
+    what = f"its lookup, in {function.function.demangled[0].partition('(')[0]}"
+    addresses = [sites.lookup, *(address for address, _ in sites.others)]
+    span = (function.function.start, function.function.start + function.function.size)
+    arguments = ArgumentPlace(0 if function.event == "call" else 1, span)  # redispatch has the keyset first
+    return [
+        BreakSite(address, function.event, operator.address, operator.qualified, what, Register(sites.keyset),
+                  arguments=arguments)
+        for address in addresses
+    ]  # fmt: skip
+
+
+def _boxed_site(
+    arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str, event: str
+) -> BreakSite:
+    """A boxed entry: functor, OperatorHandle&, keyset (BoxedKernel.h); other operators may share it."""
+    condition = Equals(Pointee(arguments[1]), operator.address)
+    what = f"the boxed entry of {name}"
+    return BreakSite(kernel.boxed, event, operator.address, operator.qualified, what, arguments[2], condition)
+
+
+def _kernel_site(arguments: Sequence[Register], operator: Operator, kernel: KernelFunction, name: str) -> BreakSite:
+    """An unboxed entry: functor and keyset, behind the hidden result pointer if there is one (KernelFunction_impl.h).
+
+    The functor object belongs to one registration, so it separates this operator's kernel from others' folded code.
+    """
+    address = kernel.unboxed or kernel.sym_unboxed
+    if not address:
+        return _boxed_site(arguments, operator, kernel, name, "kernel")
+    first, second, third = arguments[:3]
+    without_result = Equals(first, kernel.functor)
+    return BreakSite(
+        address, "kernel", operator.address, operator.qualified, name, Choice(without_result, second, third),
+        AnyOf((without_result, Equals(second, kernel.functor))), ArgumentPlace(2),
+    )  # fmt: skip

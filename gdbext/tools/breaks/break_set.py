@@ -1,0 +1,229 @@
+"""The breakpoints of one request of dispatch-break, through all runs of the program.
+
+Before torch is loaded, and again when the program has ended, a pending breakpoint on
+``at::getStepCallbacksUnlessEmpty`` stands for them: the debugger finds it when the library is loaded, and the first
+dispatch of any operator reaches it when all operators of torch are registered. Others may be registered at any time;
+the registration watch notices them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdbext.errors import GdbextError, UsageError
+from gdbext.hosts.resume.breakpoint_setter import holds
+from gdbext.tools.breaks.break_plan import BreakPlan, BreakSite, is_generated
+from gdbext.tools.breaks.breaks_section import BreakRequest, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.tools.breaks.stop_report import StopReports
+from gdbext.torch.assumed_symbols import REGISTER_SCHEMA_FUNCTION, STEP_CALLBACKS_FUNCTION
+from gdbext.torch.registry.operator_names import matcher
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import Breakpoint, BreakpointSetter, Condition, Reached, StoppedThread
+    from gdbext.hosts.resume.registrations import RegistrationWatch
+
+
+@dataclass
+class Placed:
+    """A breakpoint of a request, and what it is for: a site; or something that is ``awaited``."""
+
+    breakpoint: Breakpoint
+    site: BreakSite | None = None
+    awaits: str = ""
+
+
+class BreakSet:
+    """``notes`` is what the user must know."""
+
+    def __init__(
+        self,
+        request: BreakRequest,
+        setter: BreakpointSetter,
+        open_session: Callable[[], Session],
+        watch_of: Callable[[Session], RegistrationWatch],
+        watch_kernels: Callable[[Session], None],
+        show: Callable[[str], None],
+    ) -> None:
+        """``open_session`` gives a fresh session of the stopped process, ``watch_of`` the watch that all requests
+        share, ``watch_kernels`` begins to watch for generated kernels; ``show`` shows text at once."""
+        self.request = request
+        self.notes: tuple[str, ...] = ()
+        self._setter = setter
+        self._open_session = open_session
+        self._reports = StopReports(open_session)
+        self._watch_of = watch_of
+        self._watch_kernels = watch_kernels
+        self._show = show
+        self._placed: list[Placed] = []
+        self._pending: Placed | None = None
+        self._waiting: Placed | None = None
+        self._matchers = [matcher(pattern) for pattern in request.patterns]
+        self._known: set[tuple[int, Condition]] = set()
+        self._hits: Counter[tuple[int, Condition]] = Counter()
+
+    def wants(self, name: str) -> bool:
+        """The request means the operator of that qualified name."""
+        return any(matches(name) for matches in self._matchers)
+
+    def show_line(self, text: str) -> None:
+        """A line about dispatch-break itself. Raises OSError."""
+        self._show(f"dispatch-break: {text}\n")
+
+    @property
+    def is_pending(self) -> bool:
+        """True while it waits for torch to be loaded."""
+        return self._pending is not None
+
+    def alive(self) -> list[Placed]:
+        """The breakpoints that the user has not deleted."""
+        ours = (*self._placed, self._waiting, self._pending)
+        return [each for each in ours if each is not None and each.breakpoint.is_alive()]
+
+    def report(self) -> RequestedBreakpoints:
+        """The request with its breakpoints."""
+        return RequestedBreakpoints(self.request, tuple(self._report(each) for each in self.alive()))
+
+    def _report(self, placed: Placed) -> PlacedBreakpoint:
+        one, site = placed.breakpoint, placed.site
+        if site is None:
+            place = REGISTER_SCHEMA_FUNCTION if placed.awaits else STEP_CALLBACKS_FUNCTION
+            return PlacedBreakpoint(one.number, place, 0, waits_for=placed.awaits or None)
+        return PlacedBreakpoint(
+            one.number, site.what, self._hits[site.address, site.condition], site.address, site.name, site.event,
+            self._setter.text_of(site.condition) or None,
+        )  # fmt: skip
+
+    # --- setting them ----------------------------------------------------------------------------
+
+    def resolve(self, session: Session) -> None:
+        """Set the breakpoints, those for operators that do not exist yet when they do.
+
+        Raises UsageError, TargetError, LayoutError.
+        """
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        watch = self._watch_of(session)
+        if missing and not watch.addresses:
+            raise next(iter(missing.values()))  # a libtorch without symbols: it could not be seen when it is registered
+        if any(is_generated(each) and (each in missing or not each.isidentifier()) for each in self.request.patterns):
+            self._watch_kernels(session)
+        awaited = "" if self._add(plan) or missing else self._absent()
+        notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
+        if awaited:
+            notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
+        self.notes = tuple(notes)
+        if missing:
+            awaited = f"{', '.join(missing)} is {'loaded' if all(map(is_generated, missing)) else 'registered'}"
+        if awaited and self._waiting is None and watch.addresses:
+            self._waiting = Placed(self._setter.set_placeholder(watch.addresses[0]), awaits=awaited)
+        if self._pending is not None:
+            self._pending.breakpoint.delete_later()
+            self._pending = None
+
+    def registered(self, operator: int) -> bool:
+        """An operator that the request means was registered or got a kernel; whether there may be more to stop at.
+
+        The computation of table entries is one place, whatever kernels an operator has.
+        """
+        self._reports.forget_tables()
+        known = any(each.site is not None and each.site.operator == operator for each in self._placed)
+        return not known or self.request.where != "register"
+
+    def refresh(self, session: Session) -> None:
+        """Something that the request means was registered: add what there is to stop at now. Raises as resolve()."""
+        self._reports.forget()
+        plan = BreakPlan(session)
+        missing = plan.missing(self.request.patterns)
+        if not self._add(plan) and not missing:
+            try:
+                awaited = self._absent()
+            except UsageError as error:
+                self.show_line(error.what)
+            else:
+                if self._waiting is not None:
+                    self._waiting.awaits = awaited
+                return
+        if self._waiting is not None and not missing:
+            self._waiting.breakpoint.delete_later()
+            self._waiting = None
+
+    def _add(self, plan: BreakPlan) -> bool:
+        """Set breakpoints at the sites that are new; whether there is any site. Raises TargetError, UsageError."""
+        sites = plan.sites(self.request)
+        for site in sites:
+            if (site.address, site.condition) not in self._known:  # known, too, is what the user has deleted
+                self._placed.append(Placed(self._set(site), site))
+                self._known.add((site.address, site.condition))
+        return bool(sites)
+
+    def _set(self, site: BreakSite) -> Breakpoint:
+        if self.request.go_on:
+            return self._setter.set_call(site.address, self._reporter(site))
+        return self._setter.set_stop(site.address, site.condition, self._reporter(site))
+
+    def _reporter(self, site: BreakSite) -> Reached:
+        """Shows a stop; gdb calls it for each breakpoint at the address, also where the condition does not hold."""
+
+        def report(thread: StoppedThread) -> None:
+            try:
+                if holds(site.condition, thread):
+                    self._hits[site.address, site.condition] += 1
+                    self._show("\n".join(self._reports.lines(site, thread)) + "\n")
+            except (GdbextError, OSError) as error:
+                self.show_line(str(error))
+
+        return report
+
+    def _absent(self) -> str:
+        """Name what must be registered so that there is something to stop at. Raises UsageError: nothing would help."""
+        request = self.request
+        if request.where in ("kernel", "boxed"):
+            key = f" for {request.key}" if request.key else ""
+            return f"a kernel of {', '.join(request.patterns)}{key} is registered"
+        raise UsageError(
+            f"nothing to stop at: {', '.join(request.patterns)} has no {request.where} of its own",
+            help="dispatch-break boxed OP or dispatch-break kernel OP work for every operator",
+        )
+
+    # --- through the runs of a program -----------------------------------------------------------
+
+    def wait(self) -> None:
+        """Set the pending one. Raises TargetError."""
+        self._placed = []
+        self._known.clear()
+        self._hits.clear()
+        if self._pending is None or not self._pending.breakpoint.is_alive():
+            self._pending = Placed(self._setter.set_pending(STEP_CALLBACKS_FUNCTION, self._torch_is_used))
+
+    def _torch_is_used(self) -> bool:
+        """The first dispatch: set the real ones; True where that fails, so that the user sees it."""
+        try:
+            self.resolve(self._open_session())
+            for note in self.notes:
+                self.show_line(note)
+        except GdbextError as error:
+            self.show_line(str(error))
+            return True
+        return False
+
+    def suspend(self) -> None:
+        """The program has ended: addresses mean nothing any more. Raises TargetError."""
+        self._reports.forget()
+        if any(each is not self._pending for each in self.alive()):
+            self.delete()
+            self.wait()
+
+    def switch_off(self) -> None:
+        """Disable it until the program has ended; the debugger may be calling."""
+        for each in self.alive():
+            each.breakpoint.switch_off()
+
+    def delete(self) -> None:
+        """Delete all breakpoints of the request."""
+        for each in self.alive():
+            each.breakpoint.delete()
+        self._placed, self._pending, self._waiting = [], None, None

@@ -1,0 +1,175 @@
+"""``dispatch-break`` as text.
+
+``dispatch-break``: breakpoints in the dispatcher, by operator and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.reporting import make_report
+from gdbext.engine.terminal import write
+from gdbext.errors import UsageError
+from gdbext.hosts.resume.host import LiveTool
+from gdbext.render.style import Style, escape
+from gdbext.tools.breaks.break_plan import PLACES, check_keys, check_pattern, is_generated
+from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.host import Host, RunControl
+    from gdbext.tools.breaks.break_table import BreakTable
+
+DESCRIPTION = """
+WHERE:
+  call        in at::_ops::OP::call, at the lookup: the keyset is known
+  redispatch  the same in at::_ops::OP::redispatch
+  lookup      both
+  boxed       at the boxed entries of the operator's kernels
+  kernel      at each distinct kernel of the operator's table, or the one for --key; also at kernels that Inductor
+              has written in C++ (cpp_fused_add_relu_0, 'cpp_fused_*') and at functions that its code calls
+              (aoti_torch_cpu_mm_out), once they are loaded, and where the driver launches kernels that it has
+              written for Triton ('triton_poi_*'), from their second launch on
+  meta, impl  at TORCH_META_FUNC and TORCH_IMPL_FUNC of its structured kernels
+  register    when an entry of its table is computed, until the program begins to end
+  return      at the ends of call and redispatch
+
+In gdb these are ordinary breakpoints: info breakpoints, delete, disable, condition, commands work on them, and the
+process runs on when you say so. Without torch they are pending, and so are those for operators that are not registered
+yet. With --continue gdb takes no condition: use --key and --has. scripts/dispatch runs the process to the first stop
+(with --continue: until Ctrl+C, --timeout or its end), reports, and lets it go on. A condition costs 0.2 ms a hit.
+
+In LLDB they are ordinary breakpoints, too (breakpoint list, delete, disable). A condition is part of the callback, so
+"breakpoint modify -c" adds to it and cannot change it. LLDB also lists the breakpoints by which registrations and the
+next run of the program are noticed. In a second run deleted ones are only off until it ends.
+"""
+
+
+class BreakTool(LiveTool):
+    """The command ``dispatch-break`` as a tool."""
+
+    name = "dispatch-break"
+    summary = "Stop when the dispatcher reaches an operator. Resumes the process."
+
+    completions = MappingProxyType({"where": PLACES})
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.description = f"{parser.description}\n{DESCRIPTION}"
+        parser.add_argument("where", nargs="?", metavar="WHERE", help=", ".join(PLACES))
+        parser.add_argument("op", nargs="*", metavar="OP", help="operators: mm, aten::mm, aten::mm.out, '*mm*'")
+        parser.add_argument("--key", metavar="KEY", default="", help="only for this highest key (kernel: its kernel)")
+        parser.add_argument("--has", metavar="KEY", default="", help="only where the keyset holds this key")
+        parser.add_argument("--continue", dest="go_on", action="store_true", help="report each stop and go on")
+        parser.add_argument("--list", action="store_true", help="show the breakpoints of dispatch-break")
+        parser.add_argument("--delete", nargs="*", type=int, metavar="N", help="delete these, or all")
+
+    def run_live(self, session: Session, args: Namespace, host: Host) -> Report:
+        """Set, list or delete. Raises UsageError, TargetError."""
+        control = host.run_control(session)
+        if args.delete is not None:
+            deleted = _breakpoints(host).delete(args.delete)
+            return self._report(session, args, BreaksSection(_breakpoints(host).listed(), deleted=deleted))
+        if args.list:
+            return self._report(session, args, BreaksSection(_breakpoints(host).listed()))
+        request = _request(session, args)
+        if host.is_batch:
+            return self._report(session, args, self._set_and_run(session, host, control, request, args.json))
+        return self._report(session, args, _set(session, host, request))
+
+    def _report(self, session: Session, args: Namespace, section: BreaksSection) -> Report:
+        return make_report(self, session, args, sections=(section,), ending=section.ending)
+
+    def _set_and_run(
+        self, session: Session, host: Host, control: RunControl, request: BreakRequest, quiet: bool
+    ) -> BreaksSection:
+        """Set the breakpoints and let the process run. With ``quiet`` standard output is for the one document: stops
+        are reported on standard error, and notes are left to the document."""
+        from gdbext.hosts.resume.waiting import torch_session
+
+        show = partial(write, 2) if quiet else host.show
+        with host.running(self.name):
+            try:
+                notes = _breakpoints(host).add(request, torch_session(control, session), show).notes
+                for note in () if quiet else notes:  # at once: without a stop the process may run for long
+                    show(f"note: {note}\n")
+                ending = control.run()
+                left = _breakpoints(host).listed()[-1:] if ending.kind.leaves_process else ()
+                return BreaksSection(left, notes, ending=ending)
+            finally:
+                _breakpoints(host).delete([])
+                control.close()
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        return render(report, style)
+
+
+def _breakpoints(host: Host) -> BreakTable:
+    """All of this debugger. Raises UsageError without one."""
+    from gdbext.tools.breaks.break_table import BreakTable
+
+    return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
+
+
+def _request(session: Session, args: Namespace) -> BreakRequest:
+    if args.where not in PLACES:
+        what = "say where to stop" if args.where is None else f"{args.where!r} is not a place to stop"
+        raise UsageError(f"{what}: {', '.join(PLACES)}", help="dispatch-break call mm")
+    if not args.op:
+        raise UsageError("name the operators", help=f"dispatch-break {args.where} mm")
+    for pattern in args.op:
+        if is_generated(pattern):
+            check_pattern(pattern, args.where)
+    request = BreakRequest(args.where, tuple(args.op), args.key, args.has, args.go_on)
+    if session.has_torch:
+        check_keys(session.dispatch_keys, request)
+    return request
+
+
+def _set(session: Session, host: Host, request: BreakRequest) -> BreaksSection:
+    """Set the breakpoints in the user's own debugger."""
+    notes = _breakpoints(host).add(request, session, host.show).notes
+    on_calls = _breakpoints(host).note_on_calls if request.go_on else ""
+    return BreaksSection(_breakpoints(host).listed()[-1:], (*notes, on_calls) if on_calls else notes)
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """The lines of the report: what was deleted, or how the process ended; then each breakpoint."""
+    breaks = report.section(BreaksSection)
+    if breaks.deleted is not None:
+        yield f"{breaks.deleted} breakpoints deleted"
+    if breaks.ending is not None:
+        yield f"ended: {escape(breaks.ending.text or 'it was asked for')}"
+    elif not breaks.requests and breaks.deleted is None:
+        yield "no breakpoints of dispatch-break"
+    for note in breaks.notes:
+        yield f"note: {escape(note)}"
+    for each in breaks.requests:
+        yield style(_request_lines(each.request), "bold")
+        for one in each.breakpoints:
+            yield _line(one)
+
+
+def _request_lines(request: BreakRequest) -> str:
+    limits = "".join(f" --{name} {key}" for name, key in (("key", request.key), ("has", request.has)) if key)
+    going = " --continue" if request.go_on else ""
+    return f"{request.where} {escape(' '.join(request.patterns))}{limits}{going}"
+
+
+def _line(one: PlacedBreakpoint) -> str:
+    if one.waits_for:
+        return f"  breakpoint {one.number}: pending: set when {escape(one.waits_for)}"
+    if one.address is None:
+        return f"  breakpoint {one.number}: pending: set when torch is loaded and used ({one.place})"
+    condition = f", if {one.condition}" if one.condition else ""
+    return (
+        f"  breakpoint {one.number} at {one.address:#x}: {escape(one.op or '')} {one.event}: "
+        f"{escape(one.place)}{condition}, {one.hits} {'hit' if one.hits == 1 else 'hits'}"
+    )

@@ -1,0 +1,139 @@
+"""The reports at the stops of dispatch-break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.errors import GdbextError
+from gdbext.hosts.resume.breakpoint_setter import value_of
+from gdbext.hosts.resume.dispatch_description import KeptWord, argument_texts, register_values
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.hosts.resume.breakpoint_setter import StoppedThread
+    from gdbext.tools.breaks.break_plan import BreakSite
+    from gdbext.torch.registry.operators import Operator
+
+
+class StopReports:
+    """Reports of one request's stops. What does not change between two stops is read once: symbols, layout, operators;
+    and what an operator's table says, as long as its bytes are the same."""
+
+    def __init__(self, open_session: Callable[[], Session]) -> None:
+        """``open_session`` gives a fresh session of the stopped process."""
+        self._open = open_session
+        self._session: Session | None = None
+        self._tables: dict[int, bytes] = {}
+        self._lookups: dict[tuple[int, int], list[str]] = {}
+        self._holders: dict[int, dict[str, SavedArgument]] = {}
+        self._knows_tables = True
+        """No kernel was registered since the session was opened: one may be in a library that came with it."""
+
+    def forget(self) -> None:
+        """The process is another one, or has other operators."""
+        self._session = None
+        self._tables.clear()
+        self._lookups.clear()
+        self._holders.clear()
+
+    def forget_tables(self) -> None:
+        """Forget the dispatch tables, since kernels were registered."""
+        self._knows_tables = False
+
+    def lines(self, site: BreakSite, thread: StoppedThread) -> list[str]:
+        """Operator, place, keyset, key, index, validity, kernel, the thread's state and the expected chain.
+
+        What cannot be read is left out, and the last line says so. Raises TargetError.
+        """
+        lines = [f"dispatch-break: {site.name} at {site.event}: {site.what}"]
+        bits = None if site.keyset is None else value_of(site.keyset, thread)
+        try:
+            session, operator = self._current(site)
+            if operator is not None and bits is not None:
+                lines += self._lookup(session, operator, bits)
+            if operator is not None:
+                lines += self._arguments(session, site, operator, thread)
+            lines += _state(session, thread.tid, thread.register(session.memory.architecture.thread_register))
+        except GdbextError as error:
+            lines.append(f"  cannot be read: {error.what}")
+        return lines
+
+    def _current(self, site: BreakSite) -> tuple[Session, Operator | None]:
+        """A session that is right for this stop, and the site's operator."""
+        session = self._session
+        if session is not None:
+            session.memory.forget()
+            if self._is_current(session, site):
+                return session, session.dispatcher.by_def(site.operator)
+        self.forget()
+        session = self._session = self._open()
+        self._knows_tables = True
+        return session, session.dispatcher.by_def(site.operator)
+
+    def _is_current(self, session: Session, site: BreakSite) -> bool:
+        """The operator was there already, and its table is what it was, where that is reported."""
+        if session.dispatcher.by_def(site.operator) is None:
+            return False
+        if site.keyset is None:
+            return True
+        if not self._knows_tables:
+            return False
+        table = session.dispatcher.read_table(site.operator)
+        return self._tables.setdefault(site.operator, table) == table
+
+    def _lookup(self, session: Session, operator: Operator, bits: int) -> list[str]:
+        key = operator.address, bits
+        if key not in self._lookups:
+            operator.forget_table()
+            self._lookups[key] = list(_lookup(session, operator, bits))
+        return self._lookups[key]
+
+    def _arguments(self, session: Session, site: BreakSite, operator: Operator, thread: StoppedThread) -> list[str]:
+        """The arguments that are in registers, or whose registers survived in the function."""
+        architecture, place = session.memory.architecture, site.arguments
+        if place is None:
+            return []
+        if place.function is None:
+            names = architecture.argument_registers
+            values: list[KeptWord | None] = [KeptWord(thread.register(name)) for name in names]
+        else:
+            where = self._holders.get(site.address)
+            if where is None:
+                where = self._holders[site.address] = _holders(session, place.function, site.address)
+            values = register_values(architecture, where, thread.register, session.memory.try_u64)
+        texts = argument_texts(session, operator, values, place.skipped)
+        return [f"  arguments {', '.join(texts)}"] if texts else []
+
+
+def _lookup(session: Session, operator: Operator, bits: int) -> Iterator[str]:
+    keys = session.dispatcher.keys
+    index, kernel = operator.kernel_for(bits)
+    yield f"  keyset {keys.text(bits)} {bits:#x}"
+    kinds = f"valid={kernel.valid:d} boxed={kernel.valid:d} unboxed={bool(kernel.unboxed or kernel.sym_unboxed):d}"
+    yield f"  key {keys.highest_key(bits)}, table index {index}, {kinds}"
+    links = session.chains.chain(operator, bits)
+    for number, link in enumerate(links):
+        name = link.name
+        where = f" at {name.file}:{name.line}" if name.file else ""
+        function = f"{name.function or name.kind}{where}"
+        if number == 0:
+            yield f"  kernel {function}" + (f", {link.entry.debug}" if link.entry.debug else "")
+        else:
+            yield f"  expected then: {link.entry.key}: {function}"
+    if links and links[-1].certainty == "unknown":
+        yield f"  further on: {links[-1].why}"
+
+
+def _holders(session: Session, function: tuple[int, int], site: int) -> dict[str, SavedArgument]:
+    start, end = function
+    architecture = session.memory.architecture
+    code = list(architecture.decode(session.memory.read(start, end - start), start))
+    return saved_arguments(architecture, code, site)
+
+
+def _state(session: Session, tid: int, thread_pointer: int) -> Iterator[str]:
+    included, excluded = session.dispatch_states.keysets(thread_pointer)
+    keys = session.dispatcher.keys
+    yield f"  thread {tid} includes {keys.text(included)}, excludes {keys.text(excluded)}"

@@ -1,0 +1,1 @@
+"""The tool dispatch-collectives: process groups, sequence numbers, pending collectives."""

@@ -1,0 +1,1 @@
+"""The tool dispatch-compile: what torch.compile did and does."""

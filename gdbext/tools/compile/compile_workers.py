@@ -1,0 +1,199 @@
+"""Inductor's workers: what each of them compiles, by its own Python stack, and how many jobs a pool waits for.
+
+What a thread that is in a compiler compiles: TorchDynamo's frame, or Triton's kernel.
+
+Processes that compile for a process, and the lock files of Inductor's cache that they and it have open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.threads.frame_reader import PythonFrame
+from gdbext.cpython.threads.frame_variables import attributes, local_of
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.errors import GdbextError
+from gdbext.tools.compile.compiled_frames import is_compiler, stage
+from gdbext.torch.compile import dynamo_names as names
+from gdbext.torch.compile.compile_section import (
+    CompileLock,
+    CompilePool,
+    CompilingProcess,
+    CompilingThread,
+    SourcePlace,
+)
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.system.peer import ChildProcess
+
+
+def at_work(runtime: PythonRuntime, tid: int, frames: Sequence[PythonFrame]) -> CompilingThread | None:
+    """The work of the innermost call of a compiler; None where there is none on the stack."""
+    inner = next((index for index, frame in enumerate(frames) if is_compiler(frame)), None)
+    if inner is None:
+        return None
+    part = stage(frames[: inner + 1])
+    for frame in frames[inner:]:
+        found = _compiled(runtime, frame) if is_compiler(frame) else None
+        if found is not None:
+            return CompilingThread(tid, part, found.function, found.file, found.line)
+    return CompilingThread(tid, part, "", None, None)
+
+
+def _compiled(runtime: PythonRuntime, frame: PythonFrame) -> SourcePlace | None:
+    """The work of one call of a compiler, as far as its variables say."""
+    try:
+        if frame.file.endswith(names.COMPILER[0]):
+            return _code(runtime, local_of(runtime, frame, names.COMPILED_LOCAL))
+        if frame.file.endswith(names.TRITON_COMPILER[0]):
+            return _kernel(runtime, frame)
+    except GdbextError:
+        pass  # another release's variables: the stage alone is an answer
+    return None
+
+
+def _code(runtime: PythonRuntime, address: int) -> SourcePlace | None:
+    found = runtime.codes.get(address) if address else None
+    return SourcePlace(found.name, found.file, found.first_line) if found is not None else None
+
+
+def _kernel(runtime: PythonRuntime, frame: PythonFrame) -> SourcePlace | None:
+    """The function behind Triton's JITFunction, which its source has."""
+    source = local_of(runtime, frame, names.TRITON_SOURCE)
+    kernel = attributes(runtime, source).get(names.TRITON_FUNCTION, 0) if source else 0
+    function = attributes(runtime, kernel).get(names.TRITON_FUNCTION, 0) if kernel else 0
+    found = runtime.functions.source(function) if function else None
+    return SourcePlace(found.qualname, found.file, found.line) if found is not None and found.file else None
+
+
+_PENDING = 100_000
+
+
+def work_of(pid: int) -> CompilingThread | None:
+    """The work of a process that compiles, which stands still for some milliseconds for it; None where it compiles
+    nothing, or cannot be read."""
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.glibc.brief_look import brief_look
+
+    try:
+        target = brief_look(pid)
+    except GdbextError:
+        return None
+    try:
+        return next(_works(Session(target)), None)
+    except GdbextError:
+        return None
+    finally:
+        target.close()
+
+
+def _works(session: Session) -> Iterator[CompilingThread]:
+    runtime = session.python
+    if runtime is None:
+        return
+    for tid, frames in python_stacks(session):
+        found = at_work(runtime, tid, frames)
+        if found is not None:
+            yield found
+
+
+def python_stacks(session: Session) -> Iterator[tuple[int, list[PythonFrame]]]:
+    """The Python frames of each thread; one that cannot be read is among the session's errors."""
+    table = session.python_threads
+    if table is None:
+        return
+    for thread in session.target.threads():
+        try:
+            yield thread.tid, table.frames(thread.tid)
+        except GdbextError as error:
+            session.errors.note(error, f"thread {thread.tid}")
+
+
+def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> CompilePool | None:
+    """The pool for whose results a thread waits; None for any other thread."""
+    file, function = names.POOL_READER
+    for frame in frames:
+        if frame.file.endswith(file) and frame.function.rpartition(".")[2] == function:
+            return _pool(runtime, tid, local_of(runtime, frame, "self"))
+    return None
+
+
+def _pool(runtime: PythonRuntime, tid: int, address: int) -> CompilePool | None:
+    found = attributes(runtime, address) if address else {}
+    process = attributes(runtime, found[names.POOL_PROCESS]) if names.POOL_PROCESS in found else {}
+    try:
+        jobs = found.get(names.POOL_PENDING, 0)
+        pending = sum(1 for _ in runtime.dicts.items(jobs, _PENDING)) if jobs else None
+        pid = runtime.objects.integer(process["pid"]) if "pid" in process else None
+    except GdbextError:
+        return None
+    return CompilePool(tid, pid, pending)
+
+
+_COMMAND = 300
+"""Characters of a command line that are shown: compilers get long ones."""
+_EXAMINED = 8
+"""Workers that are stopped for some milliseconds, to see what they compile."""
+_IDLE_CALL = "futex"
+_SOURCE = re.compile(r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)")
+
+
+def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
+    """Children, and their children, that compile; none of a core."""
+    procfs = session.procfs
+    if procfs is None:
+        return ()
+    parents = procfs.descendants()
+    processes = {pid: procfs.process(pid) for pid in parents}
+    compiles = {pid: each for pid, each in processes.items() if _compiles(each)}
+    found = []
+    for pid, each in compiles.items():
+        below = [process for child, process in compiles.items() if parents[child] == pid]
+        doing = ", ".join([each.doing, *(f"started {child.name} {child.pid}" for child in below)])
+        source, command = _source(each), each.command[:_COMMAND]
+        found.append(CompilingProcess(pid, each.name, command, doing, parents[pid], source))
+    return tuple(_with_work(found, processes))
+
+
+def _with_work(found: list[CompilingProcess], processes: Mapping[int, ChildProcess]) -> Iterator[CompilingProcess]:
+    """The processes with what the workers compile: one that sleeps in futex(2) waits for a job."""
+    left = _EXAMINED
+    for each in found:
+        process = processes[each.pid]
+        if names.WORKER in each.command and process.call != _IDLE_CALL and not process.ending and left:
+            left -= 1
+            yield each._replace(work=work_of(each.pid))
+        else:
+            yield each
+
+
+def _compiles(process: ChildProcess) -> bool:
+    return process.name in names.COMPILERS or names.WORKER in process.command
+
+
+def _source(process: ChildProcess) -> str:
+    """The file that a compiler compiles: the last of its arguments that looks like one."""
+    found = _SOURCE.findall(process.command) if process.name in names.COMPILERS else []
+    return str(found[-1]) if found else ""
+
+
+def compile_locks(session: Session) -> tuple[CompileLock, ...]:
+    """The lock files that are open in this process or in one that compiles for it; none of a core."""
+    procfs = session.procfs
+    if procfs is None:
+        return ()
+    users: dict[str, list[int]] = {}
+    for pid in (session.target.pid, *procfs.descendants()):
+        for path in procfs.open_files(pid):
+            if names.LOCK_FILE.search(path):
+                users.setdefault(path, []).append(pid)
+    locks = []
+    for path, pids in sorted(users.items()):
+        peer = procfs.file_lock(path)
+        others = {each.pid for each in peer.processes} if peer is not None else set()
+        holders = others.union(pid for pid in pids if procfs.has_locked(pid, path))
+        locks.append(CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
+    return tuple(locks)

@@ -1,0 +1,1 @@
+"""The tool dispatch-frames: Python functions and dispatches in the debugger's own backtrace."""

@@ -1,0 +1,255 @@
+"""Sums up the tensors that Python's garbage collector knows: storages and bytes, and the largest of them by name.
+
+All objects that Python's garbage collector knows, without running it.
+
+Layouts: PyGC_Head (Include/internal/pycore_gc.h: _gc_next, _gc_prev, in front of each object), struct gc_generation, of
+3.9 to 3.13. A build without the GIL has no such lists, and 3.14 others.
+
+``dispatch-info --memory`` as text: the sum, then by dtype, then the largest storages.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.cpython.threads.runtime import PythonRuntime
+from gdbext.diagnosis.report.report import Report
+from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.errors import BadData, GdbextError, NotTorch, PythonUnsupported
+from gdbext.render.style import Style, escape
+from gdbext.tools.info.cuda_allocator import CudaAllocator, CudaMemory, HeldMemory, LargeStorage, MemorySection
+from gdbext.tools.tensor.tensor_report import TensorReporter
+from gdbext.torch.assumed_symbols import CUDA
+from gdbext.torch.torch_symbol import BUFFERS, MODULE_CLASS, PARAMETERS, TENSOR_CLASS
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+
+_HEAD = 16
+"""Size of a PyGC_Head in bytes."""
+_POINTER = ~7
+"""The collector keeps flags in the lowest bits of both pointers."""
+_GENERATIONS = 3
+_GENERATION = 24
+"""Number and size of struct gc_generation: a head, threshold and count."""
+
+
+_READ = struct.Struct("<2Q8xQ")
+"""The head's pointers, and ob_type behind ob_refcnt."""
+
+
+def collected_objects(runtime: PythonRuntime, limit: int) -> Iterator[tuple[int, int]]:
+    """Address and type of each, at most ``limit``; of the youngest generation first.
+
+    Raises PythonUnsupported for a Python whose lists are not known, BadData, MemoryFault.
+    """
+    layout = runtime.layout
+    place = layout.find("PyInterpreterState", "gc.generations")
+    if place is None or layout.abi.free_threaded or layout.find("PyInterpreterState", "gc.young") is not None:
+        raise PythonUnsupported(f"the lists of Python {runtime.version}'s garbage collector are not known")
+    heads = [
+        interpreter.address + place + number * _GENERATION
+        for interpreter in runtime.interpreters()
+        for number in range(_GENERATIONS)
+    ]
+    read, unpack, size, left = runtime.memory.read, _READ.unpack, _READ.size, limit
+    for head in heads:
+        following, at = head, runtime.memory.u64(head + 8) & _POINTER
+        while at != head and left:
+            after, before, kind = unpack(read(at, size))
+            if after & _POINTER != following or not before:
+                raise BadData(f"the list of collected objects is torn at {at:#x}: a collection runs, or it is damaged")
+            yield at + _HEAD, kind
+            following, at, left = at, before & _POINTER, left - 1
+
+
+OBJECTS, TENSORS, MODULES = 250_000, 8_000, 2_000
+"""Objects, tensors and modules that are read at most: half a second of work."""
+_SHOWN = 20
+_BASES = 64
+
+
+def read_memory(session: Session) -> MemorySection:
+    """All of it. Raises NotTorch without torch or Python, LayoutError, PythonUnsupported."""
+    if session.python is None or not session.has_torch:
+        raise NotTorch("no PyTorch for Python is loaded in this process")
+    return _HeldMemory(session, session.python).section()
+
+
+class _HeldMemory:
+    """Collects it from one process."""
+
+    def __init__(self, session: Session, runtime: PythonRuntime) -> None:
+        self._session = session
+        self._runtime = runtime
+        self._tensors = TensorReporter(session)
+        self._fields = self._tensors.fields
+        self._kinds: dict[int, str] = {}
+        self._storages: dict[int, tuple[int, int, str, str]] = {}
+        self._modules: list[int] = []
+        self._unread = 0
+
+    def section(self) -> MemorySection:
+        """Walks the objects, then names the largest storages."""
+        objects = tensors = 0
+        truncated = []
+        for address, kind in collected_objects(self._runtime, OBJECTS):
+            objects += 1
+            what = self._kind(kind)
+            if what == TENSOR_CLASS:
+                if tensors == TENSORS:
+                    truncated.append(f"tensors, truncated at {TENSORS}")
+                    break
+                tensors += 1
+                self._add(address)
+            elif what == MODULE_CLASS and len(self._modules) < MODULES:
+                self._modules.append(address)
+        if objects == OBJECTS:
+            truncated.append(f"Python objects, truncated at {OBJECTS}")
+        cuda, unknown = self._cuda()
+        return MemorySection(
+            objects=objects,
+            tensors=tensors,
+            storages=len(self._storages),
+            bytes=sum(size for size, *_ in self._storages.values()),
+            held=self._held(),
+            largest=tuple(self._largest()),
+            truncated=tuple(truncated),
+            problems=(*self._problems(), *unknown),
+            cuda=cuda,
+        )
+
+    def _problems(self) -> Iterator[str]:
+        if self._unread:
+            yield f"{self._unread} tensors without a storage that can be read"
+
+    def _cuda(self) -> tuple[tuple[CudaMemory, ...], tuple[str, ...]]:
+        """The counts of CUDA's caching allocator, and what is unknown of it."""
+        session = self._session
+        if session.modules.named(CUDA) is None:
+            return (), ()
+        try:
+            found = CudaAllocator(session.memory, session.symbolizer, session.layout).devices()
+        except GdbextError as error:
+            return (), (f"what CUDA's caching allocator holds: {error.what}",)
+        return found, () if found else ("CUDA's caching allocator has no device: CUDA was not initialised",)
+
+    def _kind(self, kind: int) -> str:
+        """TENSOR_CLASS, MODULE_CLASS or "", by the names of the type and its bases."""
+        if kind not in self._kinds:
+            try:
+                self._kinds[kind] = self._read_kind(kind)
+            except GdbextError:
+                self._kinds[kind] = ""
+        return self._kinds[kind]
+
+    def _read_kind(self, kind: int) -> str:
+        memory, objects = self._runtime.memory, self._runtime.objects
+        mro = memory.u64(kind + self._runtime.layout.offset("PyTypeObject", "tp_mro"))
+        for base in objects.tuple_items(mro, _BASES) if mro else ():
+            name = objects.type_info(base).name
+            if name == TENSOR_CLASS or (name == MODULE_CLASS and self._is_of_torch(base)):
+                return name
+        return ""
+
+    def _is_of_torch(self, kind: int) -> bool:
+        """A class in Python has a bare tp_name, and its module among its attributes."""
+        module = self._runtime.dicts.class_attribute(kind, "__module__")
+        return module is not None and self._runtime.objects.text(module, 100).startswith("torch.nn.")
+
+    def _add(self, address: int) -> None:
+        try:
+            tensor = self._tensors.python.tensor_of(address) if self._tensors.python is not None else None
+            storage = self._fields.storage(tensor) if tensor is not None else None
+            if tensor is None or storage is None:
+                self._unread += 1
+            elif storage.address not in self._storages:
+                dtype = self._session.tensors.dtype(tensor)
+                self._storages[storage.address] = storage.size, tensor, dtype, storage.device or "unknown"
+        except GdbextError:
+            self._unread += 1
+
+    def _held(self) -> tuple[HeldMemory, ...]:
+        sums: dict[tuple[str, str], list[int]] = {}
+        for size, _, dtype, device in self._storages.values():
+            entry = sums.setdefault((dtype, device), [0, 0])
+            entry[0] += 1
+            entry[1] += size
+        found = [HeldMemory(*key, *numbers) for key, numbers in sums.items()]
+        return tuple(sorted(found, key=lambda each: -each.bytes))
+
+    # --- the largest -----------------------------------------------------------------------------
+
+    def _largest(self) -> Iterator[LargeStorage]:
+        chosen = heapq.nlargest(_SHOWN, self._storages.items(), key=lambda item: item[1][0])
+        names = self._names({self._fields.python_object(tensor) for _, (_, tensor, _, _) in chosen})
+        for storage, (size, tensor, _, _) in chosen:
+            short = self._session.tensors.read(tensor).short
+            name = names.get(self._fields.python_object(tensor), "")
+            yield LargeStorage(Hexadecimal(storage), size, short, name)
+
+    def _names(self, wanted: set[int]) -> dict[int, str]:
+        """Names of tensor objects: the class of the module that has it, and its name there."""
+        found: dict[int, str] = {}
+        for module in self._modules:
+            for owned in (PARAMETERS, BUFFERS):
+                table = self._runtime.dicts.attribute(module, owned)
+                for key, value in self._items(table) if table else ():
+                    if value in wanted:
+                        name = self._runtime.objects.type_of(module).name
+                        found.setdefault(value, f"{name}.{self._runtime.objects.text(key, 200)}")
+        return found
+
+    def _items(self, table: int) -> list[tuple[int, int]]:
+        try:
+            return list(self._runtime.dicts.items(table, 1000))
+        except GdbextError:
+            return []
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """A headline, two tables, and what is missing."""
+    section = report.section(MemorySection)
+    tensors, storages = f"{section.tensors} tensors", f"{section.storages} storages"
+    least = "at least " if section.truncated else ""
+    yield style(f"{tensors} that Python knows hold {least}{amount(section.bytes)} in {storages}.", "bold")
+    for each in section.held:
+        yield f"  {amount(each.bytes):>10}  {each.storages:6}  {escape(each.dtype)} on {escape(each.device)}"
+    if section.largest:
+        yield ""
+        yield style("The largest", "bold")
+    for storage in section.largest:
+        name = f"  {escape(storage.name)}" if storage.name else ""
+        yield f"  {amount(storage.bytes):>10}  {escape(storage.tensor)}{name}"
+    for device in section.cuda:
+        yield ""
+        yield from _cuda(device, style)
+    for text in section.truncated:
+        yield style(escape(text), "yellow")
+    for text in section.problems:
+        yield style(f"unknown: {escape(text)}", "yellow")
+
+
+def _cuda(memory: CudaMemory, style: Style) -> Iterator[str]:
+    """The figures that people ask for first: bytes now and at most; the rest is in the JSON document."""
+    yield style(f"CUDA device {memory.device}, as its caching allocator counts", "bold")
+    for name in ("allocated", "requested", "active", "reserved", "inactive_split"):
+        now, most = (memory.statistics.get(f"{name}_bytes.all.{each}") for each in ("current", "peak"))
+        if now is not None and most is not None:
+            yield f"  {amount(now):>10}  {name.replace('_', ' ')}, at most {amount(most)}"
+    segments, ooms = (memory.statistics.get(name, 0) for name in ("segment.all.current", "num_ooms"))
+    yield f"  {segments} segments, out of memory {ooms} times"
+
+
+def amount(size: int) -> str:
+    """A number of bytes with its unit."""
+    number, unit = float(size), 0
+    while number >= 1024 and unit < len(_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.1f} {_UNITS[unit]}" if unit else f"{size} B"

@@ -1,0 +1,168 @@
+"""Callbacks of RecordFunction, the profiler of a thread, and the hooks that saved tensors go through.
+
+ATen/record_function.{h,cpp}, ATen/SavedTensorHooks.{h,cpp}, c10/util/ThreadLocalDebugInfo.{h,cpp},
+torch/csrc/profiler/orchestration/observer.h, 2.13.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.errors import BadData
+from gdbext.torch.assumed_symbols import CPU
+from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.settings_section import SettingValue
+from gdbext.torch.state.thread_variable import VariablesOfThread
+from gdbext.torch.torch_symbol import TorchSymbol
+from gdbext.torch.values.containers import vector_span
+from gdbext.torch.values.cpp_objects import ClassNames, plain_class
+
+Described = dict[str, SettingValue]
+_ENTRY, _CALLBACK = "at::RecordFunctionCallbacksEntry", "at::RecordFunctionCallback"
+_PROFILER, _CONFIG = "torch::profiler::impl::ProfilerStateBase", "torch::profiler::impl::ProfilerConfig"
+_FLAGS = ("report_input_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_STACK_OF_POINTERS = "std::stack<std::pair<_object*"
+"""Versions with a stack of PyObject*, up to 2.4; then of c10::SafePyObject, which has an interpreter besides."""
+_POINTER_SIZE = 8
+_LIMIT = 256
+_CHAIN = 32
+_BLOCK = 512
+"""Bytes of a block of a std::deque (bits/stl_deque.h, _GLIBCXX_DEQUE_BUF_SIZE)."""
+
+
+class RecordedFunctions:
+    """Reads them. All raise LayoutError, BadData, ThreadLocalUnknown, MemoryFault."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, layout: Layout) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._layout = layout
+        self._classes = ClassNames(memory, symbolizer)
+
+    # --- callbacks -------------------------------------------------------------------------------
+
+    def global_callbacks(self) -> tuple[SettingValue, ...]:
+        """The callbacks of all threads."""
+        manager = self._symbolizer.address_of(sources.CALLBACKS, CPU)
+        if manager is None:
+            raise BadData(f"{sources.CALLBACKS} is not found in {CPU}")
+        return tuple(self._callbacks(manager + sources.CALLBACKS_VECTOR))
+
+    def thread_callbacks(self, thread: VariablesOfThread) -> tuple[SettingValue, ...]:
+        """The callbacks of one thread."""
+        own = constructed(thread, sources.THREAD_CALLBACKS, sources.THREAD_CALLBACKS_GUARD)
+        if own is None:
+            return ()
+        vector = self._layout.struct("at::RecordFunctionTLS").offset("sorted_tls_callbacks_")
+        return tuple(self._callbacks(own + vector))
+
+    def _callbacks(self, vector: int) -> Iterator[Described]:
+        entry, callback = self._layout.struct(_ENTRY), self._layout.struct(_CALLBACK)
+        first, count = vector_span(self._memory, vector, entry.size, _LIMIT)
+        for index in range(count):
+            whole = StructView(self._memory, first + index * entry.size, entry)
+            inner = whole.view("callback_", callback)
+            (probability,) = struct.unpack("<d", inner.raw("sampling_prob_"))
+            yield {
+                "start": self._function(inner.u64("start_")),
+                "end": self._function(inner.u64("end_")),
+                "enabled": whole.u8("enabled_") != 0,
+                "sampling": probability,
+                "scopes": self._scopes(inner.raw("scopes_")),
+            }
+
+    def _function(self, address: int) -> str | None:
+        """The name of a function; None for none."""
+        if not address:
+            return None
+        found = self._symbolizer.function(address)
+        return found.demangled[0] if found is not None and found.demangled else f"{address:#x}"
+
+    def _scopes(self, flags: bytes) -> tuple[str, ...]:
+        """at::RecordScope; the last enumerator counts them."""
+        names = sorted(self._layout.enum("at::RecordScope").items(), key=lambda item: item[1])
+        return tuple(name for name, value in names if value < len(flags) and flags[value])
+
+    # --- the profiler ----------------------------------------------------------------------------
+
+    def profiler(self, thread: VariablesOfThread) -> Described | None:
+        """The profiler of one thread, None where it has none."""
+        pointer = constructed(thread, sources.DEBUG_INFO, sources.DEBUG_INFO_GUARD)
+        shape = self._layout.struct("c10::ThreadLocalDebugInfo")
+        node = self._memory.u64(pointer) if pointer is not None else 0
+        for _ in range(_CHAIN):
+            if not node:
+                return None
+            state = self._memory.u64(node + shape.offset("info_"))
+            found = self.profiler_state(state) if state else None
+            if found is not None:
+                return found
+            node = self._memory.u64(node + shape.offset("parent_info_"))
+        raise BadData(f"the thread's debug info has more than {_CHAIN} parts")
+
+    def profiler_state(self, address: int) -> Described | None:
+        """The configuration of a profiler; None for an object of another class."""
+        if not any(plain_class(name) in sources.PROFILER_STATES for name in self._classes.of(address)):
+            return None
+        config = StructView(self._memory, address, self._layout.struct(_PROFILER)).view(
+            "config_", self._layout.struct(_CONFIG)
+        )
+        names = {value: name for name, value in self._layout.enum("torch::profiler::impl::ProfilerState").items()}
+        number = config.bits("state")
+        if number not in names:
+            raise BadData(f"a profiler has the state {number}, which has no name")
+        return {"state": names[number], **{flag: config.u8(flag) != 0 for flag in _FLAGS}}
+
+    # --- saved tensors ---------------------------------------------------------------------------
+
+    def saved_tensor_hooks(self, thread: VariablesOfThread) -> tuple[tuple[int, int], ...]:
+        """The Python functions (pack, unpack) of a thread, outermost first."""
+        own = thread.address(sources.SAVED_TENSOR_HOOKS)
+        if own is None:
+            return ()
+        shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
+        stack = shape.field("stack")
+        size, data = _POINTER_SIZE, 0
+        if not stack.type.startswith(_STACK_OF_POINTERS):
+            held = self._layout.struct("c10::SafePyObject")
+            size, data = held.size, held.offset("data_")
+        pairs = self._deque(own + stack.offset, 2 * size)
+        return tuple((self._memory.u64(at + data), self._memory.u64(at + size + data)) for at in pairs)
+
+    def saved_tensor_hooks_disabled(self, thread: VariablesOfThread) -> bool:
+        """torch.autograd.graph.disable_saved_tensors_hooks: there is a message about it."""
+        own = thread.address(sources.SAVED_TENSOR_HOOKS)
+        if own is None:
+            return False
+        shape = self._layout.struct("at::impl::SavedTensorDefaultHooksTLS")
+        message = shape.field("disabled_error_message")
+        return self._memory.u8(own + message.offset + self._layout.struct("std::string").size) != 0
+
+    def _deque(self, address: int, element: int) -> list[int]:
+        """Addresses of the elements of a ``std::deque``."""
+        view = StructView(self._memory, address, self._layout.struct("std::deque"))
+        current, last = view.pointer("_M_impl._M_start._M_cur"), view.pointer("_M_impl._M_start._M_last")
+        node, end = view.pointer("_M_impl._M_start._M_node"), view.pointer("_M_impl._M_finish._M_cur")
+        found: list[int] = []
+        while current != end:
+            if len(found) == _LIMIT:
+                raise BadData(f"the deque at {address:#x} has more than {_LIMIT} elements")
+            found.append(current)
+            current += element
+            if current == last and current != end:
+                node += 8
+                current = self._memory.u64(node)
+                last = current + _BLOCK // element * element
+        return found
+
+
+def constructed(thread: VariablesOfThread, variable: TorchSymbol, guard: TorchSymbol) -> int | None:
+    """The address of a function's own thread-local variable; None where the thread has not come by there."""
+    flags = thread.address(guard)
+    if flags is None or not thread.memory.u8(flags):
+        return None
+    return thread.address(variable)

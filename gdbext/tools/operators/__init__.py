@@ -1,0 +1,1 @@
+"""The tools dispatch-op, -lookup, -keyset and -tls: operators, tables, keys, thread state."""

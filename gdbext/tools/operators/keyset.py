@@ -1,0 +1,118 @@
+"""``dispatch-keyset``: a DispatchKeySet, decoded, or key names turned into bits.
+
+``dispatch-keyset``: what it reports, and that as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from gdbext.diagnosis.report.report import Report
+from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool_arguments import NUMBER, TENSOR, number, register_value
+from gdbext.engine.vocabulary import Hexadecimal, Section
+from gdbext.render.style import Style
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.torch.values.key_names import KeyNames
+
+
+@dataclass(frozen=True)
+class KeySetSection(Section):
+    """A ``c10::DispatchKeySet`` with its parts."""
+
+    name: ClassVar[str] = "keyset"
+    bits: Hexadecimal
+    keys: tuple[str, ...]
+    text: str
+    """The keyset as ``str(torch._C.DispatchKeySet)`` prints it."""
+    functionalities: tuple[str, ...]
+    backends: tuple[str, ...]
+    key: str | None
+    """The highest priority key; None, as ``table_index``, where there are stray bits."""
+    table_index: int | None
+    stray_bits: Hexadecimal | None
+    """Bits that mean nothing in this build of torch; None for a real keyset."""
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """The set, its parts, and what a lookup with it takes."""
+    keyset = report.section(KeySetSection)
+    yield f"{style(keyset.text, 'bold')}  {keyset.bits:#x}"
+    yield f"functionalities   {', '.join(keyset.functionalities) or 'none'}"
+    yield f"backends          {', '.join(keyset.backends) or 'none'}"
+    if keyset.stray_bits is not None:
+        yield style(f"no DispatchKeySet: bits {keyset.stray_bits:#x} mean nothing in this build", "red")
+    else:
+        yield f"highest priority  {keyset.key}, table index {keyset.table_index}"
+
+
+_POINTED = re.compile(rf"\*\s*{NUMBER}")
+
+
+class KeySetTool(Tool):
+    """The command ``dispatch-keyset`` as a tool."""
+
+    name = "dispatch-keyset"
+    summary = "Decode a DispatchKeySet, or turn key names into bits."
+    mode = Mode.STOPPED
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.add_argument(
+            "value",
+            nargs="+",
+            metavar="VALUE|EXPR",
+            help="bits (0x1000018000), key names (Meta,AutogradMeta), a DispatchKeySet(...) as PyTorch prints it, "
+            "a register of the selected thread ($NAME, *$NAME+8), memory (*0x7f...), "
+            "a tensor's key set (tensor:0x7f...)",
+        )
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Decode the value. Raises UsageError for what is not a keyset, NotTorch, LayoutError."""
+        session, section = session.settled(lambda each: _read(each, " ".join(args.value)))
+        return make_report(self, session, args, sections=(section,))
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        return render(report, style)
+
+
+def _read(session: Session, text: str) -> KeySetSection:
+    keys = session.dispatch_keys
+    return _section(keys, _bits(session, keys, text))
+
+
+def _bits(session: Session, keys: KeyNames, text: str) -> int:
+    word = text.strip()
+    tensor = TENSOR.fullmatch(word)
+    if tensor:
+        return session.tensors.key_set(number(tensor.group(1)))
+    pointed = _POINTED.fullmatch(word)
+    if pointed:
+        return session.memory.u64(number(pointed.group(1)))
+    register = register_value(session, word, "the value")
+    return keys.parse(word) if register is None else register
+
+
+def _section(keys: KeyNames, bits: int) -> KeySetSection:
+    stray = keys.stray(bits)
+    functionalities, backends = keys.building_blocks(bits)
+    return KeySetSection(
+        bits=Hexadecimal(bits),
+        keys=keys.decode(bits),
+        text=keys.text(bits),
+        functionalities=functionalities,
+        backends=backends,
+        key=None if stray else keys.highest_key(bits),
+        table_index=None if stray else keys.table_index(bits),
+        stray_bits=Hexadecimal(stray) if stray else None,
+    )

@@ -1,0 +1,224 @@
+"""Operators as ``dispatch-op`` reports them: schema, registrations, computed dispatch table.
+
+A kernel as the dispatcher has it registered: what it can do and what it is called.
+
+``operators`` of a report as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Section
+
+
+@dataclass(frozen=True)
+class PythonPlace:
+    """The place where a kernel written in Python is defined; None for what is not known of it."""
+
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True)
+class RegisteredKernel:
+    """A ``c10::KernelFunction``. ``unboxed`` is PyTorch's word: a kernel for SymInts has ``sym_unboxed`` instead."""
+
+    function: str | None
+    valid: bool
+    boxed: bool
+    unboxed: bool
+    sym_unboxed: bool
+    fallthrough: bool
+    python: PythonPlace | None = None
+    """None for a kernel written in C++."""
+    aliases: tuple[str, ...] = ()
+    """Other functions whose code the linker folded into the same address."""
+
+
+class KernelFacts:
+    """The facts of ``kernel`` under the names that a JSON document has beside it."""
+
+    kernel: RegisteredKernel
+
+    @property
+    def function(self) -> str | None:
+        """The kernel's function, None where there is none."""
+        return self.kernel.function
+
+    @property
+    def valid(self) -> bool:
+        """True if there is a kernel."""
+        return self.kernel.valid
+
+    @property
+    def boxed(self) -> bool:
+        """It can be called with a stack."""
+        return self.kernel.boxed
+
+    @property
+    def unboxed(self) -> bool:
+        """It can be called with C++ arguments."""
+        return self.kernel.unboxed
+
+    @property
+    def sym_unboxed(self) -> bool:
+        """It can be called with C++ arguments, SymInts among them."""
+        return self.kernel.sym_unboxed
+
+    @property
+    def fallthrough(self) -> bool:
+        """The dispatcher passes it over."""
+        return self.kernel.fallthrough
+
+
+@dataclass(frozen=True)
+class OperatorRegistration(KernelFacts):
+    """One kernel that somebody registered under ``key``."""
+
+    key: str
+    is_alias: bool
+    """``key`` is an alias key: it fills the table entries of several runtime keys."""
+    active: bool
+    """False where a later registration under the same key overrides it."""
+    kernel: RegisteredKernel
+    debug: str
+    """The text "registered at FILE:LINE", as PyTorch has it."""
+    inferred_schema: str | None
+    """The schema inferred from a C++ kernel's signature, None without one."""
+
+    @property
+    def alias(self) -> bool:
+        """The JSON document's name of ``is_alias``."""
+        return self.is_alias
+
+
+@dataclass(frozen=True)
+class TableChoice(KernelFacts):
+    """The kernel of a table entry and how it was chosen; None where the registrations cannot be read."""
+
+    kernel: RegisteredKernel
+    debug: str | None
+    reason: str | None
+    """PyTorch's words: "kernel", "math kernel", "backend fallback", "missing", …"""
+    path: str | None
+    """The step of ``OperatorEntry::computeDispatchTableEntryWithDebug``: "1", "2.1" … "4"."""
+    source: str | None
+    """The key, alias key or "fallback" under which the kernel was registered."""
+    expected: RegisteredKernel | None = None
+    """The kernel that the registrations lead to, where the table in memory holds another one."""
+
+
+class TableEntry(Record):
+    """One slot of a dispatch table. A tuple, for all operators have half a million; equal choices are shared."""
+
+    key: str
+    slot: int
+    choice: TableChoice
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """One overload of an operator."""
+
+    op: str
+    overload: str
+    address: int
+    """Address of the ``c10::Dispatcher::OperatorDef``."""
+    schema: str | None
+    debug: str | None
+    """The source line where the schema was registered."""
+    registrations: tuple[OperatorRegistration, ...] | None
+    """None where they cannot be read; ``table`` then holds what stands in memory."""
+    table: tuple[TableEntry, ...]
+
+    @property
+    def qualified(self) -> str:
+        """The name with the overload: ``aten::mm.out``."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+
+@dataclass(frozen=True)
+class OperatorSection(Section):
+    """The operators that were asked for."""
+
+    name: ClassVar[str] = "operators"
+    operators: tuple[OperatorReport, ...]
+
+    def document(self, why: bool) -> list[dict[str, Any]]:
+        """The section, as the JSON document has it."""
+        return document(self, why)
+
+
+def document(section: OperatorSection, why: bool) -> list[dict[str, Any]]:
+    """A list of all operators."""
+    return [_operator(operator, why) for operator in section.operators]
+
+
+def _operator(operator: OperatorReport, why: bool) -> dict[str, Any]:
+    registrations = operator.registrations
+    return {
+        "op": operator.op,
+        "overload": operator.overload,
+        "address": f"{operator.address:#x}",
+        "schema": operator.schema,
+        "debug": operator.debug,
+        "registrations": None if registrations is None else [_registration(one, why) for one in registrations],
+        "table": _table(operator.table, why and registrations is not None),
+    }
+
+
+def _registration(one: OperatorRegistration, why: bool) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "alias": one.is_alias,
+        "active": one.active,
+        **kernel(one.kernel, why),
+        "debug": one.debug,
+        "inferred_schema": one.inferred_schema,
+    }
+
+
+def _table(entries: Sequence[TableEntry], why: bool) -> list[dict[str, Any]]:
+    """The entries of a table; what they share is rendered once: there are half a million entries in all."""
+    rendered: dict[int, dict[str, Any]] = {}
+    documents = []
+    for key, slot, choice in entries:
+        common = rendered.get(id(choice))
+        if common is None:
+            common = rendered[id(choice)] = _choice(choice, why)
+        documents.append({"key": key, "index": slot, **common})
+    return documents
+
+
+def _choice(choice: TableChoice, why: bool) -> dict[str, Any]:
+    value = {
+        **kernel(choice.kernel, why),
+        "debug": choice.debug,
+        "reason": choice.reason,
+        "path": choice.path,
+        "source": choice.source,
+    }
+    if choice.expected is not None:
+        value["expected"] = kernel(choice.expected)
+    return value
+
+
+def kernel(registered: RegisteredKernel, why: bool = False) -> dict[str, Any]:
+    """A kernel with its name and abilities; with ``why`` also the other names of its code."""
+    value: dict[str, Any] = {
+        "function": registered.function,
+        "valid": registered.valid,
+        "boxed": registered.boxed,
+        "unboxed": registered.unboxed,
+        "sym_unboxed": registered.sym_unboxed,
+        "fallthrough": registered.fallthrough,
+    }
+    if registered.python is not None:
+        value["python"] = {"file": registered.python.file, "line": registered.python.line}
+    if why and registered.aliases:
+        value["aliases"] = list(registered.aliases)
+    return value

@@ -1,0 +1,376 @@
+"""A BPF ring buffer, read in this process through mmap.
+
+Layout: kernel/bpf/ringbuf.c of Linux 6.18. Page 0 has the reader's position, which we write; page 1 the writer's;
+behind it is the ring, mapped twice in a row, so that what wraps around is in one piece. A record has a header of 8
+bytes, whose first word is its length, with bit 31 set as long as it is being written, bit 30 if it was given up.
+
+Why the kernel refuses kernel probes here, and what would permit them.
+
+bpf(2), through the bare system call: maps, programs, and probes on many places of one file for one process.
+
+Commands, map types and attributes: include/uapi/linux/bpf.h of Linux 6.6 (union bpf_attr). Everything is gone with its
+descriptor, however this process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.record import Record
+from gdbext.errors import ProbesRefused
+from gdbext.tools.probes.bpf import bpf_program
+
+_CAPABILITIES = {39: "CAP_BPF", 38: "CAP_PERFMON"}
+"""include/uapi/linux/capability.h; CAP_SYS_ADMIN stands for both."""
+_SYS_ADMIN = 21
+_FIRST, _FIRST_WITH_MANY = (5, 15), (6, 6)
+"""Linux with cookies of perf events (bpf_get_attach_cookie), and with uprobe_multi (BPF_TRACE_UPROBE_MULTI)."""
+_BREAKPOINTS = "trace by breakpoints: dispatch-trace OP --engine breakpoints"
+_FILTERED = "2"
+"""The state of a process under a filter: SECCOMP_MODE_FILTER (proc_pid_status(5))."""
+
+
+class Circumstances(Record):
+    """The kernel's facts about us: its release, our effective capabilities as bits, whether a seccomp filter is over
+    us, whether we are root in a user namespace only."""
+
+    release: str
+    capabilities: int
+    is_filtered: bool
+    is_namespaced: bool
+
+    @property
+    def missing(self) -> list[str]:
+        """The capabilities that we lack."""
+        if self.capabilities >> _SYS_ADMIN & 1:
+            return []
+        return [name for number, name in _CAPABILITIES.items() if not self.capabilities >> number & 1]
+
+    @property
+    def is_too_old(self) -> bool:
+        """The kernel has not what our probes need."""
+        return self._version() < _FIRST
+
+    @property
+    def lacks_many(self) -> bool:
+        """The kernel has no probes on many places at once."""
+        return self._version() < _FIRST_WITH_MANY
+
+    def _version(self) -> tuple[int, int]:
+        found = re.match(r"(\d+)\.(\d+)", self.release)
+        return (int(found[1]), int(found[2])) if found is not None else _FIRST_WITH_MANY
+
+
+def circumstances() -> Circumstances:
+    """The circumstances of this process."""
+    status = dict(line.partition(":")[::2] for line in _text("/proc/self/status").splitlines())
+    whole = _text("/proc/self/uid_map").split()[:2] in ([], ["0", "0"])
+    capabilities = int(status.get("CapEff", "0").strip() or "0", 16)
+    return Circumstances(os.uname().release, capabilities, status.get("Seccomp", "").strip() == _FILTERED, not whole)
+
+
+def _text(path: str) -> str:
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read()
+    return ""
+
+
+def refused(what: str, error: OSError, here: Circumstances | None = None) -> ProbesRefused:
+    """The error that says what is missing; ``here``: other circumstances than ours."""
+    here = circumstances() if here is None else here
+    why, help_ = _reason(error.errno or 0, here)
+    return ProbesRefused(f"{what}: {error.strerror}", why=why, help=help_)
+
+
+def _reason(code: int, here: Circumstances) -> tuple[str, str]:
+    """The reason of a refusal, and what to do."""
+    if code in (errno.EPERM, errno.EACCES):
+        return _not_permitted(here)
+    if code == errno.ESRCH:
+        return "the process has ended meanwhile", "look at one that still runs: pgrep -af python"
+    if code == errno.ENOSYS:
+        return "this kernel was built without BPF (CONFIG_BPF_SYSCALL)", _BREAKPOINTS
+    if here.is_too_old:
+        return f"Linux {here.release} has no probes that know their place: 5.15 is the first", _BREAKPOINTS
+    if code in (errno.EIO, errno.EOPNOTSUPP, errno.ENOENT):
+        return "the file was deleted or replaced, or is on a file system that the kernel does not probe", _BREAKPOINTS
+    return f"Linux {here.release} does not take it: it may have been built without uprobes", _BREAKPOINTS
+
+
+def _not_permitted(here: Circumstances) -> tuple[str, str]:
+    if here.missing:
+        names = " and ".join(here.missing)
+        options = " ".join(f"--cap-add={name[4:]}" for name in here.missing)
+        return (
+            f"kernel probes need {names}, or root; this process lacks that",
+            f"run it as root on the host (sudo), or docker run {options}; or {_BREAKPOINTS}",
+        )
+    if here.is_namespaced:
+        why = "we are root in a user namespace only, and the kernel asks outside of it"
+        return why, f"run it on the host; or {_BREAKPOINTS}"
+    if here.is_filtered:
+        return (
+            "a seccomp profile forbids bpf(2), as a container's default one does",
+            f"docker run --security-opt seccomp=unconfined, or run it on the host; or {_BREAKPOINTS}",
+        )
+    return (
+        "the kernel is locked down (kernel_lockdown(7)), or a security module forbids bpf(2)",
+        f"cat /sys/kernel/security/lockdown; or {_BREAKPOINTS}",
+    )
+
+
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT, _PROG_LOAD, _MAP_LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 4, 5, 24, 28
+HASH, ARRAY, PER_CPU_HASH, PER_CPU_ARRAY, LRU_HASH, RING = 1, 2, 5, 6, 9, 27
+"""BPF_MAP_TYPE_HASH, _ARRAY, _PERCPU_HASH, _PERCPU_ARRAY, _LRU_HASH, _RINGBUF."""
+_ON_DEMAND = 1
+"""The flag for maps without memory of their own: BPF_F_NO_PREALLOC."""
+_PROGRAM_KPROBE = 2
+_UPROBE_MULTI = 48
+"""Numbers of BPF_PROG_TYPE_KPROBE and BPF_TRACE_UPROBE_MULTI."""
+_POSSIBLE = "/sys/devices/system/cpu/possible"
+_LOG_SIZE = 1 << 16
+
+
+class ProbePlace(Record):
+    """A probe: the offset in the file, and the number that the program sees (BPF_FUNC_get_attach_cookie)."""
+
+    offset: int
+    cookie: int
+
+
+class Bpf:
+    """The system call bpf(2)."""
+
+    def __init__(self, number: int, has_many: bool = True) -> None:
+        """``has_many``: the kernel places many probes at once."""
+        self._number = number
+        self.has_many = has_many
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    @classmethod
+    def of(cls, architecture: Architecture) -> Bpf:
+        """The system call of that architecture. Raises ProbesRefused."""
+        if architecture.probing is None:
+            raise ProbesRefused(
+                f"kernel probes are not supported on {architecture.title}",
+                why="where they are cheap is known for each architecture by itself",
+                help="trace by breakpoints: dispatch-trace OP --engine breakpoints",
+            )
+        return cls(architecture.probing.bpf_call, not circumstances().lacks_many)
+
+    def __call__(self, command: int, attributes: bytes) -> int:
+        """Call bpf(2). Raises OSError."""
+        size = len(attributes)
+        return self.system_call(self._number, command, ctypes.create_string_buffer(attributes, size), size)
+
+    def system_call(self, number: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> int:
+        """Make a system call. Raises OSError."""
+        found: int = self._libc.syscall(number, *arguments)
+        if found < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return found
+
+    def map(self, kind: int, key_size: int, entries: int) -> CounterMap:
+        """A map of 64-bit counters, one for each processor. Raises ProbesRefused."""
+        return CounterMap(self, self.memory(kind, key_size, 8, entries), key_size)
+
+    def memory(self, kind: int, key_size: int, value_size: int, entries: int) -> int:
+        """The descriptor of any map; for a ring, ``entries`` are its bytes. Raises ProbesRefused."""
+        flags = _ON_DEMAND if kind == HASH else 0
+        try:
+            return self(_MAP_CREATE, struct.pack("<5I", kind, key_size, value_size, entries, flags))
+        except OSError as error:
+            raise refused("a BPF map cannot be made", error) from error
+
+    def put(self, descriptor: int, key: bytes, value: bytes) -> None:
+        """Set one entry of a map. Raises OSError."""
+        texts = [ctypes.create_string_buffer(part, len(part)) for part in (key, value)]
+        self(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, *(ctypes.addressof(text) for text in texts), 0))
+
+    def get(self, descriptor: int, key: bytes, size: int) -> bytes | None:
+        """The value of one entry of a map, None without that entry. Raises OSError."""
+        name, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(size)
+        addresses = (ctypes.addressof(text) for text in (name, value))
+        try:
+            self(_MAP_LOOKUP, struct.pack("<I4xQQQ", descriptor, *addresses, 0))
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return value.raw
+
+    def values(self, descriptor: int, entries: int, size: int) -> bytes:
+        """All values of an array, ``size`` bytes each, one after the other. Raises OSError."""
+        after, keys = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4 * entries)
+        found = ctypes.create_string_buffer(size * entries)
+        addresses = (ctypes.addressof(buffer) for buffer in (after, keys, found))
+        self(_MAP_LOOKUP_BATCH, struct.pack("<QQQQIIQQ", 0, *addresses, entries, descriptor, 0, 0))
+        return found.raw
+
+    def program(self, code: bytes) -> int:
+        """The descriptor of a verified program. Raises ProbesRefused with what the verifier said last."""
+        try:
+            return self._load(code, None)
+        except OSError as error:
+            log = ctypes.create_string_buffer(_LOG_SIZE)
+            with contextlib.suppress(OSError):
+                return self._load(code, log)
+            said = "; ".join(log.value.decode(errors="replace").strip().splitlines()[-2:])
+            raise refused(f"the kernel refuses the BPF program ({said or 'no reason given'})", error) from error
+
+    def _load(self, code: bytes, log: ctypes.Array[ctypes.c_char] | None) -> int:
+        text, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+        size, level, where = (0, 0, 0) if log is None else (_LOG_SIZE, 1, ctypes.addressof(log))
+        attributes = struct.pack(
+            "<IIQQIIQII16sIII", _PROGRAM_KPROBE, len(code) // 8, ctypes.addressof(text), ctypes.addressof(licence),
+            level, size, where, 0, 0, b"", 0, _UPROBE_MULTI if self.has_many else 0, 0,
+        )  # fmt: skip
+        return self(_PROG_LOAD, attributes)
+
+    def attach(self, program: int, path: str, places: Sequence[ProbePlace], pid: int) -> int:
+        """The descriptor of a link: the program runs at each place of the file, in that process alone. Raises OSError,
+        also where not ``has_many``."""
+        count = len(places)
+        offsets = (ctypes.c_uint64 * count)(*(place.offset for place in places))
+        cookies = (ctypes.c_uint64 * count)(*(place.cookie for place in places))
+        name = ctypes.create_string_buffer(os.fsencode(path))
+        attributes = struct.pack(
+            "<4I4Q3I4x", program, 0, _UPROBE_MULTI, 0, ctypes.addressof(name), ctypes.addressof(offsets), 0,
+            ctypes.addressof(cookies), count, 0, pid,
+        )  # fmt: skip
+        return self(_LINK_CREATE, attributes)
+
+
+class CounterMap:
+    """A map of counters, read from outside."""
+
+    def __init__(self, bpf: Bpf, descriptor: int, key_size: int) -> None:
+        self._bpf = bpf
+        self.descriptor = descriptor
+        self._key_size = key_size
+        self._processors = possible_processors()
+
+    def totals(self) -> Iterator[tuple[bytes, int]]:
+        """(key, sum over all processors) of every entry. Raises OSError."""
+        key, following = (ctypes.create_string_buffer(self._key_size) for _ in range(2))
+        values = ctypes.create_string_buffer(8 * self._processors)
+        unpack = struct.Struct(f"<{self._processors}Q").unpack
+        before = 0
+        while True:
+            try:
+                self._bpf(_MAP_NEXT, struct.pack("<I4xQQ", self.descriptor, before, ctypes.addressof(following)))
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return
+                raise
+            key.raw = following.raw
+            before = ctypes.addressof(key)
+            self._bpf(_MAP_LOOKUP, struct.pack("<I4xQQQ", self.descriptor, before, ctypes.addressof(values), 0))
+            yield key.raw, sum(unpack(values.raw))
+
+
+def permitted(architecture: Architecture, everywhere: bool = False) -> bool:
+    """We may load a BPF program here, so that probes can be expected to work; ``everywhere``: thousands of them."""
+    try:
+        kernel = Bpf.of(architecture)
+        if everywhere and not kernel.has_many:
+            return False
+        os.close(kernel.program(bpf_program.end()))
+    except ProbesRefused:
+        return False
+    return True
+
+
+def possible_processors() -> int:
+    """Number of values that a per-CPU map has for each key: "0-3,6" counts to the highest one."""
+    with open(_POSSIBLE) as file:
+        return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1
+
+
+HEADER = 8
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
+_POSITION, _WORD = struct.Struct("<Q"), struct.Struct("<I")
+
+
+class Ring:
+    """A ring whose records may have any size. ``size``: its bytes, a power of two and at least a page."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        """Make the map. Raises OSError."""
+        page = mmap.PAGESIZE
+        self._size = size
+        self._start = page
+        self._position = 0
+        self._ours = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._theirs = mmap.mmap(descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The records that are complete, one by one; the room of each is free when the next one is asked for."""
+        while self._position < self._written():
+            at = self._at()
+            head: int = _WORD.unpack_from(self._theirs, at)[0]
+            if head & _BUSY:
+                return
+            length = head & ~_DISCARDED
+            if not head & _DISCARDED:
+                yield self._theirs[at + HEADER : at + HEADER + length]
+            self._advance(HEADER + length + 7 & ~7)
+
+    def _written(self) -> int:
+        return int(_POSITION.unpack_from(self._theirs, 0)[0])
+
+    def _at(self) -> int:
+        return self._start + (self._position & self._size - 1)
+
+    def _advance(self, size: int) -> None:
+        self._position += size
+        _POSITION.pack_into(self._ours, 0, self._position)
+
+    def close(self) -> None:
+        """Unmap the memory; idempotent."""
+        self._ours.close()
+        self._theirs.close()
+
+
+class UniformRing(Ring):
+    """A ring whose records all have one size, a multiple of 8, and are read many at a time."""
+
+    def __init__(self, descriptor: int, size: int, record: struct.Struct) -> None:
+        """Map the ring buffer. Raises OSError."""
+        super().__init__(descriptor, size)
+        self._step = HEADER + record.size
+        self._payload = record.size
+        self._unpack = struct.Struct(f"<8x{record.format.lstrip('<')}").iter_unpack
+        self._headers = memoryview(self._theirs).cast("I")
+
+    def read(self) -> bytes:
+        """All records that are complete, one after the other, and room for as many new ones in the ring."""
+        count = (self._written() - self._position) // self._step
+        if not count:
+            return b""
+        start = self._at()
+        heads = self._headers[start >> 2 : (start + count * self._step) >> 2 : self._step >> 2].tolist()
+        if any(head != self._payload for head in heads):
+            count = next(number for number, head in enumerate(heads) if head != self._payload)
+        found = self._theirs[start : start + count * self._step]
+        self._advance(count * self._step)
+        return found
+
+    def records(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        """The records in what read() gave."""
+        return self._unpack(data)
+
+    def close(self) -> None:
+        """Unmap the memory; idempotent."""
+        self._headers.release()
+        super().close()

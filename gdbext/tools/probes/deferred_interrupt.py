@@ -1,0 +1,71 @@
+"""Ctrl+C, the end of --timeout and a request to end, heard at a good moment: nothing that was read gets lost.
+
+Whether a process that nobody stops is still there, and still the same program.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from gdbext.diagnosis.report.report import Ending, EndingKind
+from gdbext.engine.targets.live.local_process import read_file
+from gdbext.errors import TargetGone
+
+_STEP = 0.05
+_SIGNALS = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)
+
+
+class DeferredInterrupt:
+    """A context manager; ``came`` is True from the first such signal on. A second Ctrl+C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: list[tuple[signal.Signals, Any]] = []
+
+    def __enter__(self) -> DeferredInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = [(number, signal.signal(number, self._note)) for number in _SIGNALS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until that time is over or a signal came; True if the time is over."""
+        until = time.monotonic() + seconds
+        while not self.came and time.monotonic() < until:
+            time.sleep(min(_STEP, max(0.0, until - time.monotonic())))
+        return not self.came
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.came = True
+
+
+class WatchedProcess:
+    """The process that is watched; looks into /proc only."""
+
+    def __init__(self, pid: int) -> None:
+        """Open the process. Raises TargetGone."""
+        self._pid = pid
+        self._start = read_file(pid, "auxv")
+
+    def ending(self) -> Ending | None:
+        """The reason why there is nothing to watch any more, None while there is."""
+        try:
+            state = read_file(self._pid, "stat").rpartition(b")")[2].split()[:1]
+            auxv = read_file(self._pid, "auxv")
+        except TargetGone:
+            state, auxv = [], b""
+        if not auxv or state in ([], [b"Z"], [b"X"]):
+            return Ending(EndingKind.GONE, "the process ended")
+        if auxv != self._start:  # random bytes are at another address after each exec
+            return Ending(EndingKind.REPLACED, "the process replaced itself by another program (exec)")
+        return None

@@ -1,0 +1,232 @@
+"""``dispatch-top``: what a running process dispatches, counted by kernel probes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.errors import TargetGone, UsageError
+from gdbext.tools.probes.summary import GROUPINGS, ORDERS, RowSelection
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator, Sequence
+
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.render.style import Style
+    from gdbext.tools.probes.bpf.place_program import Filter
+    from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
+    from gdbext.tools.probes.dispatch_meter import DispatchMeter
+    from gdbext.tools.probes.summary import TopSection
+    from gdbext.torch.registry.operators import Operator
+
+MAX_SECONDS = 86400.0
+_LEARN = 1.0
+"""Seconds after which the process is looked at again."""
+_EPILOG = """\
+Counts in the kernel, about a microsecond a dispatch; nothing is stopped, nothing is written to the process, and the
+probes are gone when this command ends, by kill -9, too: another process of ours, gdbext-probes, places them and takes
+them away. (Only where that one is killed within the 0.3 s in which it places them, the kernel leaves some in the code,
+dmesg: leaking uprobe; placing probes once more takes them away.)
+From the shell only: scripts/dispatch -p PID dispatch-top
+
+Counted are all calls and redispatches, boxed or not, through torch's own libraries, and through the dispatcher's copies
+in extensions where these are recognised (those that are loaded later from a second after that on; not with --latency).
+"8 functions not seen": so many look operators up by code that is not recognised (seven of libtorch_cpu 2.13, one of
+libtorch_python: fallbacks of lazy tensors, functionalization, quantized modules by name); what they dispatch is not
+counted. --thread and --key leave others out in the kernel. With OP the probes are at these operators' own functions:
+all others run as fast as ever, unless they are boxed.
+
+Marked is what is odd: an entry that falls through or has no kernel, a backend's boxed fallback, an operator that
+decomposes into others (CompositeImplicitAutograd), one that is redispatched many times a call, one on the processor in
+a job that runs on an accelerator. --by line: the innermost line of Python (CPython 3.11 and later). On a terminal the
+screen is drawn anew every interval; q ends it, c, o, k, n, t and l sort by count, operator, key, kernel, thread, line.
+
+  count     rate/s  event       operator   key           kernel
+  40000    20000.0  call        aten::mm   AutogradCPU   torch::autograd::VariableType::(anonymous namespace)::mm
+
+--latency: from the lookup to the return of each call of OP, by a second probe at the function's ret instruction.
+Nothing is written to the process's stack. (The kernel's own return probes do that, and an exception of C++ thrown
+through such a frame ends the process.) A call that an exception leaves is counted as one that did not return.
+Redispatches are part of their call. A call of OP takes about 12 microseconds more, of which its time includes one: the
+kernel steps over each ret.
+
+Needs Linux 6.6 or later, and root or CAP_BPF with CAP_PERFMON. From Linux 5.15 on operators that are named can be
+counted, too, by probes one by one: it then takes some seconds more to end.
+"""
+
+
+class TopTool(Tool):
+    """The command ``dispatch-top`` as a tool."""
+
+    name = "dispatch-top"
+    summary = "Count what a running process dispatches, stopping nothing."
+    mode = Mode.RUNNING
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options of this tool."""
+        parser.epilog = _EPILOG
+        parser.add_argument("op", nargs="*", metavar="OP", help="only these operators (mm, aten::mm.out, *mm*)")
+        parser.add_argument("--by", choices=GROUPINGS, default="op", help="what to group the rows by (default op)")
+        parser.add_argument(
+            "--latency",
+            action="store_true",
+            help="show how long calls of these operators take, as a histogram (see below)",
+        )
+        parser.add_argument("--thread", metavar="TID", help="count only this thread")
+        parser.add_argument(
+            "--key", metavar="KEY", default="", help="count only dispatches to this key (CPU, AutogradCPU)"
+        )
+        parser.add_argument("--sort", choices=ORDERS, default="count", help="how to sort the rows (default count)")
+        parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds to count (default 1)")
+        parser.add_argument(
+            "--count", type=int, metavar="N", help="reports to make (default 1; on a terminal, until q is pressed)"
+        )
+        parser.add_argument("--html", metavar="FILE", help="also write the last report as a self-contained HTML page")
+        parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows to show (default 40)")
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Count for that long. Raises UsageError, ProbesRefused."""
+        from gdbext.diagnosis.tool_arguments import running_thread
+        from gdbext.engine.targets.live.unstopped import RunningProcess
+        from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
+        from gdbext.tools.probes.dispatch_counter import filter_of
+        from gdbext.tools.probes.dispatch_meter import DispatchMeter
+        from gdbext.tools.probes.summary import chosen
+
+        process = session.target
+        if not isinstance(process, RunningProcess):
+            raise UsageError(
+                f"{self.name} counts in a process that runs, and this one is stopped or a file",
+                help=f"from a shell: scripts/dispatch -p {process.pid} dispatch-top",
+            )
+        if not 0 < args.interval <= MAX_SECONDS or args.limit < 1 or (args.count is not None and args.count < 1):
+            raise UsageError(
+                f"--interval takes up to {MAX_SECONDS:.0f} seconds, --limit at least one row, --count one report"
+            )
+        operators = chosen(session.dispatcher, args.op)
+        tid = running_thread(process, args.thread) if args.thread is not None else None
+        only = filter_of(session, tid, args.key)
+        watched = WatchedProcess(process.pid)  # before there are probes: from then on its end is one that is reported
+        if args.latency:
+            return _latency(self, session, args, host, operators, only, watched)
+        with DeferredInterrupt() as interrupt, DispatchMeter(session, process, operators, args.by, only) as meter:
+            report = _Top(self, session, args, host, meter, watched).run(interrupt)
+        return _with_page(report, args.html) if args.html else report
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text: times of calls, or counts."""
+        from gdbext.tools.probes import latency_meter, top_view
+        from gdbext.tools.probes.summary import TopSection
+
+        if report.find_section(TopSection) is not None:
+            return top_view.render(report, style)
+        return latency_meter.render(report, style)
+
+
+def _with_page(report: Report, path: str) -> Report:
+    """Write the page where one is wanted. Raises TargetError."""
+    from dataclasses import replace
+
+    from gdbext.engine.formats import whole_file
+    from gdbext.tools.probes import top_view
+    from gdbext.tools.probes.summary import TopSection
+
+    section = report.section(TopSection)
+    whole_file.write(path, top_view.render_page(section, report.target).encode())
+    return report._replace(sections=(replace(section, page=path),))
+
+
+def _latency(
+    tool: Tool, session: Session, args: Namespace, host: ToolHost, operators: Sequence[Operator], only: Filter,
+    watched: WatchedProcess,
+) -> Report:  # fmt: skip
+    """Measure how long calls take. Raises UsageError, ProbesRefused."""
+    from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt
+    from gdbext.tools.probes.latency_meter import LatencyMeter
+
+    if not operators or args.html or args.by != "op":
+        raise UsageError(
+            "--latency is for operators that are named, and goes with neither --by nor --html",
+            why="two probes for each call of every operator would slow all of them by some microseconds",
+            help="dispatch-top --latency mm addmm",
+        )
+    with DeferredInterrupt() as interrupt, LatencyMeter(session, operators, only) as meter:
+
+        def report() -> Report:
+            return make_report(tool, session, args, sections=(meter.section(args.limit),))
+
+        return _repeated(session, report, meter.learn, args, host, interrupt, watched)
+
+
+def _repeated(
+    session: Session, report: Callable[[], Report], learn: Callable[[], None], args: Namespace, host: ToolHost,
+    interrupt: DeferredInterrupt, process: WatchedProcess,
+) -> Report:  # fmt: skip
+    """The last of --count reports; those before it are shown at once. It ends with the process, too."""
+    for _ in range((args.count or 1) - 1):
+        if not _counted(args.interval, interrupt, process, learn):
+            break
+        _show(report(), args, host)
+    else:
+        _counted(args.interval, interrupt, process, learn)
+    ending = process.ending()
+    if ending is not None:
+        session.errors.note(TargetGone(ending.text, help="what is counted is what it did before"), TopTool.name)
+    return report()
+
+
+def _counted(seconds: float, interrupt: DeferredInterrupt, process: WatchedProcess, learn: Callable[[], None]) -> bool:
+    """Count until that time is over; False where a signal came or the process ended before. ``learn`` is called
+    meanwhile, since what is counted cannot be read of a process that is gone."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not interrupt.sleep(min(_LEARN, end - time.monotonic())) or process.ending() is not None:
+            return False
+        learn()
+    return True
+
+
+def _show(report: Report, args: Namespace, host: ToolHost) -> None:
+    from gdbext.diagnosis.report import json_report
+    from gdbext.diagnosis.report.report import render_text
+
+    if args.json:
+        host.show(json_report.render(report, pretty=False))
+    else:
+        host.show(render_text(report, color=False) + "\n")
+
+
+class _Top:
+    """One run: reports, or a screen."""
+
+    def __init__(
+        self, tool: Tool, session: Session, args: Namespace, host: ToolHost, meter: DispatchMeter,
+        process: WatchedProcess,
+    ) -> None:  # fmt: skip
+        self._tool = tool
+        self._session = session
+        self._process = process
+        self._args = args
+        self._host = host
+        self._meter = meter
+        self._select = RowSelection(args.by, args.sort, args.limit)
+
+    def run(self, interrupt: DeferredInterrupt) -> Report:
+        """The last report; those before it are shown at once."""
+        from gdbext.tools.probes import top_view
+
+        args = self._args
+        if args.count is None and not args.json and top_view.is_possible():
+            screen = top_view.TopScreen(self._report, self._select, args.interval)
+            return screen.run(lambda: interrupt.came or self._process.ending() is not None)
+        report, learn = (lambda: self._report(self._select)), self._meter.learn
+        return _repeated(self._session, report, learn, args, self._host, interrupt, self._process)
+
+    def _report(self, select: RowSelection) -> Report:
+        section: TopSection = self._meter.section(select)
+        return make_report(self._tool, self._session, self._args, sections=(section,))

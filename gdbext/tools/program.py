@@ -1,0 +1,41 @@
+"""A program: a tool that is a command of scripts/dispatch alone, and finds the processes that it is about itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.tool import BaseTool, Mode
+from gdbext.diagnosis.tool_arguments import CommandParser, HelpRequested
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Sequence
+
+    from gdbext.tools.table import Outcome
+
+    Dispatch = Callable[[Sequence[str]], int]
+    """scripts/dispatch once more, with these arguments; its exit status."""
+
+
+class Program(BaseTool):
+    """``scripts/dispatch NAME …``: takes the whole rest of the command line."""
+
+    mode = Mode.PROGRAM
+
+    def parser(self) -> ArgumentParser:
+        """The parser of its arguments, which also makes its help."""
+        parser = CommandParser(f"dispatch {self.name}", self.summary)
+        self.arguments(parser)
+        return parser.full()
+
+    def parse(self, argv: Sequence[str]) -> Namespace:
+        """The arguments. Raises UsageError, HelpRequested."""
+        parser = self.parser()
+        if {"-h", "--help"} & set(argv):
+            raise HelpRequested(parser.format_help())
+        return parser.parse_args(list(argv))
+
+    @abstractmethod
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Run it with the words behind its name. ``color``: for a terminal that shows colours. Raises GdbextError."""

@@ -1,0 +1,1 @@
+"""The tool ranks: reports of many ranks merged, collectives matched, and who waits for whom."""

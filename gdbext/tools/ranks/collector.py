@@ -1,0 +1,232 @@
+"""Reports of many processes of this machine at once, made by a few processes of our own.
+
+Modules are imported once, before they are forked; ptrace's rule that one thread does everything holds; and a target
+that hangs the look costs its own time limit. Killing a worker lets its target go: the kernel ends ptrace with the
+tracer.
+
+Which ranks have run on since they were looked at: one after the other is looked at, and a job that runs looks late.
+
+A rank that waited when it was looked at, and has been asleep in that wait until all others were looked at, does hang
+there as far as can be seen. Where its main thread has run since, it is looked at once more.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.formats.bounded_input import MAX_BYTES
+from gdbext.engine.record import Record
+from gdbext.engine.targets.budget import MEMORY, MemoryLimit
+from gdbext.engine.targets.live.thread_motion import SleepPlace, turns_of
+from gdbext.errors import ForeignArchitecture
+from gdbext.tools.ranks.job_report import GroupState, RankReport
+
+
+class ProgressSinceReport:
+    """The progress of waiting ranks' main threads since they were looked at."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, SleepPlace] = {}
+
+    def note(self, report: RankReport) -> None:
+        """Note a report; to be called as soon as it is there."""
+        if report.wait is not None:
+            self._places[report.pid] = turns_of(report.pid, report.pid)
+
+    def ranks_that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
+        """Those that have run since."""
+        return [each for each in reports if each.pid in self._places and self._has_moved(each.pid)]
+
+    def _has_moved(self, pid: int) -> bool:
+        return turns_of(pid, pid).has_moved(self._places[pid])
+
+
+def combine_looks(earlier: RankReport, later: RankReport) -> RankReport:
+    """The report of two looks at a rank together: one that waits elsewhere by now waits for nobody, it runs."""
+    together = later._replace(
+        paused_ms=max((each for each in (earlier.paused_ms, later.paused_ms) if each is not None), default=None)
+    )
+    if (earlier.wait, _numbers(earlier)) == (later.wait, _numbers(later)):
+        return together
+    return together._replace(wait=None, running=True, groups=tuple(map(_passing, later.groups)))
+
+
+def _numbers(report: RankReport) -> list[tuple[str, int | None, int | None]]:
+    return [(group.name, group.enqueued, group.completed) for group in report.groups]
+
+
+def _passing(group: GroupState) -> GroupState:
+    """The operations that a running rank has issued, in which it is not stuck."""
+    return group._replace(issued=tuple(each._replace(is_pending=False) for each in group.issued))
+
+
+COMMAND = "dispatch-diagnose"
+_NUMBER = struct.Struct("<Q")
+"""The sizes of what is asked for, and of an answer, before them."""
+
+
+class RankSource(Record):
+    """One thing to look at: ``name`` for people, ``run`` gives the JSON of its report, in the child."""
+
+    name: str
+    run: Callable[[], str]
+
+
+class Result(Record):
+    """The answer of a worker; ``output`` is "" where nothing came, and ``problem`` says why."""
+
+    name: str
+    output: str
+    problem: str = ""
+
+
+def collect(looks: Sequence[RankSource], jobs: int, timeout: float, memory: int = MEMORY) -> Iterator[Result]:
+    """The results in the order in which they come. At most ``jobs`` at once, each for ``timeout`` seconds and with
+    ``memory`` bytes of its own."""
+    _import_once()
+    waiting = list(range(len(looks)))[::-1]
+    workers: dict[int, _Worker] = {}
+    try:
+        while waiting or any(worker.look is not None for worker in workers.values()):
+            idle = [worker for worker in workers.values() if worker.look is None]
+            while waiting and (idle or len(workers) < jobs):
+                worker = idle.pop() if idle else _Worker(looks, tuple(workers.values()), memory)
+                workers[worker.answers] = worker
+                worker.begin(waiting.pop(), timeout)
+            yield from _advance(workers)
+    finally:
+        for worker in workers.values():
+            worker.end()
+
+
+def _advance(workers: dict[int, _Worker]) -> Iterator[Result]:
+    """Collect what workers have finished, or not within their time; these and those that have ended are taken away."""
+    busy = [worker for worker in workers.values() if worker.look is not None]
+    limit = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+    readable, _, _ = select.select([worker.answers for worker in busy], [], [], limit)
+    now = time.monotonic()
+    for worker in busy:
+        result = worker.read() if worker.answers in readable else None
+        if result is None and worker.deadline <= now:
+            result = worker.give_up(f"no report within {worker.timeout:g} s")
+        if result is not None:
+            if worker.has_ended:
+                del workers[worker.answers]
+            yield result
+
+
+class _Worker:
+    """A forked process that looks at one thing after the other: what it has found out about the system and about
+    Python's modules serves all of them, and so does its memory."""
+
+    def __init__(self, looks: Sequence[RankSource], others: Sequence[_Worker], memory: int) -> None:
+        """``others``: the workers that were forked before; a child that kept their pipes open would keep them alive
+        when we are killed."""
+        self._looks = looks
+        self.look: RankSource | None = None
+        self.timeout = 0.0
+        self.deadline = 0.0
+        self.has_ended = False
+        self._answer = bytearray()
+        asked, self._asks = os.pipe()
+        self.answers, answer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            for worker in (self, *others):
+                worker.close()
+            _serve(looks, asked, answer, memory)
+        os.close(asked)
+        os.close(answer)
+
+    def begin(self, number: int, timeout: float) -> None:
+        """Ask it for one of the looks."""
+        self.look = self._looks[number]
+        self.timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        with suppress(BrokenPipeError):  # it was killed: read() says so
+            os.write(self._asks, _NUMBER.pack(number))
+
+    def read(self) -> Result | None:
+        """Take what is there; the result, if that was all."""
+        piece = os.read(self.answers, 1 << 20)
+        if not piece:
+            return self.give_up("the look at it ended without a report (status {status})")
+        self._answer += piece
+        head = _NUMBER.size
+        if len(self._answer) >= head and _NUMBER.unpack_from(self._answer)[0] > MAX_BYTES:
+            return self.give_up(f"its report has more than {MAX_BYTES} bytes")
+        if len(self._answer) < head or len(self._answer) < head + _NUMBER.unpack_from(self._answer)[0]:
+            return None
+        output = self._answer[head:].decode("utf-8", "replace")
+        self._answer.clear()
+        return self._result(output)
+
+    def give_up(self, problem: str) -> Result:
+        """Kill it, and say why there is no result."""
+        status = self.end()
+        return self._result("", problem.format(status=status))
+
+    def _result(self, output: str, problem: str = "") -> Result:
+        assert self.look is not None
+        name, self.look = self.look.name, None
+        return Result(name, output, problem)
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        os.close(self._asks)
+        os.close(self.answers)
+
+    def end(self) -> int:
+        """Kill it; how it ended."""
+        self.has_ended = True
+        self.close()
+        os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        return status
+
+
+def _serve(looks: Sequence[RankSource], asked: int, answer: int, memory: int) -> None:
+    """Answer questions in the child; never returns."""
+    status = 1
+    try:
+        gc.disable()
+        gc.freeze()  # a collection would touch, and so copy, every page of what is there already
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        while request := os.read(asked, _NUMBER.size):
+            with MemoryLimit(memory):
+                output = looks[_NUMBER.unpack(request)[0]].run().encode("utf-8", "backslashreplace")
+            data = _NUMBER.pack(len(output)) + output
+            while data:
+                data = data[os.write(answer, data) :]
+            gc.collect()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _import_once() -> None:
+    """Import what every look needs, before the first fork."""
+    from importlib import import_module
+
+    for name in (
+        "gdbext.diagnosis.diagnose", "gdbext.diagnosis.reporting", "gdbext.cpython.threads.runtime",
+        "gdbext.cpython.threads.runtime", "gdbext.cpython.wait_view", "gdbext.diagnosis.inspection",
+        "gdbext.diagnosis.job.collectives", "gdbext.diagnosis.job.collectives", "gdbext.diagnosis.session",
+        "gdbext.diagnosis.threads.thread_snapshots", "gdbext.diagnosis.diagnose",
+        "gdbext.diagnosis.threads.source_lines", "gdbext.torch.layout_choice", "gdbext.hosts.resume.host",
+        "gdbext.diagnosis.report.json_report", "gdbext.render.plain_json", "gdbext.engine.targets.core_target",
+        "gdbext.engine.targets.live.snapshot_target", "gdbext.engine.targets.live.proc_target",
+        "gdbext.torch.registry.dispatch_table", "gdbext.torch.registry.operators",
+        "gdbext.torch.stack.dispatch_stack", "gdbext.diagnosis.verdict.advice", "locale",
+    ):  # fmt: skip
+        import_module(name)
+    with suppress(ForeignArchitecture):
+        architectures.by_name(os.uname().machine)

@@ -1,0 +1,271 @@
+"""JobReport: the answer to "why does this job hang?", from the reports of its ranks.
+
+RankReport: what a job's report keeps of the report on one rank.
+
+Merging reports: a set of rows, so that it does not matter in which order and groups they come together.
+
+A row is the report on one process, known by its job, rank, host and pid; of two that differ the greater one stays.
+Everything else of a job's report is computed from all rows. Hence merging is associative, commutative and idempotent,
+and reports can be folded at every level of a tree.
+
+The paths of all ranks as one tree: equal frames are folded, each node has the set of ranks that share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from enum import Enum
+
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.engine.record import Record
+
+
+class Issued(Record):
+    """One operation of a group, as far as ranks can be compared by it."""
+
+    seq: int
+    op: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    is_pending: bool = False
+
+
+class GroupState(Record):
+    """The state of one rank in one group. ``issued`` are its last operations and all pending ones, by number."""
+
+    name: str
+    description: str
+    size: int | None
+    ranks: str
+    """The members, as a set of ranks; "" where they are not known."""
+    enqueued: int | None
+    completed: int | None
+    issued: tuple[Issued, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The group as people call it; torch calls groups without a description "undefined"."""
+        return self.name if self.description in ("", "undefined") else self.description
+
+
+class RankReport(Record):
+    """One process of the job. What is None is not known."""
+
+    rank: int | None
+    host: str | None
+    pid: int
+    job: str | None
+    size: int | None
+    """Ranks of the whole job."""
+    torch: str | None
+    kind: str
+    """The kind of the verdict on this process, as in gdbext-1.schema.json."""
+    summary: str
+    path: tuple[str, ...] = ()
+    """The path from the outermost frame to the wait."""
+    wait: CollectiveWait | None = None
+    """The operation of other ranks that the main thread waits for; None where it waits for none."""
+    running: bool = False
+    """The main thread is in no wait at all."""
+    groups: tuple[GroupState, ...] = ()
+    problem: str = ""
+    """The reason why nothing is known of where it is, and what to try; "" where something is."""
+    restart: int | None = None
+    """Number of times that the launcher had started its machine's ranks before."""
+    paused_ms: float | None = None
+    """Milliseconds that the process stood still for its report; None where nobody measured it."""
+    user: int | None = None
+    """The user of the process, by number on its machine; None where nobody looked."""
+
+    @property
+    def label(self) -> str:
+        """``rank 5``; ``pid 77 on node3`` where nobody knows its rank."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        return f"pid {self.pid}" + (f" on {self.host}" if self.host else "")
+
+    @property
+    def waits_for_ranks(self) -> bool:
+        """Its main thread waits in a collective, a send or a recv."""
+        return self.wait is not None and not self.wait.is_store
+
+
+class Unreached(Record):
+    """A process, node or file that gave no report: silence is a finding."""
+
+    where: str
+    reason: str
+    help: str = ""
+    ended: bool = False
+    """The process is dead: a zombie, or gone while it was looked at."""
+
+
+SCHEMA = "gdbext-ranks/1"
+
+
+class JobVerdictKind(Enum):
+    """The verdict kinds of a job, strongest first. Before the last two come those of a single rank that explains it."""
+
+    MISMATCHED_COLLECTIVE = "mismatched-collective"
+    DEAD_RANK = "dead-rank"
+    LATE_RANK = "late-rank"
+    STORE_WAIT = "store-wait"
+    ALL_BUSY = "all-busy"
+    ALL_IDLE = "all-idle"
+
+
+class MatchState(Enum):
+    """The way in which an operation of several ranks fits together, in the words of torch/distributed/flight_recorder
+    (2.13.0)."""
+
+    FULLY_MATCHED = "FULLY_MATCHED"
+    COLLECTIVE_TYPE_MISMATCH = "COLLECTIVE_TYPE_MISMATCH"
+    SIZE_OR_SYNTAX_MISMATCH = "SIZE_OR_SYNTAX_MISMATCH"
+    COLLECTIVE_STATE_MISMATCH = "COLLECTIVE_STATE_MISMATCH"
+    COLLECTIVE_DTYPE_MISMATCH = "COLLECTIVE_DTYPE_MISMATCH"
+    UNDECIDED = "UNDECIDED"
+
+    @property
+    def is_mismatch(self) -> bool:
+        """The ranks do not call the same thing; another state than the others' is only time."""
+        return self in _MISMATCHES
+
+
+_MISMATCHES = (
+    MatchState.COLLECTIVE_TYPE_MISMATCH,
+    MatchState.SIZE_OR_SYNTAX_MISMATCH,
+    MatchState.COLLECTIVE_DTYPE_MISMATCH,
+)
+
+
+class Variant(Record):
+    """The operation that some of the ranks issued under one number."""
+
+    text: str
+    """The operation with its tensors: ``all_reduce f32[8, 2]``."""
+    ranks: tuple[int, ...]
+
+
+class CollectiveMatch(Record):
+    """One operation of one group over its ranks."""
+
+    group: str
+    name: str
+    members: tuple[int, ...]
+    seq: int
+    state: MatchState
+    variants: tuple[Variant, ...]
+    """Variants of the operation, the one of most ranks first."""
+    waiting: tuple[int, ...]
+    """Ranks on which it is pending."""
+    completed: tuple[int, ...]
+    never: tuple[int, ...]
+    """Members that were reached and have not issued it."""
+    missing: tuple[int, ...]
+    """Members of which there is no report."""
+
+
+class TreeNode(Record):
+    """A frame that some ranks share, below the frames that they share as well."""
+
+    frame: str
+    ranks: tuple[int, ...]
+    unranked: int
+    """Processes with this frame whose rank is not known."""
+    children: tuple[TreeNode, ...] = ()
+
+
+class JobVerdict(Record):
+    """The verdict; ``kind`` is the contract's word."""
+
+    kind: str
+    summary: str
+    ranks: Collection[int] = ()
+    """The ranks that are at fault."""
+
+
+class JobReport(Record):
+    """Everything; ``reports`` are sorted by rank, host and pid."""
+
+    job: str | None
+    size: int | None
+    reports: tuple[RankReport, ...]
+    missing: Collection[int]
+    """Ranks of the job of which there is no report."""
+    unreached: tuple[Unreached, ...]
+    tree: tuple[TreeNode, ...]
+    collectives: tuple[CollectiveMatch, ...]
+    verdict: JobVerdict
+    odd: tuple[RankReport, ...]
+    """The reports that explain the verdict, first of all."""
+    notes: tuple[str, ...]
+    """Notes on what is strange about the reports themselves: two of one rank, several jobs, several versions."""
+
+
+Identity = tuple[str, int, str, int]
+
+
+class RankReports(Record):
+    """The reports collected so far, by process, and what could not be reached."""
+
+    reports: dict[Identity, RankReport]
+    unreached: frozenset[Unreached]
+
+    def sorted(self) -> tuple[RankReport, ...]:
+        """The reports by rank (unknown ones last), host and pid."""
+        return tuple(self.reports[key] for key in sorted(self.reports, key=lambda key: (key[1] < 0, key[1:], key[0])))
+
+
+def rows(reports: Iterable[RankReport] = (), unreached: Iterable[Unreached] = ()) -> RankReports:
+    """The rows of these reports."""
+    found: dict[Identity, RankReport] = {}
+    for report in reports:
+        _add(found, report)
+    return RankReports(found, frozenset(unreached))
+
+
+def merge(left: RankReports, right: RankReports) -> RankReports:
+    """Merge the reports of both."""
+    found = dict(left.reports)
+    for report in right.reports.values():
+        _add(found, report)
+    return RankReports(found, left.unreached | right.unreached)
+
+
+def _add(found: dict[Identity, RankReport], report: RankReport) -> None:
+    key = (report.job or "", -1 if report.rank is None else report.rank, report.host or "", report.pid)
+    known = found.get(key)
+    if known is None or repr(known) < repr(report):
+        found[key] = report
+
+
+def fold(reports: Sequence[RankReport], level: int = 0) -> tuple[TreeNode, ...]:
+    """The nodes below a common path of ``level`` frames, the largest first."""
+    found: dict[str, list[RankReport]] = {}
+    for report in reports:
+        if level < len(report.path):
+            found.setdefault(report.path[level], []).append(report)
+    nodes = (_node(frame, below, level) for frame, below in found.items())
+    return tuple(sorted(nodes, key=lambda node: (-len(node.ranks) - node.unranked, node.ranks, node.frame)))
+
+
+def _node(frame: str, reports: Sequence[RankReport], level: int) -> TreeNode:
+    ranks = tuple(sorted({report.rank for report in reports if report.rank is not None}))
+    return TreeNode(frame, ranks, sum(report.rank is None for report in reports), fold(reports, level + 1))
+
+
+def chains(nodes: Sequence[TreeNode], depth: int = 0) -> Iterator[tuple[int, tuple[str, ...], TreeNode]]:
+    """(depth, frames, last node) of each stretch without a branch, in order: what one line of a picture shows."""
+    for node in nodes:
+        frames, last = [node.frame], node
+        while len(last.children) == 1 and _alike(last, last.children[0]):
+            last = last.children[0]
+            frames.append(last.frame)
+        yield depth, tuple(frames), last
+        yield from chains(last.children, depth + 1)
+
+
+def _alike(node: TreeNode, child: TreeNode) -> bool:
+    return node.ranks == child.ranks and node.unranked == child.unranked

@@ -1,0 +1,140 @@
+"""The sentence of each verdict on a job. Pure text; what is worth one is decided in judge.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gdbext.diagnosis.job.job_rank import fold
+from gdbext.tools.ranks.job_report import CollectiveMatch, RankReport, Unreached
+from gdbext.tools.ranks.matching import Edges
+
+_NAMED = 3
+"""Ranks at fault whose own diagnosis is in the sentence."""
+_LISTED = 100
+"""Processes that are named one by one."""
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """The ranks in words: ``rank 5``, ``ranks 0-3,7``."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {fold(ranks)}"
+
+
+def mismatch(match: CollectiveMatch) -> str:
+    """``#4 of group default_pg: ranks 0,2 issued all_reduce …, rank 1 all_gather … (COLLECTIVE_TYPE_MISMATCH).``"""
+    parts = [f"{ranks_text(variant.ranks)} issued {variant.text}" for variant in match.variants]
+    return f"Under #{match.seq} of group {match.group}, {'; '.join(parts)} ({match.state.value})."
+
+
+def ring(reports: Sequence[RankReport]) -> str:
+    """``rank 0 waits in #1 all_reduce of group 1 for rank 1, which waits …``."""
+    parts = []
+    for number, report in enumerate(reports):
+        following = reports[(number + 1) % len(reports)]
+        what = report.wait.phrase if report.wait is not None else "waits"
+        group = f" of group {report.wait.group}" if report.wait is not None and report.wait.group else ""
+        parts.append(f"{report.label} {what}{group}, for which {following.label} has not come")
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}."
+
+
+def dead(ranks: Collection[int], unreached: Sequence[Unreached], collectives: Sequence[CollectiveMatch]) -> str:
+    """``rank 1 is gone: process 77 is a zombie; ranks 0,2 wait for it in #4 all_reduce of group default_pg.``"""
+    reasons = [f"{each.where}: {each.reason}" for each in unreached[:_NAMED]]
+    verb = "is" if len(ranks) == 1 else "are"
+    text = f"{ranks_text(ranks)} {verb} gone or out of reach"
+    text += f" ({'; '.join(reasons)})" if reasons else ""
+    match = next((each for each in collectives if each.waiting and any(rank in ranks for rank in each.missing)), None)
+    if match is not None:
+        text += f"; {ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in {_operation(match)}"
+    return f"{text}."
+
+
+def late(
+    reports: Sequence[RankReport], match: CollectiveMatch | None, waits: Edges, known: int, doing: str = ""
+) -> str:
+    """``rank 5 of 8 never enqueued #18 all_reduce of group default_pg, on which ranks 0-4,6-7 wait; rank 5: …``
+
+    ``doing``: what the others wait in, where no number is to be matched (`` in monitored_barrier``).
+    """
+    ranks = [report.rank for report in reports if report.rank is not None]
+    size = next((report.size for report in reports if report.size is not None), known)
+    if match is not None:
+        text = f"{ranks_text(ranks)} of {size} never enqueued {_operation(match)}, on which "
+        text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')}"
+    else:
+        waiting = sorted(rank for rank, targets in waits.items() if targets & set(ranks))
+        text = f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {ranks_text(ranks)} of {size}{doing}"
+    own = [f"{report.label}: {report.summary.rstrip('.')}" for report in reports[:_NAMED]]
+    return f"{text}; {'; '.join(own)}."
+
+
+def store(at_store: Sequence[RankReport], absent: Sequence[RankReport], missing: Collection[int]) -> str:
+    """``ranks 0-1 wait at the store; rank 2 has not come there: …``"""
+    text = f"{labels(at_store)} {_verb(at_store, 'wait')} for a key of the store, where ranks meet"
+    if absent:
+        have = "has" if len(absent) == 1 else "have"
+        text += f"; {labels(absent)} {have} not come there ({absent[0].label}: {absent[0].summary.rstrip('.')})"
+    if missing:
+        text += f"; of {ranks_text(missing)} there is no report"
+    return f"{text}."
+
+
+def unfinished(match: CollectiveMatch) -> str:
+    """``Every rank of group default_pg issued #4 all_to_all; rank 1 has completed it, ranks 0,2 wait in it.``"""
+    have = "has" if len(match.completed) == 1 else "have"
+    done = f"{ranks_text(match.completed)} {have} completed it, " if match.completed else ""
+    text = f"Every rank of group {match.group} issued #{match.seq} {match.variants[0].text}; {done}"
+    text += f"{ranks_text(match.waiting)} {_verb(match.waiting, 'wait')} in it ({match.state.value})"
+    return f"{text}: either it goes on, or the network between them does not."
+
+
+def unknown_peer(reports: Sequence[RankReport], waits: Edges) -> str:
+    """``ranks 0-1 wait for rank 2, which waits in recv itself: for whom is not recorded.``"""
+    parts = []
+    for report in reports:
+        waiting = sorted(rank for rank, targets in waits.items() if report.rank in targets)
+        what = report.wait.phrase if report.wait is not None else "waits"
+        parts.append(f"{ranks_text(waiting)} {_verb(waiting, 'wait')} for {report.label}, which {what} itself")
+    return f"The ranks wait for each other in different operations: {'; '.join(parts)}; for whom is not recorded."
+
+
+def busy(reports: Sequence[RankReport], known: int) -> str:
+    """``3 of 4 ranks run, and none waits for another for ever.``"""
+    return f"{len(reports)} of {known} ranks run ({labels(reports)}); nothing shows that any of them hangs."
+
+
+def idle(reports: Sequence[RankReport], unreached: Sequence[Unreached]) -> str:
+    """Nobody waits for another rank, and nobody runs."""
+    if not reports:
+        reasons = "; ".join(f"{each.where}: {each.reason}" for each in unreached[:_NAMED])
+        return f"There is no report of any rank{': ' if reasons else ''}{reasons}."
+    if all(report.problem for report in reports):
+        return f"What the ranks do cannot be read: {reports[0].label}: {reports[0].problem}."
+    return f"No rank waits for another, and none runs: {reports[0].label}: {reports[0].summary}"
+
+
+def _operation(match: CollectiveMatch) -> str:
+    text = next((variant.text for variant in match.variants), "an operation")
+    return f"#{match.seq} {text} of group {match.group}"
+
+
+def processes(reports: Sequence[RankReport], with_user: bool = False) -> str:
+    """``pid 77 on node3, pid 78 on node3``; ``pid 77 of user 1001``."""
+    texts = []
+    for each in reports[:_LISTED]:
+        user = f" of user {each.user}" if with_user else ""
+        texts.append(f"pid {each.pid}{user}" + (f" on {each.host}" if each.host else ""))
+    if len(reports) > _LISTED:
+        texts.append(f"… and {len(reports) - _LISTED} more")
+    return ", ".join(texts)
+
+
+def labels(reports: Sequence[RankReport]) -> str:
+    """``ranks 0-2``, ``rank 3 and pid 77 on node1``."""
+    ranks = [report.rank for report in reports if report.rank is not None]
+    parts = [ranks_text(ranks)] if ranks else []
+    parts += [report.label for report in reports if report.rank is None][:_NAMED]
+    return " and ".join(parts)
+
+
+def _verb(subjects: Sequence[object], verb: str) -> str:
+    return f"{verb}s" if len(subjects) == 1 else verb

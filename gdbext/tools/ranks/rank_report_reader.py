@@ -1,0 +1,201 @@
+"""Reads a report of one process (schema "gdbext/1") as the row that it is in the report on its job.
+
+Whoever made the document, nothing in it is trusted: what is not as the schema has it is a BadData that says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.errors import BadData
+from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, Unreached
+from gdbext.tools.ranks.report_shapes import FAILURE, MAX_PATH, MAX_RANK_GROUPS, REPORT, Members
+
+_ISSUED = 512
+_TEXT = 2000
+
+
+def read(document: Any, where: str) -> RankReport | Unreached:
+    """The row of one document; Unreached for the document of a failure. Raises BadData."""
+    if not isinstance(document, Mapping) or document.get("schema") != "gdbext/1":
+        raise BadData(f"{where} is not a report of dispatch-diagnose (schema gdbext/1)")
+    try:
+        verdict = document.get("verdict")
+        if verdict is None or document.get("target") is None:
+            FAILURE(document, where)
+            return _failure(document, where)
+        REPORT(document, where)
+        return _report(document, verdict)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadData(f"{where} is not as the schema gdbext/1 has it: {type(error).__name__}: {error}") from error
+
+
+def _failure(document: Mapping[str, Any], where: str) -> Unreached:
+    if not document["errors"]:
+        raise BadData(f"{where} has no verdict: make it with dispatch-diagnose --json")
+    error = document["errors"][0]
+    return Unreached(where, _text(error["what"]), _text(error.get("help") or ""))
+
+
+def _report(document: Mapping[str, Any], verdict: Mapping[str, Any]) -> RankReport:
+    collectives = document.get("collectives") or {}
+    identity = collectives.get("identity") or {}
+    target = document["target"]
+    thread = _main(document["threads"], int(target["pid"]), verdict)
+    wait = (thread or {}).get("wait")
+    groups = tuple(_group(each) for each in (collectives.get("groups") or ())[:MAX_RANK_GROUPS])
+    path = tuple(_path(thread))[:MAX_PATH] if thread is not None else ()
+    return RankReport(
+        rank=_number(identity.get("rank")),
+        host=_optional(identity.get("host")),
+        pid=int(target["pid"]),
+        job=_optional(identity.get("job")),
+        size=_number(identity.get("size")),
+        torch=_optional((target.get("torch") or {}).get("version")),
+        kind=_text(verdict["kind"]),
+        summary=_text(verdict["summary"]),
+        path=path,
+        wait=_collective_wait((wait or {}).get("collective")) or _through_worker(wait, document["threads"], groups),
+        running=thread is not None and _runs(thread, document),
+        groups=groups,
+        problem="" if path else _problem(document["errors"]),
+        restart=_number(identity.get("restart")),
+        paused_ms=_milliseconds(target.get("paused_ms")),
+    )
+
+
+def _runs(thread: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """It is in no wait. A core does not say so: where the stack cannot be followed, the wait may be out of sight."""
+    is_sure = document["target"]["kind"] == "live" or not thread.get("dispatch_doubt")
+    return is_sure and bool(thread["state"] == "running")
+
+
+def _problem(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first error of a file that the process has loaded, else the first."""
+    error = next((each for each in errors if ".so" in (each.get("where") or "")), next(iter(errors), None))
+    if error is None:
+        return ""
+    return "; ".join(filter(None, (_text(error["what"]), _text(error.get("help") or ""))))
+
+
+def _main(threads: Sequence[Any], pid: int, verdict: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The thread that the verdict is about where it crashed, else the one that runs the program."""
+    by_tid = {thread["tid"]: thread for thread in threads}
+    blamed = next((by_tid[tid] for tid in verdict["threads"] if tid in by_tid), None)
+    if blamed is not None and blamed.get("signal"):
+        return dict(blamed)
+    named = next((thread for thread in threads if thread.get("python_name") == "MainThread"), None)
+    return by_tid.get(pid) or named or blamed or next(iter(threads), None)
+
+
+def _path(thread: Mapping[str, Any]) -> Iterator[str]:
+    """The path from the outermost frame on: Python lines and operators by their native levels, then the wait."""
+    found = [(int(frame["level"]), 1, _frame(frame)) for frame in thread["python_frames"]]
+    found += [(int(step["level"]), 0, _step(step)) for step in thread["dispatch"]]
+    # Python frames of one native level come innermost first, and the sort keeps their order.
+    found.sort(key=lambda each: each[0])
+    for _, _, text in reversed(found):
+        yield text
+    wait = thread.get("wait")
+    if wait is not None:
+        yield _wait_text(wait)
+
+
+def _frame(frame: Mapping[str, Any]) -> str:
+    file = _text(frame["file"] or "?")
+    return f"{_text(frame['function'])} ({'/'.join(file.split('/')[-2:])}:{frame['line']})"
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    key = f" [{step['key']}]" if step.get("key") else ""
+    return f"{step['op'] or '?'}{key}"
+
+
+def _wait_text(wait: Mapping[str, Any]) -> str:
+    """The wait in words, without the addresses and numbers that are different in every process."""
+    collective = _collective_wait(wait.get("collective"))
+    if collective is not None:
+        return collective._replace(enqueued=None, completed=None, key="").phrase
+    return f"waits: {wait['kind']}"
+
+
+def _collective_wait(value: Any) -> CollectiveWait | None:
+    if value is None:
+        return None
+    return CollectiveWait(
+        _text(value["op"]), _number(value["seq"]), _text(value["group"]), _number(value["enqueued"]),
+        _number(value["completed"]), _number(value["peer"]), bool(value["is_store"]), _text(value.get("key", "")),
+        _text(value.get("server", "")), _number(value.get("tag")),
+        bool(value.get("on_device", False)),
+    )  # fmt: skip
+
+
+def _through_worker(wait: Any, threads: Sequence[Any], groups: Sequence[GroupState]) -> CollectiveWait | None:
+    """The pending operation of the backend's thread whose end is waited for, as destroy_process_group does."""
+    owner = wait["owner"] if wait is not None and wait["kind"] == "join" else None
+    worker = next((each for each in threads if owner is not None and each["tid"] == owner["tid"]), None)
+    if worker is None or (worker["wait"] or {}).get("kind") != "collective":
+        return None
+    pending = [(group, issued) for group in groups for issued in group.issued if issued.is_pending]
+    if not pending:
+        return None
+    group, first = pending[0]
+    return CollectiveWait(first.op, first.seq, group.label, group.enqueued, group.completed)
+
+
+def _group(value: Mapping[str, Any]) -> GroupState:
+    issued = {}
+    for each in value["recent"][-_ISSUED:]:
+        if each["seq"] is not None and not each["is_p2p"]:
+            issued[int(each["seq"])] = _issued(each, each["state"] != "completed")
+    for each in value["pending"][:_ISSUED]:
+        if each["seq"] is not None and not each["is_p2p"]:
+            issued[int(each["seq"])] = _issued(each, True)
+    return GroupState(
+        _text(value["name"]), _text(value["description"]), _number(value["size"]), _members(value["ranks"]),
+        _number(value["last_enqueued"]), _number(value["last_completed"]), tuple(issued[seq] for seq in sorted(issued)),
+    )  # fmt: skip
+
+
+def _members(ranks: Members | Sequence[int]) -> str:
+    """The set of members as text."""
+    return str(ranks) if isinstance(ranks, Members) else _folded(tuple(ranks))
+
+
+@lru_cache(maxsize=64)
+def _folded(ranks: tuple[int, ...]) -> str:
+    """All ranks of a job list the same members."""
+    return fold(map(int, ranks))
+
+
+def _issued(value: Mapping[str, Any], is_pending: bool) -> Issued:
+    return Issued(
+        int(value["seq"]), _text(value["op"]), _sizes(value["sizes"]), tuple(map(_text, value["dtypes"])),
+        _sizes(value["output_sizes"]), tuple(map(_text, value["output_dtypes"])), is_pending,
+    )  # fmt: skip
+
+
+def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, sizes)) for sizes in value)
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _milliseconds(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value[:_TEXT]

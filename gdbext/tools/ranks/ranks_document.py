@@ -1,0 +1,148 @@
+"""The report on a job as JSON (schema "gdbext-ranks/1"), and back: its rows are all that merging needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gdbext.diagnosis.job.job_rank import fold
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.engine.terminal import shown_json
+from gdbext.errors import BadData
+from gdbext.render.plain_json import plain
+from gdbext.tools.ranks.job_report import (
+    SCHEMA,
+    CollectiveMatch,
+    GroupState,
+    Issued,
+    JobReport,
+    RankReport,
+    TreeNode,
+    Unreached,
+)
+from gdbext.tools.ranks.report_shapes import RANKS_DOCUMENT
+
+
+def render(report: JobReport, pretty: bool = False) -> str:
+    """The document, one line unless ``pretty``, ending in a newline."""
+    return shown_json(json.dumps(document(report), indent=2 if pretty else None, ensure_ascii=True)) + "\n"
+
+
+def document(report: JobReport) -> dict[str, Any]:
+    """The document as plain JSON values."""
+    return {
+        "schema": SCHEMA,
+        "job": report.job,
+        "size": report.size,
+        "ranks": fold(each.rank for each in report.reports if each.rank is not None),
+        "missing": fold(report.missing),
+        "verdict": {
+            "kind": report.verdict.kind,
+            "summary": report.verdict.summary,
+            "ranks": fold(report.verdict.ranks),
+        },
+        "collectives": [_match(match) for match in report.collectives],
+        "tree": [_node(node) for node in report.tree],
+        "notes": list(report.notes),
+        "unreached": [plain(each) for each in report.unreached],
+        "reports": [row(each) for each in report.reports],
+    }
+
+
+def _match(match: CollectiveMatch) -> dict[str, Any]:
+    return {
+        "group": match.group,
+        "name": match.name,
+        "members": fold(match.members),
+        "seq": match.seq,
+        "state": match.state.value,
+        "variants": [{"op": variant.text, "ranks": fold(variant.ranks)} for variant in match.variants],
+        "pending": fold(match.waiting),
+        "completed": fold(match.completed),
+        "never_enqueued": fold(match.never),
+        "missing": fold(match.missing),
+    }
+
+
+def _node(node: TreeNode) -> dict[str, Any]:
+    return {
+        "frame": node.frame,
+        "ranks": fold(node.ranks),
+        "unranked": node.unranked,
+        "children": [_node(child) for child in node.children],
+    }
+
+
+def row(report: RankReport) -> dict[str, Any]:
+    """The row of one process."""
+    value: dict[str, Any] = plain(report)
+    return value
+
+
+def read_rows(value: Any, where: str) -> tuple[list[RankReport], list[Unreached]]:
+    """The rows of a document that was made elsewhere. Raises BadData."""
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        raise BadData(f"{where} is not a report of ranks (schema {SCHEMA})")
+    RANKS_DOCUMENT(value, where)
+    try:
+        return [_row(each) for each in value["reports"]], [_unreached(each) for each in value["unreached"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadData(f"{where} is not as the schema {SCHEMA} has it: {type(error).__name__}: {error}") from error
+
+
+def _row(value: Mapping[str, Any]) -> RankReport:
+    wait = value["wait"]
+    return RankReport(
+        rank=_number(value["rank"]),
+        host=_text(value["host"]),
+        pid=int(value["pid"]),
+        job=_text(value["job"]),
+        size=_number(value["size"]),
+        torch=_text(value["torch"]),
+        kind=str(value["kind"]),
+        summary=str(value["summary"]),
+        path=tuple(map(str, value["path"])),
+        wait=_wait(wait) if wait is not None else None,
+        running=bool(value["running"]),
+        groups=tuple(_group(each) for each in value["groups"]),
+        problem=str(value.get("problem") or ""),
+        restart=_number(value.get("restart")),
+        paused_ms=None if value.get("paused_ms") is None else float(value["paused_ms"]),
+        user=_number(value.get("user")),
+    )
+
+
+def _wait(value: Mapping[str, Any]) -> CollectiveWait:
+    """The wait without members that came later than the program that made it."""
+    return CollectiveWait(**{name: value[name] for name in CollectiveWait._fields if name in value})
+
+
+def _group(value: Mapping[str, Any]) -> GroupState:
+    return GroupState(
+        str(value["name"]), str(value["description"]), _number(value["size"]), str(value["ranks"]),
+        _number(value["enqueued"]), _number(value["completed"]), tuple(_issued(each) for each in value["issued"]),
+    )  # fmt: skip
+
+
+def _issued(value: Mapping[str, Any]) -> Issued:
+    return Issued(
+        int(value["seq"]), str(value["op"]), _sizes(value["sizes"]), tuple(map(str, value["dtypes"])),
+        _sizes(value["output_sizes"]), tuple(map(str, value["output_dtypes"])), bool(value["is_pending"]),
+    )  # fmt: skip
+
+
+def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, sizes)) for sizes in value)
+
+
+def _unreached(value: Mapping[str, Any]) -> Unreached:
+    return Unreached(str(value["where"]), str(value["reason"]), str(value["help"]), bool(value["ended"]))
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,266 @@
+"""Checks reports that were made elsewhere: the members that the report on a job is made of.
+
+As docs/gdbext-1.schema.json and docs/gdbext-ranks-1.schema.json have them, with limits on numbers and sizes.
+
+What a part of a JSON document must be, declared: whoever made it, nothing else is believed.
+
+A check raises BadData that says where. Members that are not declared are let through: a newer program may add some.
+
+Parses reports of one job: what all of its ranks repeat is parsed once.
+
+Each of 10,000 ranks lists the 10,000 members of its group: three quarters of its report, and of the time to parse it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gdbext.diagnosis.job.job_rank import fold
+from gdbext.engine.formats.bounded_input import parse_json
+from gdbext.errors import BadData
+
+_NAME = b'"ranks":'
+"""A name in a JSON string, in which each quote has a backslash before it: it is a name wherever it is found."""
+_GAP = 8
+"""White space between a name and its list, at most."""
+_LIST = re.compile(rb"\[[0-9,\s]{200,}\]")
+"""Lists that are worth it."""
+_KEPT = 64
+"""Different lists that are remembered."""
+
+
+class Members(str):
+    """The members of a group as a set of ranks, where a document has a list of them."""
+
+    __slots__ = ()
+
+
+class ReportParser:
+    """Gives each report as json.loads does, but for long lists of a group's members, which become Members."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Members] = {}
+
+    def parse(self, data: bytes) -> Any:
+        """The value of the text. Raises BadData."""
+        text, lists = self._without_lists(data)
+        value = parse_json(text)
+        if lists:
+            _put_back(value, lists)
+        return value
+
+    def _without_lists(self, data: bytes) -> tuple[bytes, list[Members]]:
+        """The document with a number in the place of each long list, and the lists by these numbers."""
+        pieces: list[bytes] = []
+        lists: list[Members] = []
+        done, name = 0, data.find(_NAME)
+        while name >= 0:
+            start = name + len(_NAME)
+            opening = data.find(b"[", start, start + _GAP)
+            members = self._members(data[opening : data.find(b"]", opening) + 1]) if opening >= 0 else None
+            if members is not None:
+                pieces += (data[done:opening], b"%d" % len(lists))
+                lists.append(members)
+                done = start = data.find(b"]", opening) + 1
+            name = data.find(_NAME, start)
+        return b"".join((*pieces, data[done:])), lists
+
+    def _members(self, text: bytes) -> Members | None:
+        """The set of a list; None for one that is short, or none at all."""
+        known = self._known.get(text)
+        if known is None and _LIST.fullmatch(text):
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[text] = Members(fold(_numbers(text)))
+        return known
+
+
+def _numbers(text: bytes) -> list[int]:
+    try:
+        found: list[int] = json.loads(text)
+    except ValueError as error:
+        raise BadData(f"a list of ranks is none: {error}") from error
+    return found
+
+
+def _put_back(document: Any, lists: list[Members]) -> None:
+    """Put values back where their numbers stand."""
+    collectives = document.get("collectives") if isinstance(document, dict) else None
+    groups = collectives.get("groups") if isinstance(collectives, dict) else None
+    for group in groups if isinstance(groups, list) else ():
+        number = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(number, int):
+            if not 0 <= number < len(lists):
+                raise BadData(f"{number} is not a list of ranks")
+            group["ranks"] = lists[number]
+
+
+Check = Callable[[Any, str], None]
+"""A check of a value, with its place in the document."""
+
+MAX_TEXT = 1 << 20
+MAX_ITEMS = 1 << 20
+WORD = (1 << 64) - 1
+
+
+def text(value: Any, where: str) -> None:
+    """Check for a string of JSON."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise _refusal(value, where, "text")
+
+
+def flag(value: Any, where: str) -> None:
+    """Check for true or false."""
+    if not isinstance(value, bool):
+        raise _refusal(value, where, "true or false")
+
+
+def number(value: Any, where: str) -> None:
+    """A whole number of at most 64 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -WORD <= value <= WORD:
+        raise _refusal(value, where, "a whole number")
+
+
+def count(value: Any, where: str) -> None:
+    """A whole number that is not negative."""
+    number(value, where)
+    if value < 0:
+        raise _refusal(value, where, "a number from 0 on")
+
+
+def measure(value: Any, where: str) -> None:
+    """A number, with a fraction or without, from 0 to 1e18."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e18:
+        raise _refusal(value, where, "a quantity")
+
+
+def optional(check: Check) -> Check:
+    """Check as ``check`` does, or for null."""
+
+    def run(value: Any, where: str) -> None:
+        if value is not None:
+            check(value, where)
+
+    return run
+
+
+def array(check: Check, limit: int = MAX_ITEMS) -> Check:
+    """An array of at most ``limit`` such values."""
+
+    def run(value: Any, where: str) -> None:
+        if not isinstance(value, list) or len(value) > limit:
+            raise _refusal(value, where, f"an array of at most {limit} items")
+        for item in value:
+            check(item, where)
+
+    return run
+
+
+def either(kind: type, check: Check) -> Check:
+    """A value of that kind, which we have put there, or as ``check`` has it."""
+
+    def run(value: Any, where: str) -> None:
+        if not isinstance(value, kind):
+            check(value, where)
+
+    return run
+
+
+def record(needed: Mapping[str, Check], added: Mapping[str, Check] | None = None) -> Check:
+    """An object with the members ``needed``, and with those of ``added`` or without."""
+    later = tuple((added or {}).items())
+    always = tuple(needed.items())
+
+    def run(value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise _refusal(value, where, "an object")
+        for name, check in always:
+            if name not in value:
+                raise BadData(f"{where} has no {name!r}")
+            check(value[name], name)
+        for name, check in later:
+            if name in value:
+                check(value[name], name)
+
+    return run
+
+
+def _refusal(value: Any, where: str, wanted: str) -> BadData:
+    kind = {dict: "an object", list: "an array", type(None): "null"}.get(type(value))
+    return BadData(f"{where!r} is {kind or repr(value)[:60]}, and must be {wanted}")
+
+
+MAX_PATH = 64
+"""Frames of a path that are kept, the outermost ones."""
+MAX_RANK_GROUPS = 4096
+MAX_ISSUED = 1024
+"""Most operations of one group."""
+
+_SIZES = array(array(number))
+_TEXTS = array(text)
+_COLLECTIVE_WAIT = record(
+    {"op": text, "seq": optional(number), "group": text, "enqueued": optional(number), "completed": optional(number),
+     "peer": optional(count), "is_store": flag},
+    {"key": text, "server": text, "tag": optional(number), "on_device": flag},
+)  # fmt: skip
+
+# --- gdbext-ranks/1 ---
+_ISSUED = record({
+    "seq": number, "op": text, "sizes": _SIZES, "dtypes": _TEXTS, "output_sizes": _SIZES, "output_dtypes": _TEXTS,
+    "is_pending": flag,
+})  # fmt: skip
+_GROUP = record({
+    "name": text, "description": text, "size": optional(count), "ranks": text, "enqueued": optional(number),
+    "completed": optional(number), "issued": array(_ISSUED, MAX_ISSUED),
+})  # fmt: skip
+_ROW = record(
+    {"rank": optional(count), "host": optional(text), "pid": count, "job": optional(text), "size": optional(count),
+     "torch": optional(text), "kind": text, "summary": text, "path": array(text, MAX_PATH + 1),
+     "wait": optional(_COLLECTIVE_WAIT), "running": flag, "groups": array(_GROUP, MAX_RANK_GROUPS)},
+    {"problem": text, "restart": optional(count), "paused_ms": optional(measure), "user": optional(count)},
+)  # fmt: skip
+_UNREACHED = record({"where": text, "reason": text, "help": text, "ended": flag})
+RANKS_DOCUMENT = record({"reports": array(_ROW), "unreached": array(_UNREACHED)})
+"""The report on a job."""
+
+# --- gdbext/1 ---
+_ERROR = record({"what": text}, {"where": optional(text), "help": optional(text)})
+FAILURE = record({"errors": array(_ERROR)})
+"""The document of a command that could not report."""
+_WAIT = record(
+    {"kind": text, "owner": optional(record({"tid": number}))}, {"collective": optional(_COLLECTIVE_WAIT)},
+)  # fmt: skip
+_PYTHON_FRAME = record({"level": number, "function": text, "file": optional(text), "line": optional(number)})
+_STEP = record({"level": number, "op": optional(text)}, {"key": optional(text)})
+_THREAD = record(
+    {"tid": number, "state": text, "wait": optional(_WAIT), "dispatch": array(_STEP),
+     "python_frames": array(_PYTHON_FRAME)},
+    {"python_name": optional(text), "signal": optional(text), "dispatch_doubt": optional(text)},
+)  # fmt: skip
+_OPERATION = record({
+    "seq": optional(number), "op": text, "state": text, "sizes": _SIZES, "dtypes": _TEXTS, "output_sizes": _SIZES,
+    "output_dtypes": _TEXTS, "is_p2p": flag,
+})  # fmt: skip
+_PROCESS_GROUP = record({
+    "name": text, "description": text, "size": optional(count), "ranks": either(Members, array(count)),
+    "last_enqueued": optional(number), "last_completed": optional(number), "pending": array(_OPERATION),
+    "recent": array(_OPERATION),
+})  # fmt: skip
+_IDENTITY = record({}, {
+    "rank": optional(count), "size": optional(count), "host": optional(text), "job": optional(text),
+    "restart": optional(count),
+})  # fmt: skip
+_COLLECTIVES = record({}, {"identity": optional(_IDENTITY), "groups": optional(array(_PROCESS_GROUP))})
+_TARGET = record(
+    {"kind": text, "pid": count},
+    {"torch": optional(record({"version": optional(text)})), "paused_ms": optional(measure)},
+)  # fmt: skip
+_VERDICT = record({"kind": text, "summary": text, "threads": array(number)})
+REPORT = record(
+    {"target": _TARGET, "verdict": _VERDICT, "threads": array(_THREAD), "errors": array(_ERROR)},
+    {"collectives": optional(_COLLECTIVES)},
+)  # fmt: skip
+"""The report on one process."""

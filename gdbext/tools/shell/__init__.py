@@ -1,0 +1,1 @@
+"""``scripts/dispatch shell``: the library in a Python prompt."""

@@ -1,0 +1,256 @@
+"""``dispatch-tensor``: one tensor: its metadata, its statistics, and its values where they are few.
+
+Which tensor a user means: an address, a register, a word in memory, or a Python variable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.reporting import make_report
+from gdbext.diagnosis.tool import Mode, Tool
+from gdbext.diagnosis.tool_arguments import NUMBER, WORD, number, register_value
+from gdbext.engine.terminal import escape
+from gdbext.errors import BadData, GdbextError, UsageError
+from gdbext.tools.tensor.tensor_section import TensorSection
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+
+    from gdbext.diagnosis.report.report import Report
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.tool import ToolHost
+    from gdbext.engine.targets.base_target import TargetThread
+    from gdbext.render.style import Style
+    from gdbext.tools.tensor.tensor_report import TensorReporter
+
+_EPILOG = """\
+  dispatch-tensor 0x55d0c1a2b340        a TensorImpl, an at::Tensor or a Python object at that address
+  dispatch-tensor '*$REGISTER'          what a register of the selected thread points at
+  dispatch-tensor 'inputs[0]'           inside gdb or LLDB: a C++ variable of the selected frame, where there is debug
+                                        information: a TensorImpl*, an at::Tensor, a PyObject*, or what has one
+  dispatch-tensor --py self.weight      a Python variable of the selected thread; also batch[0], state["step"],
+                                        net.layers.0.weight.grad
+
+Nothing is called in the process: all of it is read from memory, of a core as well. NaNs are counted and take no part in
+min, max, mean and std; infinities do. In JSON they are the strings "NaN", "Infinity" and "-Infinity".
+
+--save writes the elements in row-major order as a safetensors file (safetensors.torch.load_file reads it), first under
+another name, so that FILE is whole or not there. Quantised tensors are saved as the integers that they store, sparse
+ones as their parts; complex128 and complex32, which the format lacks, with both parts as last dimension; float4, bits
+and integers of 1 to 7 bits as bytes.
+
+--html writes a page that needs nothing else: the histogram, and the first two-dimensional slice (or that of --slice) as
+a heat map of at most 256 x 256 cells, of a larger one every n-th row and column.
+
+Cost: 1 GiB of float32 takes 1 to 3 s where scripts/dispatch runs without a debugger and its Python has numpy
+(GDBEXT_PYTHON=python scripts/dispatch --debugger none …), and some minutes without numpy, with progress on standard
+error. Memory is read in pieces of 4 MiB; there is never a second copy of the tensor.
+"""
+_QUIET_SECONDS = 1.0
+
+
+class TensorTool(Tool):
+    """The command ``dispatch-tensor`` as a tool."""
+
+    name = "dispatch-tensor"
+    summary = "Describe a tensor: metadata, statistics, values; --py finds it by its name."
+    mode = Mode.STOPPED
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the arguments of this tool."""
+        parser.epilog = _EPILOG
+        parser.add_argument(
+            "address",
+            nargs="*",
+            metavar="ADDRESS|EXPR",
+            help="an address, $REGISTER, *$REGISTER+8, or a C++ expression",
+        )
+        parser.add_argument(
+            "--py", metavar="NAME", help="find the tensor by a Python variable, with attributes and indices"
+        )
+        parser.add_argument(
+            "--thread", metavar="TID|N", help="the thread whose variables are meant (default: the selected one)"
+        )
+        parser.add_argument("--save", metavar="FILE", help="write the elements to FILE (safetensors)")
+        parser.add_argument("--html", metavar="FILE", help="write a page with a slice as a heat map and the histogram")
+        parser.add_argument(
+            "--slice",
+            metavar="I,J…",
+            type=indices,
+            default=(),
+            help="the slice to draw: an index for each dimension but the last two",
+        )
+
+    def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
+        """Describe the tensor. Raises UsageError, BadData (no tensor), TargetError (the file cannot be written)."""
+        if bool(args.address) == bool(args.py):
+            raise UsageError("give one address or expression, or --py NAME", help="dispatch-tensor --py x")
+        session, (reporter, section) = session.settled(lambda each: _read(each, args))
+        if args.save:
+            section = replace(section, saved=_saved(session, section, args.save))
+        if args.html:
+            section = _with_page(reporter, section, args.html, args.slice)
+        return make_report(self, session, args, sections=(section,))
+
+    def view(self, report: Report, style: Style) -> Iterator[str]:
+        """The lines of the report as text."""
+        from gdbext.tools.tensor.tensor_view import render
+
+        return render(report, style)
+
+
+def _read(session: Session, args: Namespace) -> tuple[TensorReporter, TensorSection]:
+    from gdbext.tools.tensor.tensor_description import describe
+    from gdbext.tools.tensor.tensor_report import TensorReporter
+
+    reporter = TensorReporter(session, _ReadingLine("read"))
+    address = _chosen(session, reporter, args)
+    return reporter, describe(session, reporter, address, args.py or " ".join(args.address))
+
+
+def _saved(session: Session, section: TensorSection, path: str) -> str:
+    from gdbext.tools.tensor.tensor_report import TensorReporter
+    from gdbext.tools.tensor.tensor_saving import save
+
+    return save(TensorReporter(session, _ReadingLine("saved")), section, path)
+
+
+def indices(words: str) -> tuple[int, ...]:
+    """Parse indices such as ``3,0``. Raises ArgumentTypeError."""
+    try:
+        return tuple(int(word) for word in words.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{words!r} is not a list of indices such as 3,0") from None
+
+
+def _with_page(reporter: TensorReporter, section: TensorSection, path: str, index: tuple[int, ...]) -> TensorSection:
+    """Raises UsageError (there is no such slice), TargetError (the file cannot be written)."""
+    from gdbext.engine.formats import whole_file
+    from gdbext.tools.tensor import tensor_page
+    from gdbext.tools.tensor.tensor_page import read_slice
+
+    part, reason = None, ""
+    try:
+        part = read_slice(reporter.contents(reporter.facts(section.address)), index)
+    except UsageError:
+        raise
+    except GdbextError as error:
+        reason = error.what
+    whole_file.write(path, tensor_page.render(section, part, reason).encode())
+    return replace(section, page=path)
+
+
+def _chosen(session: Session, reporter: TensorReporter, args: Namespace) -> int:
+    from gdbext.diagnosis.tool_arguments import find_thread
+
+    if not args.py:
+        return tensor_at(session, reporter, evaluate(session, " ".join(args.address)))
+    thread = find_thread(session.target, args.thread) if args.thread else session.target.selected_thread()
+    return tensor_named(session, reporter, args.py, thread)
+
+
+class _ReadingLine:
+    """Says on standard error how far it is, where it takes longer than a second."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + _QUIET_SECONDS
+
+    def __call__(self, done: float) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _QUIET_SECONDS
+            print(f"{TensorTool.name}: {escape(self._what)} {done:.0%}", file=sys.stderr, flush=True)
+
+
+_GRAD = ".grad"
+_ADDRESS = re.compile(rf"(\*?)\s*(?:tensor:|@)?{NUMBER}")
+
+
+def evaluate(session: Session, expression: str) -> int:
+    """The value of ``0x7f…``, ``*0x7f…``, ``$NAME``, ``*$NAME+8``, else what the debugger says an expression in its own
+    language is. Raises UsageError, MemoryFault."""
+    word = expression.strip()
+    plain = _ADDRESS.fullmatch(word)
+    if plain:
+        value = number(plain.group(2)) & WORD
+        return session.memory.u64(value) if plain.group(1) else value
+    refusal = None
+    try:
+        register = register_value(session, word, "the address")
+    except UsageError as error:  # $1 of gdb
+        register, refusal = None, error
+    if register is None:
+        register = session.target.evaluate(word)
+    if register is not None:
+        return register
+    raise refusal or UsageError(
+        f"{expression!r} is not an address",
+        why="a tensor is named by the address of its TensorImpl, of an at::Tensor or of a Python object; without a "
+        "debugger there are no C++ variables",
+        help="dispatch-tensor 0x7f…   dispatch-tensor '$NAME'   dispatch-tensor '*$NAME+8'   dispatch-tensor --py NAME",
+    )
+
+
+def tensor_at(session: Session, reporter: TensorReporter, address: int) -> int:
+    """The TensorImpl at ``address``, of the at::Tensor there, or of the Python object there. Raises BadData."""
+    if reporter.is_tensor(address):
+        return address
+    pointed = session.memory.try_u64(address)
+    if pointed and reporter.is_tensor(pointed):
+        return pointed
+    found = _of_object(reporter, address)
+    if found is not None:
+        return found
+    if pointed is None:
+        raise BadData(f"there is no tensor at {address:#x}: that memory cannot be read", help="check the address")
+    raise BadData(
+        f"there is no tensor at {address:#x}",
+        why="no TensorImpl of libtorch is there, no at::Tensor and no Python object that is a tensor; one that was "
+        "freed looks like that, too",
+        help="find tensors by name: dispatch-tensor --py NAME; arguments of operators: dispatch-bt --args",
+    )
+
+
+def _of_object(reporter: TensorReporter, address: int) -> int | None:
+    try:
+        return reporter.python.tensor_of(address) if reporter.python is not None else None
+    except GdbextError:
+        return None
+
+
+def tensor_named(session: Session, reporter: TensorReporter, name: str, thread: TargetThread | None) -> int:
+    """The TensorImpl of a Python variable in the thread's frames. Raises UsageError with the nearest names."""
+    from gdbext.tools.tensor.python_variable import VariableFinder
+
+    table = session.python_threads
+    if table is None or reporter.python is None:
+        raise UsageError("there is no Python in this process that can be read", help="dispatch-info says why")
+    if thread is None:
+        raise UsageError("no thread is selected", help="choose one with: dispatch-tensor --py NAME --thread TID")
+    variables = VariableFinder(table.runtime, table.states.get(thread.tid, ()))
+    owner = name[: -len(_GRAD)] if name.endswith(_GRAD) else ""
+    tensor = reporter.python.tensor_of(variables.find(owner)) if owner else None
+    if tensor is not None:
+        return _grad_of(reporter, owner, tensor)
+    found = variables.find(name)
+    tensor = reporter.python.tensor_of(found)
+    if tensor is None:
+        kind = reporter.python.type_name(found)
+        raise UsageError(f"{name} is not a tensor but a {kind}", help=variables.hint(name, found))
+    return tensor
+
+
+def _grad_of(reporter: TensorReporter, name: str, tensor: int) -> int:
+    """The tensor that ``.grad`` of a tensor gives, which no dictionary has. Raises UsageError where it is None."""
+    grad = reporter.fields.grad(tensor)
+    if not grad or reporter.is_undefined(grad):
+        raise UsageError(f"{name}.grad is None", why="backward() has not reached it, or zero_grad() was called")
+    return grad

@@ -1,0 +1,121 @@
+"""The report of dispatch-trace when the trace is over.
+
+``trace`` of a report as JSON.
+
+The end of a ``dispatch-trace`` as text: why it ended, and what had not come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gdbext.diagnosis.report.json_report import ending
+from gdbext.diagnosis.report.report import Ending, Report
+from gdbext.engine.vocabulary import Section
+from gdbext.render.plain_json import plain
+from gdbext.render.style import Style, escape
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+
+
+@dataclass(frozen=True)
+class OpenDispatch:
+    """A dispatch that has not come back. ``last`` is the last step of it that was seen."""
+
+    event: str
+    op: str
+    key: str
+    last: str
+
+
+@dataclass(frozen=True)
+class InnermostStep:
+    """The innermost dispatch on the thread's stack, and how far it has come."""
+
+    event: DispatchEvent | None
+    op: str
+    key: str | None
+    stage: DispatchStage
+    kernel: str | None
+
+
+@dataclass(frozen=True)
+class OpenThread:
+    """A thread inside traced dispatches: those, outermost first, and what the innermost step means for it."""
+
+    tid: int
+    open: tuple[OpenDispatch, ...]
+    stopped_in: InnermostStep | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class TraceSection(Section):
+    """``output`` is the file that the trace went to; ``events`` are those of a document that has them all.
+
+    ``hooks``: breakpoints or probes, by ``engine``; ``lost``: dispatches that found no room; ``unseen``: functions that
+    look operators up in a way that probes do not recognise.
+    """
+
+    name: ClassVar[str] = "trace"
+    count: int
+    operators: tuple[str, ...]
+    hooks: int
+    ending: Ending
+    open: tuple[OpenThread, ...] = ()
+    notes: tuple[str, ...] = ()
+    output: str | None = None
+    events: tuple[Mapping[str, object], ...] | None = None
+    engine: str = "breakpoints"
+    lost: int = 0
+    unseen: int = 0
+
+    def document(self, why: bool) -> dict[str, Any]:
+        """The section, as the JSON document has it."""
+        return document(self, why)
+
+
+def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
+    """The end of the trace and where it went; ``events`` only where it went nowhere else."""
+    value: dict[str, Any] = {
+        "count": section.count,
+        "operators": list(section.operators),
+        "hooks": section.hooks,
+        "ending": ending(section.ending),
+        "open": plain(section.open),
+        "notes": list(section.notes),
+        "output": section.output,
+        "engine": section.engine,
+        "lost": section.lost,
+        "unseen": section.unseen,
+    }
+    if section.events is not None:
+        value["events"] = list(section.events)
+    return value
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """One line on the trace, then each thread that is still inside a traced operator."""
+    trace = report.section(TraceSection)
+    what = f"{trace.count} dispatch{'es' if trace.count != 1 else ''} traced"
+    where = f", in {escape(trace.output)}" if trace.output else ""
+    yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'it was asked for')}", "bold")
+    if trace.unseen:
+        yield f"  not seen: what {trace.unseen} functions dispatch, in a way that probes do not recognise"
+    for note in trace.notes:
+        yield f"  note: {escape(note)}"
+    for thread in trace.open:
+        yield from _open(thread, style)
+
+
+def _open(thread: OpenThread, style: Style) -> Iterator[str]:
+    yield style(f"thread {thread.tid} has not come back from:", "yellow")
+    for one in thread.open:
+        yield f"  [{one.event}] op=[{escape(one.op)}], key=[{one.key}]  last step seen: {one.last}"
+    step = thread.stopped_in
+    if step is not None:
+        kernel = f", kernel {escape(step.kernel)}" if step.kernel else ""
+        yield f"  now in: {escape(step.op)}, key {step.key or 'unknown'}, {step.stage.value}{kernel}"
+    if thread.meaning:
+        yield f"  that means: {thread.meaning}"

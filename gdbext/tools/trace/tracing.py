@@ -1,0 +1,129 @@
+"""dispatch-trace: places the hooks, lets the process run, and reports what was open when it ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.report import Ending, EndingKind, TargetReport
+from gdbext.diagnosis.reporting import report_target
+from gdbext.engine.unwind.caller_check import CallerWalk
+from gdbext.errors import TargetError
+from gdbext.hosts.resume.all_calls import AllCalls
+from gdbext.hosts.resume.dispatch_description import Describer
+from gdbext.hosts.resume.host import RunControl
+from gdbext.hosts.resume.operator_functions import OperatorFunctions
+from gdbext.hosts.resume.waiting import torch_session
+from gdbext.log import logger
+from gdbext.tools.trace.hook_installer import HookInstaller, TraceHooks
+from gdbext.tools.trace.open_dispatches import open_threads
+from gdbext.tools.trace.trace_output import Sink
+from gdbext.tools.trace.trace_section import OpenThread
+from gdbext.tools.trace.traced_operators import TracedOperators
+from gdbext.tools.trace.tracer import Limits, Tracer
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.tools.trace.traced_operators import TraceRequest
+
+_log = logger(__name__)
+
+MakeSink = Callable[[Callable[[], float], int], Sink]
+"""(clock in microseconds since the trace began, process id) → where the trace goes."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The facts that are known when the trace is over."""
+
+    target: TargetReport
+    count: int
+    ending: Ending
+    operators: tuple[str, ...]
+    hooks: int
+    open: tuple[OpenThread, ...]
+    notes: tuple[str, ...]
+    lost: int = 0
+    unseen: int = 0
+
+
+class Tracing:
+    """The state of one run of dispatch-trace."""
+
+    def __init__(
+        self, session: Session, control: RunControl, request: TraceRequest, notify: Callable[[str], None]
+    ) -> None:
+        """``notify`` shows at once what the user must know before the end."""
+        self._notify = notify
+        self._session = session
+        self._control = control
+        self._request = request
+        self._notes: list[str] = []
+        self._hooks = 0
+        self._target = report_target(session)
+
+    def run(self, make_sink: MakeSink) -> Traced:
+        """Trace until something ends it. Raises TargetError."""
+        try:
+            return self._run(make_sink)
+        finally:
+            self._control.close()
+
+    def _run(self, make_sink: MakeSink) -> Traced:
+        self._session = torch_session(self._control, self._session)
+        self._target = report_target(self._session)
+        operators = TracedOperators(self._session.dispatcher, self._request)
+        for error in operators.unknown:
+            self._note(f"{error} ({error.help}): waiting for it")
+        clock: list[Callable[[], float]] = []
+        sink = make_sink(lambda: clock[0](), self._session.target.pid)
+        tracer = self._tracer(sink, operators)
+        clock.append(tracer.now)
+        self._hooks = self._place_hooks(tracer, operators)
+        _log.info("%d hooks for %d operators", self._hooks, len(operators.named))
+        try:
+            ending = self._control.run()
+        finally:
+            self._control.close()
+        return self._finish(tracer, sink, ending)
+
+    def _tracer(self, sink: Sink, operators: TracedOperators) -> Tracer:
+        request, control, session = self._request, self._control, self._session
+        describer = Describer(control.session, session, registrations=request.verbose)
+        since = frozenset(operator.address for operator in operators.since)
+        limits = Limits(request.limit, request.depth, request.tid, since)
+        architecture = session.memory.architecture
+        frame_pointer = architecture.frame_pointer
+        callers = CallerWalk(architecture, session.unwinder, control.read, lambda: control.register(frame_pointer))
+        return Tracer(describer, sink, callers, control.read, limits, operators.includes)
+
+    def _place_hooks(self, tracer: Tracer, operators: TracedOperators) -> int:
+        """Place hooks, and give their number now. Raises TargetError."""
+        request, functions = self._request, OperatorFunctions(self._session)
+        returns = request.verbose or request.returns
+        installer = HookInstaller(self._session, self._control, functions, tracer, returns)
+        all_calls = AllCalls(self._session, functions)
+        TraceHooks(installer, functions, all_calls, request, self._note).place(operators)
+        return installer.count
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self._notify(text)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _finish(self, tracer: Tracer, sink: Sink, ending: Ending) -> Traced:
+        if tracer.ended == "limit":
+            ending = Ending(EndingKind.LIMIT, f"--limit {self._request.limit}")
+        try:
+            sink.close()
+        except OSError as error:
+            what = f"the trace cannot be written: {os.strerror(error.errno or 0)}"
+            error_of_trace = TargetError(what, help="make room, or name another --output")
+            ending = Ending(EndingKind.FAILED, what, error=error_of_trace)
+        hangs = ending.kind.leaves_process and ending.kind not in (EndingKind.REPLACED, EndingKind.LIMIT)
+        left = open_threads(self._control, tracer.depth.threads()) if hangs else ()
+        operators = tuple(sorted(tracer.operators))
+        return Traced(self._target, tracer.count, ending, operators, self._hooks, left, tuple(self._notes))

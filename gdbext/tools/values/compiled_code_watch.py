@@ -1,0 +1,348 @@
+"""Watches compiled code while the process runs: kernels of Inductor's C++ backend, and functions of AOTInductor.
+
+What a kernel is given are bare pointers. Which tensors they belong to is known where Python calls it from the variables
+of the line that does, and where C++ calls it from the frame of the function that does (cpp_kernel_call.py), if their
+elements are where the pointer points. Functions of AOTInductor take handles of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Optional
+
+from gdbext.diagnosis.session import TORCH_LIBRARY
+from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.record import Record
+from gdbext.errors import GdbextError
+from gdbext.hosts.resume.host import HookSpec
+from gdbext.hosts.resume.waiting import loader_state
+from gdbext.tools.tensor.tensor_report import TensorReporter
+from gdbext.tools.values.cpp_kernel_call import CppLibrary, KernelArgument, KernelCalls
+from gdbext.tools.values.launch import AFTER, BEFORE, KernelLaunch, LaunchValues
+from gdbext.tools.values.value_site import ReturnWatch
+from gdbext.torch.assumed_symbols import KERNEL
+from gdbext.torch.compile.inductor_source import (
+    COMPILED_MODULES,
+    CPP,
+    HEADERS,
+    KERNEL_MODULE,
+    PREFIX,
+    TENSOR,
+    Parameter,
+    shim_signatures,
+)
+from gdbext.torch.stack.lookup_sites import at_entry
+from gdbext.torch.values.cpp_values import FLOATS, CppValues, Value, floating
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.process.modules import Module
+    from gdbext.hosts.resume.host import RunControl
+    from gdbext.tools.values.value_watch import ValueRequest, ValueSink
+
+_HEADER_LIMIT = 4 << 20
+"""Bytes of one of them."""
+_SHIM_HEADERS = "include/torch/csrc/inductor/aoti_torch"
+_LONGEST_LIST = 256
+Entered = Callable[[int, int], bool]
+"""The handler when a function is entered: (thread id, CFA) → True: the process stays stopped."""
+NamedValue = tuple[str, str, Optional[Value]]
+"""Name, type, and what it is; None where that is not known."""
+_INTEGERS = {"int64_t": 8, "int32_t": 4, "int16_t": 2, "int8_t": 1, "bool": 1}
+
+
+def is_compiled(pattern: str) -> bool:
+    """The pattern means functions of compiled code, not operators."""
+    return pattern.startswith((CPP, PREFIX))
+
+
+class _Call(Record):
+    """A call that was seen: ``values`` before it, ``results`` are names and addresses that handles are written to."""
+
+    name: str
+    number: int
+    values: tuple[NamedValue, ...]
+    results: tuple[tuple[str, int], ...]
+
+
+class CompiledCodeWatch:
+    """The compiled code of one run of dispatch-values."""
+
+    def __init__(self, session: Session, control: RunControl, request: ValueRequest, sink: ValueSink) -> None:
+        self._session = session
+        self._control = control
+        self._request = request
+        self._sink = sink
+        self._reporter = TensorReporter(session)
+        self._described = LaunchValues(self._reporter, request.statistics)
+        self._values = CppValues(session.memory, session.layout, self._described.tensor_text)
+        self._architecture = session.memory.architecture
+        self._calls: dict[str, int] = {}
+        self._python = KernelCalls()
+        self._returns: ReturnWatch[_Call] = ReturnWatch(control, self._architecture, self._returned)
+        self._hooked: set[int] = set()
+        self._searched: set[tuple[int, str]] = set()
+        """Libraries, by where they are and their path."""
+        self._patterns: list[str] = []
+        self.count = 0
+        """Number of calls that were seen."""
+        self.over = False
+        """True when the limit was reached."""
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    def place(self, patterns: Sequence[str]) -> None:
+        """Watch all functions that there are, and those of libraries that are loaded later. Raises NotTorch."""
+        self._patterns = list(patterns)
+        if any(pattern.startswith(PREFIX) for pattern in patterns):
+            self._place_shims()
+        if any(pattern.startswith(CPP) for pattern in patterns):
+            self._place_kernels(self._session)
+            self._control.place(HookSpec(loader_state(self._session), at_entry(self._architecture), self._loaded))
+
+    def _loaded(self, _tid: int, _cfa: int, _value: int) -> bool:
+        """The dynamic loader has mapped libraries, or taken some away."""
+        self._place_kernels(self._control.session())
+        return False
+
+    def _place_kernels(self, session: Session) -> None:
+        for module in session.modules.modules:
+            if (module.base, module.path) in self._searched:
+                continue
+            self._searched.add((module.base, module.path))
+            library: CppLibrary | None = None
+            for name, address in self._kernels_of(session, module):
+                if address not in self._hooked:
+                    self._hooked.add(address)
+                    library = library or CppLibrary(session, module)
+                    self._hook(address, self._cpp_kernel(name, library) if name else self._python_kernel)
+
+    def _kernels_of(self, session: Session, module: Module) -> Iterator[tuple[str, int]]:
+        """(name, address) of a library's kernels; "" where only the Python code that calls it knows the name."""
+        try:
+            index = session.symbolizer.index(module)
+            if index is None:
+                return
+            kernel = index.exported(KERNEL) if index.exported(KERNEL_MODULE) is not None else None
+            if kernel is not None:
+                yield "", module.base + kernel.vaddr
+            elif any(index.exported(name) is not None for name in COMPILED_MODULES):
+                for symbol in index.matching(CPP.encode()):
+                    if "." not in symbol.name and self._is_wanted(symbol.name):  # kernel.cold is a part of it
+                        yield symbol.name, module.base + symbol.vaddr
+        except GdbextError:
+            return
+
+    def _place_shims(self) -> None:
+        module = self._session.modules.named(TORCH_LIBRARY)
+        index = self._session.symbolizer.index(module) if module is not None else None
+        if module is None or index is None:
+            return
+        signatures = shim_signatures(self._headers(module))
+        for symbol in index.matching(PREFIX.encode()):
+            address = module.base + symbol.vaddr
+            if self._is_wanted(symbol.name) and address not in self._hooked:
+                self._hooked.add(address)
+                self._hook(address, self._shim(symbol.name, signatures.get(symbol.name, ())))
+
+    def _headers(self, module: Module) -> Iterator[str]:
+        folder = PurePosixPath(module.path).parent.parent / _SHIM_HEADERS
+        for name in HEADERS:
+            try:
+                yield self._session.target.foreign.read(str(folder / name), _HEADER_LIMIT)[0].decode("utf-8", "replace")
+            except OSError:
+                continue
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._request.key and any(
+            fnmatchcase(name, pattern) and fnmatchcase(name, f"*{self._request.kernel}*") for pattern in self._patterns
+        )
+
+    def _hook(self, address: int, entered: Entered) -> None:
+        def handler(tid: int, cfa: int, _value: int) -> bool:
+            if self._request.tid not in (None, tid):
+                return False
+            self._session.memory.forget()
+            return entered(tid, cfa)
+
+        self._control.place(HookSpec(address, at_entry(self._architecture), handler))
+
+    def _shim(self, name: str, signature: Sequence[Parameter]) -> Entered:
+        return lambda tid, cfa: self._called(tid, cfa, name, *self._shim_values(signature, cfa))
+
+    def _cpp_kernel(self, name: str, library: CppLibrary) -> Entered:
+        return lambda tid, cfa: self._called(tid, cfa, name, self._cpp_values(name, library, cfa), ())
+
+    def _python_kernel(self, tid: int, cfa: int) -> bool:
+        call = self._python.of(self._control.session(), tid)
+        if call is None or not self._is_wanted(call.kernel):
+            return False
+        return self._called(tid, cfa, call.kernel, list(self._kernel_values(call.arguments, cfa)), ())
+
+    # --- a call ----------------------------------------------------------------------------------
+
+    def _called(
+        self,
+        tid: int,
+        cfa: int,
+        name: str,
+        values: Sequence[NamedValue],
+        results: Sequence[tuple[str, int]],
+    ) -> bool:
+        number = self._calls[name] = self._calls.get(name, -1) + 1
+        self.count += 1
+        call, stays = _Call(name, number, tuple(values), tuple(results)), False
+        if self._request.before:
+            stays = self._sink.launch(self._launch(BEFORE, tid, call, ()), self._reporter)
+        if self._request.after and not stays:
+            self._returns.expect(tid, cfa, call)
+        self.over = self._request.is_last(self.count) and not self._request.after
+        return stays or self.over
+
+    def _returned(self, tid: int, call: _Call) -> bool:
+        self._session.memory.forget()
+        stays = self._sink.launch(self._launch(AFTER, tid, call, tuple(self._results(call))), self._reporter)
+        self.over = self._request.is_last(self.count) and not self._returns.is_inside(tid)
+        return stays or self.over
+
+    def _results(self, call: _Call) -> Iterator[NamedValue]:
+        for name, address in call.results:
+            handle = self._session.memory.try_u64(address)
+            yield name, "", self._tensor(handle)
+
+    def _launch(self, when: str, tid: int, call: _Call, results: Sequence[NamedValue]) -> KernelLaunch:
+        values = [self._described.described(name, value, kind) for name, kind, value in (*call.values, *results)]
+        return KernelLaunch(when, call.name, "", call.number, call.name, "", tid, tuple(values), len(results))
+
+    def _words(self, passings: Sequence[Passing], cfa: int) -> list[int | None]:
+        """The first word of each argument."""
+        slots = self._architecture.place_arguments(passings)
+        return [self._word(slots[at][0], cfa) if at < len(slots) else None for at in range(len(passings))]
+
+    def _word(self, slot: Slot, cfa: int) -> int | None:
+        if slot.register is not None:
+            return self._control.register(self._architecture.argument_registers[slot.register])
+        if slot.float_register is not None:
+            return self._control.float_register(self._architecture.float_argument_registers[slot.float_register])
+        return None if slot.offset is None else self._session.memory.try_u64(cfa + slot.offset)
+
+    # --- kernels that Python calls ---------------------------------------------------------------
+
+    def _kernel_values(self, arguments: Sequence[KernelArgument], cfa: int) -> Iterator[NamedValue]:
+        """Tensors whose elements are where the kernel was pointed to."""
+        words = self._words([_passing(each.parameter) for each in arguments], cfa)
+        for each, word in zip(arguments, words):
+            yield each.name, each.parameter, self._kernel_value(each, word)
+
+    def _kernel_value(self, argument: KernelArgument, word: int | None) -> Value | None:
+        python = self._reporter.python
+        if word is None or python is None:
+            return None
+        if "*" not in argument.parameter and argument.parameter:
+            return _number(_plain(argument.parameter), word)
+        try:
+            tensor = python.tensor_of(argument.object) if argument.object else None
+            if tensor is None or self._reporter.contents(self._reporter.facts(tensor)).geometry.address != word:
+                return None
+            return self._values.tensor(tensor)
+        except GdbextError:
+            return None
+
+    # --- kernels that C++ calls ------------------------------------------------------------------
+
+    def _cpp_values(self, name: str, library: CppLibrary, cfa: int) -> list[NamedValue]:
+        parameters = library.parameters(name)
+        words = self._words([_passing(each.parameter) for each in parameters], cfa)
+        pairs = list(zip(parameters, words))
+        pointers = {word: each.parameter for each, word in pairs if word is not None and "*" in each.parameter}
+        tensors = library.tensors(self._registers(), pointers) if pointers else {}
+        found: list[NamedValue] = []
+        for each, word in pairs:
+            if word is None or "*" not in each.parameter:
+                value = None if word is None else _number(_plain(each.parameter), word)
+            else:
+                value = self._tensor_at(tensors.get(word, 0))
+            found.append((each.name, each.parameter, value))
+        return found
+
+    def _registers(self) -> dict[str, int]:
+        return {name: self._control.register(name) for name in self._architecture.general_registers}
+
+    # --- functions of AOTInductor ----------------------------------------------------------------
+
+    def _shim_values(self, signature: Sequence[Parameter], cfa: int) -> tuple[list[NamedValue], list[tuple[str, int]]]:
+        """The arguments, and where results go."""
+        words = self._words([_passing(each.type) for each in signature], cfa)
+        values: list[NamedValue] = []
+        results: list[tuple[str, int]] = []
+        for number, (each, word) in enumerate(zip(signature, words)):
+            if each.is_result:
+                results.append((f"result{len(results)}", word or 0))
+            elif not each.name.endswith("_len_"):
+                following = words[number + 1] if number + 1 < len(words) else None
+                is_list = number + 1 < len(signature) and signature[number + 1].name == f"{each.name}_len_"
+                values.append((each.name, each.type, self._shim_value(each.type, word, following if is_list else None)))
+        return values, results
+
+    def _shim_value(self, kind: str, word: int | None, length: int | None) -> Value | None:
+        if word is None:
+            return None
+        plain = kind.removeprefix("const ").strip()
+        try:
+            if plain == TENSOR:
+                return self._tensor(word)
+            if not plain.endswith("*"):
+                return _number(plain, word)
+            if length is not None:
+                return self._list(plain[:-1].strip(), word, length)
+            if not word:
+                return Value("None")
+            if plain == f"{TENSOR}*":
+                return self._tensor(self._session.memory.u64(word))
+            return _number(plain[:-1].strip(), self._session.memory.u64(word)) if "const" not in kind else None
+        except GdbextError:
+            return None
+
+    def _list(self, kind: str, first: int, length: int) -> Value | None:
+        if length > _LONGEST_LIST or kind not in (TENSOR, "int64_t", "double"):
+            return None
+        words = self._session.memory.words(first, length)
+        items = [self._tensor(word) if kind == TENSOR else _number(kind, word) for word in words]
+        known = [each for each in items if each is not None]
+        if len(known) < len(items):
+            return None
+        return Value(f"[{', '.join(each.text for each in known)}]", tuple(at for each in known for at in each.tensors))
+
+    def _tensor(self, handle: int | None) -> Value | None:
+        """The tensor of an AtenTensorHandle."""
+        return self._tensor_at(self._session.memory.try_u64(handle) or 0) if handle else None
+
+    def _tensor_at(self, implementation: int) -> Value | None:
+        try:
+            return self._values.tensor(implementation) if implementation else None
+        except GdbextError:
+            return None
+
+
+def _passing(kind: str) -> Passing:
+    return Passing.FLOAT if "*" not in kind and _plain(kind) in FLOATS else Passing.WORD
+
+
+def _plain(kind: str) -> str:
+    """The first word of a type as source has it, behind const: the type itself or, of a parameter, before its name."""
+    return kind.removeprefix("const ").split()[0] if kind else ""
+
+
+def _number(kind: str, word: int) -> Value | None:
+    """A number of a type that is passed in one word."""
+    if kind in FLOATS:
+        return floating(kind, word)
+    size = _INTEGERS.get(kind)
+    if size is None:
+        return None
+    value = word & (1 << 8 * size) - 1
+    if kind == "bool":
+        return Value(str(bool(value)))
+    return Value(str(value - (1 << 8 * size) if value >> 8 * size - 1 else value))

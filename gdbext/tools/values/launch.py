@@ -1,0 +1,238 @@
+"""Launch: one call of an operator's kernel with its values, before or after.
+
+Values of a call as launches have them.
+
+Launches of ``dispatch-values`` as JSON, one object a line.
+
+Values of operators as text, in the words of Inductor's debug printer (torch/_inductor/codegen/debug_utils.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gdbext.diagnosis.report.json_report import statistics
+from gdbext.diagnosis.threads.thread_reporting import UNDEFINED, tensor_text
+from gdbext.engine.record import Record
+from gdbext.engine.terminal import shown_json
+from gdbext.errors import BadData, GdbextError
+from gdbext.render.plain_json import plain
+from gdbext.render.style import escape
+from gdbext.torch.values.dtype import number_text
+from gdbext.torch.values.tensor_facts import Statistics
+
+if TYPE_CHECKING:
+    from gdbext.tools.tensor.tensor_report import TensorReporter
+    from gdbext.torch.values.cpp_values import Value
+
+BEFORE, AFTER = "before_launch", "after_launch"
+
+
+class LaunchTensor(Record):
+    """A tensor among the values; ``name`` is that of its argument, with its number in a list ("tensors.0")."""
+
+    name: str
+    address: int
+    short: str
+    dtype: str
+    sizes: tuple[int, ...] | None
+    statistics: Statistics | None
+    """None where there are no elements to read."""
+
+
+class LaunchValue(Record):
+    """An argument or a result; ``text`` is "" where it is not known."""
+
+    name: str
+    text: str
+    tensors: tuple[LaunchTensor, ...] = ()
+    type: str = ""
+    """The type in the schema; "" for a result."""
+
+
+class KernelLaunch(Record):
+    """``when`` is BEFORE or AFTER; ``call`` counts the operator's calls from 0."""
+
+    when: str
+    op: str
+    overload: str
+    call: int
+    kernel: str
+    key: str
+    tid: int
+    values: tuple[LaunchValue, ...]
+    returned: int = 0
+    """Number of the values, the last ones, that are results."""
+
+    @property
+    def results(self) -> tuple[LaunchValue, ...]:
+        """The values that the operator returned; () before that."""
+        return self.values[len(self.values) - self.returned :]
+
+    @property
+    def qualified(self) -> str:
+        """The name with the overload: ``aten::add.Tensor``."""
+        return f"{self.op}.{self.overload}" if self.overload else self.op
+
+
+class Find(Record):
+    """A call that made the first number of a kind, and the calls before it, the last one last."""
+
+    launch: KernelLaunch
+    history: tuple[KernelLaunch, ...]
+    is_certain: bool
+    """All arguments were seen; without that, one that is unknown may have had such a number already."""
+    file: str = ""
+    line: int | None = None
+    """The line from which Python called it."""
+
+
+SAMPLE_LIMIT = 1 << 18
+"""Elements of a tensor that are looked at while the process stands still; of more, a sample."""
+
+
+class LaunchValues:
+    """Describes values, with the statistics of tensors where they are wanted."""
+
+    def __init__(self, reporter: TensorReporter, statistics: bool) -> None:
+        self._reporter = reporter
+        self._statistics = statistics
+
+    def described(self, name: str, value: Value | None, kind: str) -> LaunchValue:
+        """``value`` None: it is not known."""
+        if value is None:
+            return LaunchValue(name, "", type=kind)
+        if value.text == UNDEFINED:
+            return LaunchValue(name, value.text, type=kind)
+        is_list = value.text.startswith("[")
+        tensors = (
+            self._tensor(f"{name}.{number}" if is_list else name, address)
+            for number, address in enumerate(value.tensors)
+            if address
+        )
+        return LaunchValue(name, value.text, tuple(each for each in tensors if each is not None), kind)
+
+    def _tensor(self, name: str, address: int) -> LaunchTensor | None:
+        try:
+            facts = self._reporter.facts(address)
+        except GdbextError:
+            return None
+        statistics = self._reporter.statistics(address, SAMPLE_LIMIT) if self._statistics else None
+        return LaunchTensor(name, address, tensor_text(facts), facts.dtype, facts.sizes, statistics)
+
+    def tensor_text(self, address: int) -> str:
+        """A tensor in short form. Raises BadData where there is none, MemoryFault."""
+        if address & 7 or not address:
+            raise BadData(f"there is no tensor at {address:#x}")
+        return tensor_text(self._reporter.facts(address))
+
+
+def document(launch: KernelLaunch) -> dict[str, Any]:
+    """The document, as the contract has it."""
+    return {
+        "op": launch.op,
+        "overload": launch.overload,
+        "when": "before" if launch.when.startswith("before") else "after",
+        "call": launch.call,
+        "kernel": launch.kernel,
+        "key": launch.key,
+        "tid": launch.tid,
+        "arguments": [argument for value in launch.values for argument in _arguments(value)],
+    }
+
+
+def _arguments(value: Any) -> Iterator[dict[str, Any]]:
+    """A tensor list is one entry a tensor."""
+    if not value.tensors:
+        yield {"name": value.name, "value": value.text or None}
+    for tensor in value.tensors:
+        yield {"name": tensor.name, "tensor": tensor_document(tensor)}
+
+
+def tensor_document(tensor: LaunchTensor) -> dict[str, Any]:
+    """The members of ``dispatch-tensor``'s object that are known at a stop."""
+    return {
+        "address": f"{tensor.address:#x}",
+        "short": tensor.short,
+        "dtype": tensor.dtype,
+        "sizes": plain(tensor.sizes),
+        "numel": tensor.statistics.numel if tensor.statistics is not None else None,
+        **statistics(tensor.statistics),
+    }
+
+
+def find_document(find: Find) -> dict[str, Any]:
+    """The document of what ``dispatch-values nan`` found."""
+    launch = find.launch
+    given = launch.values[: len(launch.values) - launch.returned]
+    results = [argument for value in launch.results for argument in _arguments(value)]
+    return {
+        "op": launch.op,
+        "overload": launch.overload,
+        "kernel": launch.kernel,
+        "key": launch.key,
+        "call": launch.call,
+        "tid": launch.tid,
+        "result": results[0] if len(results) == 1 else results,
+        "arguments": [argument for value in given for argument in _arguments(value)],
+        "certain": find.is_certain,
+        "file": find.file or None,
+        "line": find.line,
+        "history": [document(each) for each in find.history],
+    }
+
+
+def json_lines(launch: KernelLaunch) -> Iterator[str]:
+    """The launch as one line of JSON."""
+    yield shown_json(json.dumps(document(launch), ensure_ascii=True))
+
+
+def launch_lines(launch: KernelLaunch) -> Iterator[str]:
+    """Each value with a headline, tensors with their statistics; the kernel where none is known."""
+    if not launch.values:
+        yield kernel_line(launch)
+    for value in launch.values:
+        headline = f"[ {launch.when} - {escape(launch.qualified)} - {value.name} ]"
+        if not value.tensors:
+            yield f"{headline} {escape(value.text) or '?'}"
+            continue
+        for tensor in value.tensors:
+            yield headline if tensor.name == value.name else f"[ {launch.when} - {launch.qualified} - {tensor.name} ]"
+            yield from _tensor_lines(tensor)
+
+
+def _tensor_lines(tensor: LaunchTensor) -> Iterator[str]:
+    found = tensor.statistics
+    sizes = "unknown" if tensor.sizes is None else str(list(tensor.sizes))
+    if found is not None:
+        yield f"Number of elements: {found.numel}" + ("  (a sample)" if found.sampled else "")
+    yield f"Size: {sizes}"
+    yield f"Dtype: torch.{tensor.dtype}"
+    if found is None:
+        yield "no elements to read"
+        return
+    for name, value in (("Mean", found.mean), ("Min", found.minimum), ("Max", found.maximum), ("Std", found.std)):
+        yield f"{name}: {'unknown' if value is None else number_text(value)}"
+    if found.nan or found.inf:
+        yield f"NaN: {found.nan}, Inf: {found.inf}"
+
+
+def kernel_line(launch: KernelLaunch) -> str:
+    """The heading of a kernel: ``[ before_launch: KERNEL ]``."""
+    return f"[ {launch.when}: {escape(launch.kernel)} ]"
+
+
+class LaunchPrinter:
+    """Shows launches as they happen."""
+
+    def __init__(self, show: Callable[[str], None], lines: Callable[[KernelLaunch], Iterator[str]]) -> None:
+        self._show = show
+        self._lines = lines
+
+    def launch(self, launch: KernelLaunch, reporter: object) -> bool:
+        """Handle a launch. Raises OSError."""
+        del reporter
+        self._show("".join(f"{line}\n" for line in self._lines(launch)))
+        return False

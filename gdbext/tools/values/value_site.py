@@ -1,0 +1,209 @@
+"""Finds an operator's arguments and its result at the instruction of its function that looks the keyset up.
+
+Calls that have not come back yet, and hooks where they return to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from gdbext.engine.arch.base import Passing, Slot
+from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError, MemoryFault
+from gdbext.hosts.resume.host import HookSpec
+from gdbext.torch.registry.schema import hidden_result, schema_types
+from gdbext.torch.stack.kernel_signature import parameters
+from gdbext.torch.stack.lookup_sites import CfaRule
+from gdbext.torch.stack.roles import operator_method
+from gdbext.torch.values.containers import has_own_optional
+from gdbext.torch.values.cpp_values import CppValues, Value, passing_of, used_bytes
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.arch.base import Architecture
+    from gdbext.engine.process.symbolizer import Function
+    from gdbext.hosts.resume.host import RunControl
+    from gdbext.torch.registry.operators import Operator
+
+Call = TypeVar("Call")
+
+
+class ReturnWatch(Generic[Call]):
+    """Tells a call from another one by the end of its frame, so that recursion and exceptions do no harm."""
+
+    def __init__(self, control: RunControl, architecture: Architecture, returned: Callable[[int, Call], bool]) -> None:
+        """``returned`` gets the thread and the call; True: the process is to stay stopped."""
+        self._control = control
+        self._architecture = architecture
+        self._callback = returned
+        self._open: dict[int, list[tuple[int, Call]]] = {}
+        self._hooked: set[int] = set()
+
+    def expect(self, tid: int, cfa: int, call: Call) -> bool:
+        """Wait for the return of the frame that ends at ``cfa``; True where a hook was placed. Raises MemoryFault."""
+        calls = self._open.setdefault(tid, [])
+        while calls and calls[-1][0] <= cfa:  # ended by an exception
+            calls.pop()
+        calls.append((cfa, call))
+        returns_to = self._architecture.return_address(self._control.read, cfa)
+        if returns_to in self._hooked:
+            return False
+        self._hooked.add(returns_to)
+        self._control.place(HookSpec(returns_to, CfaRule(self._architecture.stack_pointer, 0, 0), self._returned))
+        return True
+
+    def is_inside(self, tid: int) -> bool:
+        """A call of the thread has not come back."""
+        return bool(self._open.get(tid))
+
+    def _returned(self, tid: int, top: int, _value: int) -> bool:
+        calls = self._open.get(tid, [])
+        while calls and calls[-1][0] < top:
+            calls.pop()
+        if not calls or calls[-1][0] != top:
+            return False
+        return self._callback(tid, calls.pop()[1])
+
+
+ReadWord = Callable[[int], "int | None"]
+
+
+class Passed(Record):
+    """Argument registers as a function was called with them; None for one that did not survive."""
+
+    words: tuple[int | None, ...]
+    floats: tuple[int | None, ...]
+    """Number of floating-point registers, as many as the function takes."""
+
+
+class ValueSite(Record):
+    """The knowledge of a function at one of its instructions. ``hidden``: the result goes through a pointer."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    places: dict[str, SavedArgument]
+    hidden: bool
+    start: int
+    """The start of the function."""
+    lost: frozenset[str]
+    """Argument registers of which the function keeps less than what was passed in them."""
+
+    @property
+    def floats(self) -> int:
+        """Number of arguments that come in registers for floating-point numbers."""
+        return sum(slot.float_register is not None for slots in self.slots for slot in slots)
+
+    def values(self, values: CppValues, registers: Passed, cfa: int, word: ReadWord) -> list[tuple[str, Value | None]]:
+        """(name, value) of each argument; None where it is not known any more."""
+        found: list[tuple[str, Value | None]] = []
+        for number, name in enumerate(self.names):
+            slots = self.slots[number] if number < len(self.slots) else ()
+            words = [_word(slot, registers, cfa, word) for slot in slots]
+            known = [each for each in words if each is not None]
+            try:
+                value = values.read(self.kinds[number], known) if known and len(known) == len(words) else None
+            except (BadData, MemoryFault):
+                value = None
+            found.append((name, value))
+        return found
+
+
+def _word(slot: Slot, registers: Passed, cfa: int, word: ReadWord) -> int | None:
+    if slot.register is not None:
+        return registers.words[slot.register]
+    if slot.float_register is not None:
+        return registers.floats[slot.float_register]
+    return None if slot.offset is None else word(cfa + slot.offset)
+
+
+def value_site(session: Session, operator: Operator, function: Function, address: int) -> ValueSite | None:
+    """The site of ``at::_ops::NAME::call`` or ``redispatch`` at ``address``; None for any other function."""
+    mangled = next((name for name in function.names if operator_method(name)[0] == operator.struct), None)
+    schema = operator.schema
+    hidden = hidden_result(schema.text) if schema is not None else None
+    if mangled is None or schema is None or hidden is None:
+        return None
+    kinds = parameters(demangle(mangled))
+    leading = session.memory.architecture.leading_arguments(hidden)
+    if operator_method(mangled)[1] == "redispatch":
+        kinds, leading = kinds[1:], leading + 1
+    names = [name for _, name in schema_types(schema.text)]
+    if len(names) != len(kinds):
+        return None
+    slots = _slots(session, kinds, leading)
+    try:
+        raw = session.memory.read(function.start, function.size)
+    except GdbextError:
+        return None
+    code = list(session.memory.architecture.decode(raw, function.start))
+    places = saved_arguments(session.memory.architecture, code, address)
+    lost = frozenset(lost_registers(session.memory.architecture, kinds, slots, places, hidden))
+    return ValueSite(tuple(names), tuple(kinds), slots, places, hidden, function.start, lost)
+
+
+def lost_registers(
+    architecture: Architecture,
+    kinds: Sequence[str],
+    slots: Sequence[Sequence[Slot]],
+    places: Mapping[str, SavedArgument],
+    hidden: bool,
+) -> Iterator[str]:
+    """The argument registers of which the places keep less than arguments of those kinds take."""
+    names, floats = architecture.argument_registers, architecture.float_argument_registers
+    if hidden and architecture.result_pointer not in places:
+        yield architecture.result_pointer
+    for kind, passed in zip(kinds, slots):
+        for slot in passed:
+            if slot.register is not None:
+                name = names[slot.register]
+            elif slot.float_register is not None:
+                name = floats[slot.float_register]
+            else:
+                continue
+            if name not in places or places[name].size < used_bytes(kind):
+                yield name
+
+
+def _slots(session: Session, kinds: Sequence[str], leading: int) -> tuple[tuple[Slot, ...], ...]:
+    """Slots of the arguments up to the first whose type is not known."""
+    passings, own = [], has_own_optional(session.layout)
+    for kind in kinds:
+        passing = passing_of(kind, own)
+        if passing is None:
+            break
+        passings.append(passing)
+    slots = session.memory.architecture.place_arguments([Passing.WORD] * leading + passings)
+    return tuple(slots[leading:])
+
+
+def result_pointer(architecture: Architecture, passed: Passed) -> int:
+    """Address where the result goes; 0 where it is not known."""
+    names = architecture.argument_registers
+    known = architecture.result_pointer in names
+    return (passed.words[names.index(architecture.result_pointer)] or 0) if known else 0
+
+
+def passed_at_entry(architecture: Architecture, site: ValueSite, control: RunControl) -> Passed:
+    """The words in the registers at the function's first instruction."""
+    floats = architecture.float_argument_registers[: site.floats]
+    return Passed(
+        tuple(control.register(name) for name in architecture.argument_registers),
+        tuple(control.float_register(name) for name in floats),
+    )
+
+
+def passed_at(architecture: Architecture, site: ValueSite, control: RunControl, cfa: int, word: ReadWord) -> Passed:
+    """The argument registers as the function was called, those that survived."""
+    floats = architecture.float_argument_registers[: site.floats]
+
+    def register(name: str) -> int:
+        return control.float_register(name) if name in floats else control.register(name)
+
+    names = (*architecture.argument_registers, *floats)
+    kept = (None if name in site.lost else site.places.get(name) for name in names)
+    values = tuple(place.word(register, word, cfa) if place is not None else None for place in kept)
+    return Passed(values[: len(values) - len(floats)], values[len(values) - len(floats) :])

@@ -1,0 +1,121 @@
+"""The end of a run of ``dispatch-values``.
+
+``values`` of a report as JSON.
+
+The end of ``dispatch-values`` as text.
+
+``dispatch-values save``: a safetensors file for each launch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gdbext.diagnosis.report.report import Ending, Report
+from gdbext.engine.formats import whole_file
+from gdbext.engine.formats.whole_file import WholeFile, cannot_write
+from gdbext.engine.vocabulary import Section
+from gdbext.errors import GdbextError, TargetError
+from gdbext.render.style import Style, escape
+from gdbext.tools.tensor import tensor_saving
+from gdbext.tools.tensor.tensor_saving import entries_of
+from gdbext.tools.values.launch import KernelLaunch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gdbext.tools.tensor.tensor_report import TensorReporter
+
+
+@dataclass(frozen=True)
+class ValuesSection(Section):
+    """The number of calls that were seen, why it ended, and where files went."""
+
+    name: ClassVar[str] = "values"
+    mode: str
+    count: int
+    ending: Ending
+    notes: tuple[str, ...] = ()
+    folder: str | None = None
+    files: int = 0
+
+    def document(self, why: bool) -> dict[str, Any]:
+        """The section, as the JSON document has it."""
+        return document(self, why)
+
+
+def document(section: ValuesSection, why: bool) -> dict[str, Any]:  # noqa: ARG001 - the same with evidence
+    """The values themselves were written as they were seen."""
+    return {
+        "mode": section.mode,
+        "count": section.count,
+        "ending": {"kind": section.ending.kind.value, "text": section.ending.text, "status": section.ending.status},
+        "notes": list(section.notes),
+        "folder": section.folder,
+        "files": section.files,
+    }
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """One line, and what must be known."""
+    values = report.section(ValuesSection)
+    where = f", {values.files} files in {escape(values.folder)}" if values.folder is not None else ""
+    ended = escape(values.ending.text or "it was asked for")
+    yield style(f"{values.count} call{'s' if values.count != 1 else ''} seen{where}; ended: {ended}", "bold")
+    yield from (f"  note: {escape(note)}" for note in values.notes)
+
+
+class ValueFiles:
+    """Writes ``DIR/<before_launch|after_launch>_<op>_<N>.safetensors``, one tensor for each argument or result."""
+
+    def __init__(self, folder: str, max_bytes: int, show: Callable[[str], None]) -> None:
+        """``max_bytes``: tensors larger than that are left out; ``show`` tells about each file. Raises TargetError."""
+        self._folder = Path(folder)
+        self._max_bytes = max_bytes
+        self._show = show
+        self.count = 0
+        try:
+            os.close(whole_file.open_folder(folder, make=True))
+        except OSError as error:
+            raise TargetError(
+                f"cannot make the folder {folder}: {error.strerror}",
+                why="its parent folder cannot be written to, or a file has that name",
+                help="name another --dir",
+            ) from error
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Files can be made there: better known before the process runs."""
+        try:
+            WholeFile(f"{self._folder}/try").discard()
+        except OSError as error:
+            raise cannot_write(str(self._folder), error) from error
+
+    def launch(self, launch: KernelLaunch, reporter: TensorReporter) -> bool:
+        """Write one file. Raises TargetError."""
+        entries, left_out = [], []
+        for tensor in (tensor for value in launch.values for tensor in value.tensors):
+            try:
+                found = list(entries_of(reporter, tensor.address, tensor.name))
+            except GdbextError as error:
+                left_out.append(f"{tensor.name} ({error.what})")
+                continue
+            kept = [entry for entry in found if not self._max_bytes or entry.size <= self._max_bytes]
+            left_out += [f"{entry.name} ({entry.size} bytes)" for entry in found if entry not in kept]
+            entries += kept
+        path = self._folder / f"{launch.when}_{file_name(launch.qualified)}_{launch.call}.safetensors"
+        scalars = {value.name: value.text for value in launch.values if value.text and not value.tensors}
+        tensor_saving.write(str(path), entries, {"op": launch.qualified, "kernel": launch.kernel, **scalars})
+        self.count += 1
+        self._show(f"{path}" + (f", without {', '.join(left_out)}" if left_out else ""))
+        return False
+
+
+def file_name(operator: str) -> str:
+    """``aten__add_Tensor`` of ``aten::add.Tensor``: ``:`` and ``.`` become ``_``."""
+    return re.sub(r"[^\w-]", "_", operator)

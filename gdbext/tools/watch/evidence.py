@@ -1,0 +1,259 @@
+"""Keeps the evidence of a hang: the diagnosis as text and as JSON, the recording that it was made from; on request a
+core dump, and the report on the whole job.
+
+The last seconds of a trace, kept while a process is watched and written down when it hangs.
+
+The trace is a process of its own (``dispatch-trace --last``), which reads the kernel's ring and drops what is too old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gdbext.cache import find_program
+from gdbext.engine.formats import whole_file
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.engine.record import Record
+from gdbext.errors import TargetError
+
+if TYPE_CHECKING:
+    from gdbext.tools.program import Dispatch
+
+_TIMEOUT = "120"
+"""Seconds for a diagnosis; the process goes on when they are over."""
+ENDINGS = ("txt", "json", "rec")
+"""Endings of the files that are always there."""
+_JOB_ENDINGS = ("txt", "json", "html")
+
+
+class Evidence(Record):
+    """``verdict``: "kind" and "summary" of the JSON report; ``folder`` has files whose names begin with ``stem``;
+    ``waits``: what the threads wait for that the verdict is about, by WaitKind's words."""
+
+    folder: str
+    stem: str
+    verdict: dict[str, str]
+    text: str
+    waits: frozenset[str] = frozenset()
+
+    @property
+    def start(self) -> str:
+        """The beginning of the paths of all its files."""
+        return f"{self.folder}/{self.stem}"
+
+    def remove(self) -> None:
+        """Take it away again: it was no hang."""
+        with contextlib.suppress(OSError):
+            folder = whole_file.open_folder(self.folder)
+            for ending in ENDINGS:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self.stem}.{ending}", dir_fd=folder)
+            os.close(folder)
+
+
+class EvidenceFolder:
+    """The folder of the evidence: the user's, else one in the folder for temporary files, made when it is needed.
+
+    The user's folder may belong to whoever runs the process: files are made in a private one beside them, and moved.
+    """
+
+    def __init__(self, folder: str | None, dispatch: Dispatch) -> None:
+        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written there."""
+        self._folder = folder
+        self._dispatch = dispatch
+        if folder is not None:
+            Workplace(folder).close()
+
+    def take(self, pid: int) -> Evidence:
+        """Look at the process once, which stands still meanwhile, and keep what was seen. Raises TargetError."""
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="gdbext-watch-")
+        stem = f"hang-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
+        with Workplace(self._folder) as place:
+            looked = ["-p", str(pid), "--debugger", "none", "--timeout", _TIMEOUT, "--record", f"{stem}.rec"]
+            status = run_aside(self._dispatch, [*looked, "--json", "dispatch-diagnose"], place, f"{stem}.json")
+            verdict, waits, wrong = _verdict(place, f"{stem}.json")
+            if status != 0:
+                raise TargetError(f"no diagnosis was made: {wrong or 'it failed'}")
+            run_aside(self._dispatch, ["-r", f"{stem}.rec", "dispatch-diagnose"], place, f"{stem}.txt")
+            return Evidence(self._folder, stem, verdict, _publish(place, stem, ENDINGS), waits)
+
+    def take_job(self, evidence: Evidence, pid: int) -> tuple[str, ...]:
+        """Look at all ranks of the process's job on this machine; the endings of the files. Raises TargetError."""
+        stem = f"{evidence.stem}.job"
+        words = ["ranks", "-p", str(pid), "--timeout", _TIMEOUT, "--json", "--html", f"{stem}.html"]
+        with Workplace(evidence.folder) as place:
+            if run_aside(self._dispatch, words, place, f"{stem}.json") != 0:
+                raise TargetError("there is no report on the job: dispatch ranks failed")
+            run_aside(self._dispatch, ["ranks", "--reports", f"{stem}.json"], place, f"{stem}.txt")
+            _publish(place, stem, _JOB_ENDINGS)
+        return tuple(f"job.{ending}" for ending in _JOB_ENDINGS)
+
+
+def _publish(place: Workplace, stem: str, endings: Sequence[str]) -> str:
+    """Move the files of these endings to the user's folder; the text of the first. Raises TargetError."""
+    try:
+        text = place.read(f"{stem}.{endings[0]}")
+        for ending in endings:
+            place.publish(f"{stem}.{ending}")
+    except OSError as error:
+        raise TargetError(f"the diagnosis cannot be kept: {error.strerror}", help="name another --save") from error
+    return text
+
+
+def take_core(evidence: Evidence, pid: int) -> str:
+    """Have gdb's gcore write a core of the process, which stands still meanwhile; its ending. Raises TargetError."""
+    program = find_program("gcore")
+    if program is None:
+        raise TargetError("no core was written: gcore is not installed", help="install gdb, which has it")
+    words = [program, "-o", "core", str(pid)]
+    try:
+        with Workplace(evidence.folder) as place:
+            done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=place.path)
+            if done.returncode != 0:
+                raise TargetError(f"no core was written: {(done.stderr.strip().splitlines() or ['gcore failed'])[-1]}")
+            place.publish(f"core.{pid}", f"{evidence.stem}.core")
+    except OSError as error:
+        raise TargetError(f"no core was written: {error}") from error
+    return "core"
+
+
+def run_aside(dispatch: Dispatch, words: list[str], place: Workplace, output: str) -> int:
+    """``dispatch`` with these words in a process of its own, in whose current folder ``place`` it prints to a file; the
+    exit status."""
+    return os.waitstatus_to_exitcode(os.waitpid(start_aside(dispatch, words, place, output), 0)[1])
+
+
+def start_aside(
+    dispatch: Dispatch, words: list[str], place: Workplace, output: str, prepare: Callable[[], None] = lambda: None
+) -> int:
+    """Start it as ``run_aside`` does, without waiting for it: the process id. ``prepare`` is called in the child
+    first."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        prepare()
+        place.enter()
+        os.dup2(place.create(output), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        status = dispatch(words)
+    finally:
+        os._exit(status)
+
+
+def errors_in(errors: list[dict[str, str]]) -> str:
+    """The text of a report's field "errors", "" if it is empty. Raises LookupError, TypeError for what is no report."""
+    return "; ".join(str(error["what"]) for error in errors)
+
+
+def _verdict(place: Workplace, name: str) -> tuple[dict[str, str], frozenset[str], str]:
+    """Kind and summary of a report's verdict, what its threads wait for, and what went wrong, "" if nothing did."""
+    try:
+        document = json.loads(place.read(name))
+        verdict, wrong = document["verdict"] or {}, errors_in(document["errors"])
+        about = [thread for thread in document["threads"] if thread["tid"] in verdict.get("threads", ())]
+        waits = frozenset(str((thread["wait"] or {}).get("kind", "")) for thread in about)
+    except (OSError, ValueError, LookupError, TypeError):
+        return {"kind": "", "summary": ""}, frozenset(), "it left no report"
+    return {name: str(verdict.get(name, "")) for name in ("kind", "summary")}, waits, wrong
+
+
+ENDING = "trace.html"
+_ATTEMPTS = 3
+"""Times that it is started anew: torch may be just about to be loaded, and a program may replace itself by another."""
+_DEATH_SIGNAL = 1
+"""The option PR_SET_PDEATHSIG (linux/prctl.h)."""
+_ENDINGS = ((signal.SIGINT, 20.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+"""Signals that end a trace, and the seconds that it has to write its page: the watch must not hang with it."""
+
+
+class TraceBuffer:
+    """A trace of process ``pid``; nothing is started before the first keep()."""
+
+    def __init__(self, pid: int, seconds: float, folder: str, dispatch: Dispatch) -> None:
+        """``dispatch`` is scripts/dispatch. Raises TargetError where nothing can be written to ``folder``."""
+        self._place = Workplace(folder)
+        self._page = f"trace-{pid}.html"
+        self._report = f"trace-{pid}.json"
+        self._words = ["-p", str(pid), "dispatch-trace", "--all", "--engine", "probes", "--last", f"{seconds:g}"]
+        self._words += ["--output", self._page, "--json"]
+        self._dispatch = dispatch
+        self._child: int | None = None
+        self._left = _ATTEMPTS
+
+    def keep(self) -> None:
+        """Let it run, if it does not. Raises TargetError: it cannot."""
+        if self._child is not None and os.waitpid(self._child, os.WNOHANG)[0]:
+            self._child = None
+            if not self._left:
+                raise TargetError(f"no trace is kept: {self._wrong()}")
+        if self._child is None and self._left:
+            self._left -= 1
+            self._child = start_aside(self._dispatch, self._words, self._place, self._report, _end_with_us)
+
+    def take(self, stem: str) -> str:
+        """End it, and keep what it has as the file whose name begins with ``stem``; the ending of that. Raises
+        TargetError."""
+        status = self._stop()
+        self._left = _ATTEMPTS
+        try:
+            if status:
+                raise TargetError(f"no trace was kept: {self._wrong()}")
+            self._place.publish(self._page, f"{stem}.{ENDING}")
+        except OSError as error:
+            raise TargetError(f"no trace was kept: {error.strerror}") from error
+        return ENDING
+
+    def end(self) -> None:
+        """Nobody wants it any more."""
+        self._stop()
+        self._place.close()
+
+    def _stop(self) -> int:
+        """Its exit status; as if it had failed where it did not run."""
+        if self._child is None:
+            return 1
+        child, self._child = self._child, None
+        for number, patience in _ENDINGS:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+            status = _ended(child, patience)
+            if status is not None:
+                return status
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def _wrong(self) -> str:
+        """The error that the trace's own report tells."""
+        try:
+            return errors_in(json.loads(self._place.read(self._report))["errors"]) or "it ended"
+        except (OSError, ValueError, LookupError, TypeError):
+            return "it had not begun"
+
+
+def _end_with_us() -> None:
+    """End the trace's process when we end; it heeds SIGINT."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _ended(child: int, patience: float) -> int | None:
+    """The exit status of a child that ends within so many seconds, None of one that does not."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    return None

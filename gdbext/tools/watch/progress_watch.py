@@ -1,0 +1,134 @@
+"""Does a process still get on? Asked every few seconds, of /proc and of one kernel probe; nobody is stopped.
+
+How much a process and its children have done: processor time and bytes, from /proc, without stopping anybody.
+
+Fields: proc(5); stat's 14th to 17th, io's rchar and wchar (which need the right to trace), task/TID/children.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.live.local_process import read_file
+from gdbext.errors import GdbextError, NotPermitted, TargetGone
+
+if TYPE_CHECKING:
+    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+
+_FAMILY_LIMIT = 4096
+"""Processes that are looked at."""
+
+
+class ProcessActivity(Record):
+    """Sums over the process and all its descendants. ``seconds`` of processor time, ended children included;
+    ``transferred`` bytes read and written, also through pipes and sockets."""
+
+    seconds: float
+    transferred: int
+    processes: int
+
+
+def activity(pid: int) -> ProcessActivity:
+    """The work that has been done so far. Raises TargetGone."""
+    ticks, transferred, count = _ticks(pid), _bytes(pid), 1
+    for child in _descendants(pid):
+        try:
+            ticks += _ticks(child)
+            transferred += _bytes(child)
+            count += 1
+        except TargetGone:
+            continue
+    return ProcessActivity(ticks / os.sysconf("SC_CLK_TCK"), transferred, count)
+
+
+def _ticks(pid: int) -> int:
+    fields = read_file(pid, "stat").rpartition(b")")[2].split()
+    if len(fields) < 15 or fields[0] in (b"Z", b"X"):
+        raise TargetGone(f"process {pid} has ended")
+    return sum(int(each) for each in fields[11:15])
+
+
+def _bytes(pid: int) -> int:
+    try:
+        lines = read_file(pid, "io").splitlines()
+    except NotPermitted:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar", b"wchar")))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    todo, seen = [pid], {pid}
+    while todo and len(seen) < _FAMILY_LIMIT:
+        for child in _children(todo.pop()):
+            if child not in seen:
+                seen.add(child)
+                todo.append(child)
+                yield child
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - strings are all that is needed
+            found += map(int, read_file(pid, f"task/{tid}/children").split())
+    except (OSError, TargetGone, NotPermitted):
+        return found
+    return found
+
+
+def uses_torch(pid: int) -> bool:
+    """libtorch_cpu.so is mapped. Raises TargetGone."""
+    return b"/libtorch_cpu.so" in read_file(pid, "maps")
+
+
+BUSY = 0.05
+"""The share of a processor: threads that wait in a timed wait, as those for Python's GIL do, use less."""
+TRANSFER = 1 << 16
+"""Bytes between two looks that count as progress: a line of a log does not."""
+_WINDOW = 1.0
+"""Seconds for which a dispatch is waited for."""
+
+
+class ProcessProgress(Record):
+    """``moves``: it dispatches, reads or writes, or at least computes. ``computes_only``: it computes, but a probe saw
+    no dispatch."""
+
+    moves: bool
+    computes_only: bool = False
+
+
+class ProgressWatch:
+    """Watches the progress of one process."""
+
+    def __init__(self, pid: int) -> None:
+        """Open the process. Raises TargetGone."""
+        self._pid = pid
+        self._before: ProcessActivity = activity(pid)
+        self._looked = time.monotonic()
+        self.pulse: DispatchActivity | None = None
+
+    def look(self) -> ProcessProgress:
+        """The work since the last look. Raises TargetGone."""
+        now, then = time.monotonic(), self._looked
+        current, before = activity(self._pid), self._before
+        self._before, self._looked = current, now
+        transferred = current.transferred - before.transferred
+        computes = current.seconds - before.seconds > BUSY * (now - then)
+        if transferred > TRANSFER or current.processes != before.processes:
+            return ProcessProgress(True)
+        if self._dispatches(now - then):
+            return ProcessProgress(True)
+        return ProcessProgress(computes, computes and self.pulse is not None)
+
+    def _dispatches(self, interval: float) -> bool:
+        if self.pulse is None:
+            return False
+        try:
+            return self.pulse.is_active(min(_WINDOW, interval / 2))
+        except (GdbextError, OSError):
+            self.pulse = None  # another user's probes, or the program was replaced: what /proc says must do
+            return False

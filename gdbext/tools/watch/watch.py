@@ -1,0 +1,285 @@
+"""``scripts/dispatch watch``: waits, stopping nobody, until a process makes no progress; then keeps the evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.tool_arguments import HelpRequested
+from gdbext.engine.terminal import shown, shown_json
+from gdbext.errors import GdbextError, TargetError, TargetGone, UsageError
+from gdbext.render.style import escape
+from gdbext.tools.program import Program
+from gdbext.tools.table import Outcome
+from gdbext.tools.watch.evidence import ENDINGS, EvidenceFolder, TraceBuffer, take_core
+from gdbext.tools.watch.progress_watch import ProgressWatch, uses_torch
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Sequence
+
+    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+    from gdbext.tools.program import Dispatch
+    from gdbext.tools.watch.evidence import Evidence
+
+MAX_SECONDS = 86400.0
+_LOOKS = 12
+"""Looks in the time after which a process is said to hang."""
+_LONGEST = 15.0
+_HEALTHY = ("busy", "idle")
+"""Verdicts on a process that computes without dispatching: a long kernel, or Python code of its own."""
+_BY_CHILDREN = frozenset((WaitKind.CHILD_PROCESS.value,))
+"""Kinds of waits of a process whose children compute, as compilers do."""
+_EPILOG = """\
+Progress is a dispatch, 64 KB read or written, a child process more or less, or 5 % of a processor used, by the process
+and its children. Where kernel probes are permitted, a process that computes without dispatching counts as hung if the
+diagnosis finds something else than a busy or an idle thread, or one that waits for a child process. Every few seconds
+it is looked at in /proc (and for a dispatch, by one probe), which stops nobody; the diagnosis alone stops the process
+for some milliseconds.
+
+Once per hang: the diagnosis is shown; with --save, DIR/hang-PID-TIME.txt, .json and .rec (for scripts/dispatch -r)
+are written, for their owner only; --trace adds .trace.html: the last dispatches before the hang, by kernel probes,
+which cost each dispatch one or two microseconds all the time, and us a percent of a processor or more; --job adds
+.job.txt, .job.json, .job.html (scripts/dispatch ranks), --core adds .core, as large as the process's memory, for which
+the process stands still until it is written. COMMAND is run by the shell, and finds GDBEXT_PID, GDBEXT_VERDICT
+(deadlock, blocked, …), GDBEXT_SUMMARY, GDBEXT_FOLDER and GDBEXT_FILE (without .txt, .json, .rec) in its environment.
+Then it goes on watching. It ends with the process; with PROGRAM the exit status is the program's.
+
+  scripts/dispatch watch --hung-after 600 --save /var/hangs --run 'mail -s "$GDBEXT_SUMMARY" me < $GDBEXT_FILE.txt' \\
+      -- python train.py
+"""
+
+
+class WatchProgram(Program):
+    """The program ``scripts/dispatch watch`` as a tool."""
+
+    name = "watch"
+    summary = "Wait until a process makes no progress; then say why, and keep it."
+
+    def arguments(self, parser: ArgumentParser) -> None:
+        """Add the options: what to watch, for how long, and what to keep."""
+        parser.epilog = _EPILOG
+        parser.add_argument("-p", "--pid", type=int, metavar="PID", help="the process; or start one: -- PROGRAM …")
+        parser.add_argument(
+            "--hung-after", type=float, default=300.0, metavar="S", help="seconds without progress (default 300)"
+        )
+        parser.add_argument("--save", metavar="DIR", help="keep the diagnosis and a recording in that folder")
+        parser.add_argument("--core", action="store_true", help="with --save: also write a core dump (by gcore)")
+        parser.add_argument(
+            "--job", action="store_true", help="with --save: also write the report on all ranks of its job"
+        )
+        parser.add_argument(
+            "--trace",
+            type=float,
+            default=0.0,
+            metavar="S",
+            help="with --save: also write the last S seconds of a trace",
+        )
+        parser.add_argument("--run", metavar="COMMAND", help="a shell command to run at each hang")
+
+    def main(self, argv: Sequence[str], dispatch: Dispatch, color: bool) -> Outcome:
+        """Watch until the process ends; ``dispatch`` makes the diagnosis. Raises GdbextError."""
+        words = list(argv)
+        program = words[words.index("--") + 1 :] if "--" in words else []
+        own = words[: words.index("--")] if "--" in words else words
+        try:
+            args = self.parse(own)
+        except HelpRequested as request:
+            return Outcome(0, f"{request}\n")
+        if (args.pid is None) == (not program):
+            raise UsageError("say what to watch: -p PID, or -- PROGRAM", help="dispatch watch --help")
+        return Outcome(Watch(args, program, dispatch).run())
+
+
+class Watch:
+    """The state of one watch."""
+
+    def __init__(self, args: Namespace, program: Sequence[str], dispatch: Dispatch) -> None:
+        """Raises UsageError, TargetError, NoSuchProcess, NotPermitted."""
+        if not 0 < args.hung_after <= MAX_SECONDS:
+            raise UsageError(f"--hung-after takes up to {MAX_SECONDS:.0f} seconds")
+        if (args.core or args.job or args.trace) and not args.save:
+            raise UsageError("--core, --job and --trace need --save DIR", why="they keep what may be large")
+        if not 0 <= args.trace <= MAX_SECONDS:
+            raise UsageError(f"--trace takes up to {MAX_SECONDS:.0f} seconds")
+        self._args = args
+        self._folder = EvidenceFolder(args.save, dispatch)
+        self._commands: list[subprocess.Popen[bytes]] = []
+        self._program = _started(program) if program else None
+        self.pid: int = self._program.pid if self._program is not None else args.pid
+        if self._program is None:
+            from gdbext.engine.targets.live.proc_checks import check_process
+
+            check_process(self.pid)
+        self._trace = TraceBuffer(self.pid, args.trace, args.save, dispatch) if args.trace else None
+        # What the program itself writes to standard output stays alone there.
+        self._output = sys.stderr if program else sys.stdout
+
+    def run(self) -> int:
+        """Run until the process has ended, or Ctrl+C; the exit status."""
+        handler = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            self._watch()
+        except TargetGone:
+            pass
+        except KeyboardInterrupt:
+            self._tell("ended", "interrupted; the process goes on")
+            return 0
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            if self._trace is not None:
+                self._trace.end()
+        return self._ended()
+
+    def _interrupted(self, *_: object) -> None:
+        """A program of ours gets Ctrl+C, too, and may take its time to end."""
+        if self._program is None:
+            raise KeyboardInterrupt
+
+    # --- watching --------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        after = self._args.hung_after
+        interval = min(after / _LOOKS, _LONGEST)
+        progress = ProgressWatch(self.pid)
+        moved = dispatched = time.monotonic()
+        hangs = tried = False
+        self._tell("watching", f"process {self.pid}; it hangs when it makes no progress for {after:g} s")
+        while True:
+            self._sleep(interval)
+            if not tried and uses_torch(self.pid):
+                tried = True
+                progress.pulse = _pulse(self.pid)
+            if tried:
+                self._keep_trace()
+            found = progress.look()
+            now = time.monotonic()
+            moved = now if found.moves else moved
+            dispatched = now if found.moves and not found.computes_only else dispatched
+            if hangs and dispatched == now:
+                hangs = False
+                self._tell("moves", "it goes on")
+            if not hangs and now - moved > after:
+                hangs = self._hung(now - moved)
+            elif not hangs and found.computes_only and now - dispatched > after:
+                hangs = self._hung(now - dispatched, computes=True)
+                dispatched = dispatched if hangs else now
+
+    def _keep_trace(self) -> None:
+        if self._trace is not None:
+            try:
+                self._trace.keep()
+            except TargetError as error:
+                self._tell("failed", error.what)
+                self._trace = None
+
+    def _sleep(self, seconds: float) -> None:
+        """Raises TargetGone when a program of ours has ended."""
+        self._commands = [each for each in self._commands if each.poll() is None]
+        if self._program is None:
+            time.sleep(seconds)
+            return
+        try:
+            self._program.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise TargetGone(f"process {self.pid} has ended")
+
+    def _hung(self, seconds: float, computes: bool = False) -> bool:
+        """Decide whether it is a hang: keeps the evidence then. ``computes``: it uses a processor, or its children
+        do."""
+        try:
+            evidence = self._folder.take(self.pid)
+        except TargetError as error:
+            self._tell("failed", f"no progress for {seconds:.0f} s, and {error.what}")
+            return True
+        if computes and (evidence.verdict["kind"] in _HEALTHY or evidence.waits == _BY_CHILDREN):
+            evidence.remove()
+            return False
+        self._tell("hung", f"no progress for {seconds:.0f} s: {evidence.verdict['summary']}", evidence)
+        self._keep_more(evidence)
+        if self._args.run:
+            self._start(evidence)
+        return True
+
+    def _keep_more(self, evidence: Evidence) -> None:
+        """Keep what takes long, after the diagnosis was told."""
+        steps: list[Callable[[], Sequence[str]]] = []
+        trace = self._trace
+        if trace is not None:
+            steps.append(lambda: [trace.take(evidence.stem)])
+        if self._args.job:
+            steps.append(lambda: self._folder.take_job(evidence, self.pid))
+        if self._args.core:
+            steps.append(lambda: [take_core(evidence, self.pid)])
+        for step in steps:
+            try:
+                self._tell("kept", f"kept: {evidence.start}.{', .'.join(step())}")
+            except TargetError as error:
+                self._tell("failed", error.what)
+
+    def _start(self, evidence: Evidence) -> None:
+        told = {
+            "GDBEXT_PID": str(self.pid), "GDBEXT_VERDICT": evidence.verdict["kind"],
+            "GDBEXT_SUMMARY": evidence.verdict["summary"], "GDBEXT_FOLDER": evidence.folder,
+            "GDBEXT_FILE": evidence.start,
+        }  # fmt: skip
+        command = ["/bin/sh", "-c", self._args.run]
+        self._commands.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _ended(self) -> int:
+        status = self._program.wait() if self._program is not None else None
+        if status is None:
+            how = "the process has ended"
+        elif status < 0:
+            how = f"the program was killed by {signal.Signals(-status).name}"
+        else:
+            how = f"the program exited with status {status}"
+        self._tell("ended", how)
+        for command in self._commands:
+            command.wait()
+        return 0 if status is None else status if status >= 0 else 128 - status
+
+    def _tell(self, event: str, text: str, evidence: Evidence | None = None) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        if self._args.json:
+            told: dict[str, object] = {"event": event, "time": stamp, "pid": self.pid, "text": text}
+            if evidence is not None:
+                told |= {"verdict": evidence.verdict, "file": evidence.start}
+            line = shown_json(json.dumps(told))
+        else:
+            line = f"{stamp} {escape(text if evidence is None else text.partition(':')[0])}"
+            if evidence is not None:
+                line += f"\n{evidence.text}kept: {evidence.start}.{', .'.join(ENDINGS)}"
+        print(shown(line), file=self._output, flush=True)
+
+
+def _started(program: Sequence[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(list(program))
+    except OSError as error:
+        raise TargetError(f"{program[0]} cannot be started: {error.strerror}") from error
+
+
+def _pulse(pid: int) -> DispatchActivity | None:
+    """None where probes are not permitted."""
+    from gdbext.diagnosis.session import Session
+    from gdbext.engine.targets.live.unstopped import RunningProcess
+    from gdbext.tools.probes.dispatch_activity import DispatchActivity
+
+    try:
+        target = RunningProcess(pid)
+        try:
+            return DispatchActivity(Session(target))
+        finally:
+            target.close()
+    except GdbextError:
+        return None

@@ -1,1 +1,0 @@
-"""Autograd in memory: nodes of the graph, their hooks, and the engine that runs them."""

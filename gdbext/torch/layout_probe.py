@@ -1,0 +1,238 @@
+"""Does a layout make sense of the live dispatcher? Asked of layouts that were measured on another build.
+
+The walk reads a few dozen operators of ``c10::Dispatcher::operators_`` and holds them against what must be true of
+any dispatcher: names parse as ns::name, the list and the lookup table count the same operators, kernels lie in
+executable memory, those that torchgen named after a dispatch key stand at the index of that key, and so do the
+fallbacks whose functions are named after their key. A layout of another minor version must find all of the latter.
+Source: ATen/core/dispatch/Dispatcher.h, OperatorEntry.h, DispatchKeyExtractor.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import late_pattern
+from gdbext.errors import BadData, GdbextError
+
+_NAME = late_pattern(rb"[A-Za-z_][\w.]*::[\w.]+")
+_OVERLOAD = late_pattern(rb"[\w.]*")
+_KEY = late_pattern(r"wrapper_([A-Za-z]+[0-9]?)_")
+_FALLBACKS = {
+    "Python": "pythonFallback",  # ATen/core/PythonFallbackKernel.cpp, as the next three
+    "PythonDispatcher": "pythonDispatcherFallback",
+    "PythonTLSSnapshot": "pythonTLSSnapshotFallback",
+    "PreDispatch": "preDispatchFallback",
+    "FuncTorchDynamicLayerBackMode": "dynamicLayerBackFallback",  # ATen/functorch/DynamicLayer.cpp
+    "FuncTorchDynamicLayerFrontMode": "dynamicLayerFrontFallback",
+    "FuncTorchGradWrapper": "dead_tensor_wrapper_fallback",  # ATen/functorch/TensorWrapper.cpp
+    "Functionalize": "functionalizeFallback",  # ATen/FunctionalizeFallbackKernel.cpp
+    "Conjugate": "conjugateFallback",  # ATen/ConjugateFallback.cpp
+    "Negative": "negationFallback",  # ATen/native/NegateFallback.cpp
+    "ZeroTensor": "zeroTensorFallback",  # ATen/ZeroTensorFallback.cpp
+}
+"""The function that is registered for all operators of a key; the names are those of torch 2.0 to 2.13."""
+_MAX_NAME = 512
+_MAX_OPERATORS = 1_000_000
+_MAX_REGISTRATIONS = 4096
+_WALKED = 64
+
+
+class Probe:
+    """One layout held against one target. ``evidence`` fills as ``run`` goes on."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        symbolizer: Symbolizer,
+        layout: Layout,
+        find_dispatcher: Callable[[], int],
+    ) -> None:
+        """``find_dispatcher`` gives the address of the c10::Dispatcher; it may raise any GdbextError."""
+        self._memory = memory
+        self._modules = modules
+        self._symbolizer = symbolizer
+        self._layout = layout
+        self._find_dispatcher = find_dispatcher
+        self.evidence: list[str] = []
+        self.named = 0
+        self._proven: set[str] = set()
+        indices = layout.dispatch("table_index")
+        self._indices = {name: index for name, index in zip(layout.dispatch("key_names"), indices) if index > 0}
+
+    def run(self, other_minor: bool = False) -> str:
+        """The reason why the layout does not fit; "" when it does. A fault in the target is such a reason, never an
+        exception.
+
+        Of a layout of an ``other_minor`` version it must also be proven that dispatch keys have kept their numbers.
+        """
+        try:
+            dispatcher = StructView(self._memory, self._find_dispatcher(), self._layout.struct("c10::Dispatcher"))
+            walked = kernels = 0
+            for operator in self._operators(dispatcher):
+                self._check_name(operator)
+                self._check_rest(operator)
+                kernels += self._check_table(operator)
+                walked += 1
+            self._check_counts(dispatcher, walked)
+            self._check_fallbacks(dispatcher)
+        except GdbextError as error:
+            return error.args[0] if error.args else type(error).__name__
+        if not kernels:
+            return f"none of {walked} operators has a kernel"
+        unproven = [key for key in _FALLBACKS if key in self._indices and key not in self._proven]
+        if other_minor and unproven:
+            return f"nothing proves the numbers of dispatch keys such as {unproven[0]}"
+        self.evidence.append(
+            f"{walked} operators walked: names parse, {kernels} kernels lie in executable memory, "
+            f"{self.named} are named after the key at whose index they stand"
+        )
+        return ""
+
+    def _operators(self, dispatcher: StructView) -> Iterator[StructView]:
+        """The first operators of the list. A std::list is a ring: next, previous, then the value."""
+        node = self._layout.struct("std::_List_node<c10::Dispatcher::OperatorDef>")
+        at = node.offset("_M_storage") + self._layout.struct("c10::Dispatcher::OperatorDef").offset("op")
+        entry = self._layout.struct("c10::impl::OperatorEntry")
+        head = previous = dispatcher.address("operators_")
+        current = self._memory.u64(head)
+        for _ in range(_WALKED):
+            if current == head:
+                return
+            if self._memory.u64(current + 8) != previous:
+                raise BadData(f"the list of operators is broken at {current:#x}")
+            yield StructView(self._memory, current + at, entry)
+            previous, current = current, self._memory.u64(current)
+
+    def _check_name(self, operator: StructView) -> None:
+        name = operator.view("name_", self._layout.struct("c10::OperatorName"))
+        text, overload = self._string(name.address("name")), self._string(name.address("overload_name"))
+        if not _NAME.fullmatch(text) or not _OVERLOAD.fullmatch(overload):
+            raise BadData(f"{text[:40]!r} is not an operator's name")
+
+    def _check_rest(self, operator: StructView) -> None:
+        """Members behind the table: masks of keys, two flags, and a hash table whose numbers fit each other."""
+        extractor = operator.view("dispatchKeyExtractor_", self._layout.struct("c10::DispatchKeyExtractor"))
+        full = (1 << self._layout.constant("num_backends") + self._layout.constant("num_functionality_keys") - 1) - 1
+        backends = self._layout.constant("full_backend_mask")
+        keysets = self._memory.words(extractor.address("nonFallthroughKeysPerBackend_"),
+                                     self._layout.constant("num_backends"))  # fmt: skip
+        for bits in (extractor.u64("nonFallthroughKeys_"), *keysets):
+            if bits & ~full or bits & backends != backends:  # only functionalities fall through, never backends
+                raise BadData(f"{bits:#x} is not a set of keys without fallthrough kernels")
+        flags = (extractor.u8("requiresBitsetPerBackend_"), operator.u8("is_observed_"))
+        if max(flags) > 1:
+            raise BadData(f"{max(flags)} stands where a truth value should")
+        kernels = operator.view("kernels_", self._layout.struct("c10::impl::OperatorEntry::kernels_.map"))
+        slots, used = kernels.u64("num_slots_minus_one") + 1, kernels.u64("num_elements")
+        if slots & slots - 1 or used > slots or used > _MAX_REGISTRATIONS:
+            raise BadData(f"{used} registrations in a table of {slots}")
+
+    def _string(self, address: int) -> bytes:
+        view = StructView(self._memory, address, self._layout.struct("std::string"))
+        data = view.pointer("_M_dataplus._M_p")
+        if "_M_string_length" in view.struct.fields:
+            size = view.u64("_M_string_length")
+        else:  # before the C++11 ABI: length, capacity and reference count stand in front of the text
+            size = self._memory.u64(data - 24)
+        if size > _MAX_NAME:
+            raise BadData(f"a name of {size} bytes")
+        return self._memory.read(data, size)
+
+    def _check_table(self, operator: StructView) -> int:
+        """Number of kernels in the operator's table, each of which must look like one and stand where its name says."""
+        kernel, boxed = self._layout.struct("c10::KernelFunction"), self._layout.struct("c10::BoxedKernel")
+        start = kernel.offset("boxed_kernel_func_")
+        functor_at, boxed_at = start + boxed.offset("functor_"), start + boxed.offset("boxed_kernel_func_")
+        unboxed_at, symbolic_at = kernel.offset("unboxed_kernel_func_"), kernel.offset("sym_unboxed_kernel_func_")
+        count = 0
+        table = operator.address("dispatchTable_")
+        for index in range(self._layout.constant("num_runtime_entries")):
+            at = table + index * kernel.size
+            places = (functor_at, boxed_at, unboxed_at, symbolic_at)
+            functor, call, unboxed, symbolic = (self._memory.u64(at + offset) for offset in places)
+            if not all(self._is_code(pointer) for pointer in (call, unboxed, symbolic) if pointer):
+                raise BadData(f"entry {index} of a dispatch table points outside executable memory")
+            if functor and not self._is_object(functor):
+                raise BadData(f"entry {index} of a dispatch table has no object for its functor")
+            if unboxed and symbolic:  # a kernel takes SymInt or int, never both (KernelFunction_impl.h)
+                raise BadData(f"entry {index} of a dispatch table has two unboxed kernels")
+            if unboxed or symbolic:
+                self._check_key(index, unboxed or symbolic)
+            count += bool(call or unboxed or symbolic)
+        return count
+
+    def _is_object(self, address: int) -> bool:
+        """An object with virtual functions: its first word leads into a library's data, whose first word is code."""
+        if address % 8 or self._is_code(address):
+            return False
+        table = self._memory.try_u64(address)
+        if not table or self._is_code(table) or self._modules.find(table) is None:
+            return False
+        first = self._memory.try_u64(table)
+        return bool(first) and self._is_code(first or 0)
+
+    def _check_key(self, index: int, unboxed: int) -> None:
+        """torchgen names a kernel after its key (wrapper_CPU__mm): then it must stand at that key's index."""
+        keys = {found for name in self._symbolizer.names_at(unboxed) for found in _KEY.findall(name)}
+        expected = {self._indices[key] for key in keys if key in self._indices}
+        if expected and index not in expected:
+            raise BadData(f"a kernel for {', '.join(sorted(keys))} stands at entry {index} of a dispatch table")
+        self.named += bool(expected)
+
+    def _check_fallbacks(self, dispatcher: StructView) -> None:
+        """A fallback whose function is named after a key must stand at that key's index."""
+        annotated = self._layout.struct("c10::impl::AnnotatedKernel")
+        place = dispatcher.address("backendFallbackKernels_") + annotated.offset("kernel")
+        for name in ("c10::KernelFunction", "c10::BoxedKernel"):
+            place += self._layout.struct(name).offset("boxed_kernel_func_")
+        for index in range(self._layout.constant("num_runtime_entries")):
+            function = self._memory.u64(place + index * annotated.size)
+            names = self._symbolizer.names_at(function) if function else ()
+            for key, name in _FALLBACKS.items():
+                if any(f"{len(name)}{name}E" in each for each in names):
+                    if self._indices.get(key) != index:
+                        raise BadData(f"the fallback of {key} stands at entry {index}")
+                    self._proven.add(key)
+
+    def _is_code(self, address: int) -> bool:
+        mapping = self._modules.mapping_at(address)
+        if mapping is not None and mapping.permissions:
+            return "x" in mapping.permissions
+        module = self._modules.find(address)  # old cores do not say what is executable
+        return module is not None and (module.image is None or module.image.is_code(module.vaddr(address)))
+
+    def _check_counts(self, dispatcher: StructView, walked: int) -> None:
+        counts = {"list": self._listed(dispatcher), "lookup table": self._mapped(dispatcher)}
+        known = [(name, count) for name, count in counts.items() if count is not None]
+        if not known:
+            return
+        name, count = known[0]
+        if not 0 < count <= _MAX_OPERATORS or walked != min(count, _WALKED):
+            raise BadData(f"the {name} says {count} operators, {walked} were walked")
+        # A registration in progress has put its operator into one of the two and not yet into the other.
+        if abs(count - known[-1][1]) > 1:
+            raise BadData(f"the list holds {count} operators, the lookup table {known[-1][1]}")
+        self.evidence.append(f"{' and '.join(each for each, _ in known)} both count {count} operators"
+                             if len(known) > 1 else f"the {name} counts {count} operators")  # fmt: skip
+
+    def _listed(self, dispatcher: StructView) -> int | None:
+        """The size of the list of operators; a std::list from before the C++11 ABI does not know it."""
+        size = self._layout.struct("std::list").fields.get("_M_impl._M_node._M_size")
+        return None if size is None else self._memory.u64(dispatcher.address("operators_") + size.offset)
+
+    def _mapped(self, dispatcher: StructView) -> int | None:
+        name = "c10::Dispatcher::operatorLookupTable_"
+        if not self._layout.has_struct(name):
+            return None
+        lookup = dispatcher.view("operatorLookupTable_", self._layout.struct(name))
+        foreground = lookup.u8("_foregroundDataIndex")
+        if foreground > 1:
+            raise BadData(f"the lookup table's foreground copy is number {foreground}")
+        map_struct = self._layout.struct(name + ".map")
+        mapped = StructView(self._memory, lookup.address("_data") + foreground * map_struct.size, map_struct)
+        return mapped.u64("num_elements")

@@ -1,0 +1,109 @@
+"""Proves how code into which the dispatcher was inlined entered it: call or redispatch, boxed or not, by that code.
+
+``Dispatcher::call`` and ``callBoxed`` ask for the step callbacks right before they call the kernel, the redispatches
+do not (Dispatcher.h, 2.13.0). So the ways backwards from the call of the kernel tell: all lead to that question, or
+none does. ``KernelFunction::call`` looks whether there is an unboxed function before it boxes the arguments;
+``callBoxed`` does not (KernelFunction_impl.h). Where the ways disagree, the event is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.process.code_reader import Decoded
+from gdbext.engine.record import Record
+
+_UNBOXED_AT = 16
+"""Offset of ``unboxed_kernel_func_`` in c10::KernelFunction, behind functor and boxed function; its layout is checked
+by ``registry.kernel``."""
+_TESTED_WITHIN = 4
+"""Instructions between the load of a pointer and the jump that depends on it."""
+_NO_WAY_ON = ("jmp", "ret", "trap")
+
+AsksCallbacks = Callable[[int], bool]
+"""Address that a direct call leads to → whether that is at::getStepCallbacksUnlessEmpty."""
+
+
+class WaysBack(Record):
+    """The first targets of the ways backwards from a call site."""
+
+    asks: bool
+    """The question for step callbacks."""
+    other_call: bool
+    """Another call through a pointer: an earlier dispatch in the same function."""
+    begins: bool
+    """The beginning of the function."""
+    tests_unboxed: bool
+    """True if one of them tests whether the kernel has an unboxed function."""
+
+    @property
+    def is_call(self) -> bool | None:
+        """It is a call (not a redispatch); None where the ways disagree."""
+        if self.asks:
+            return None if self.other_call or self.begins else True
+        return False if self.other_call or self.begins else None
+
+
+def ways_back(architecture: Architecture, code: Decoded, site: int, asks: AsksCallbacks) -> WaysBack | None:
+    """The ways back from the call that returns to ``site``; None where the code has no such call."""
+    instructions = code.instructions
+    start = next((number for number, one in enumerate(instructions) if one.end == site and one.is_call), None)
+    if start is None:
+        return None
+    sources = _jumps_to(instructions)
+    found = dict.fromkeys(("asks", "other_call", "begins"), False)
+    seen: set[int] = set()
+    frontier = [start]
+    while frontier:
+        number = frontier.pop()
+        one = instructions[number]
+        before = list(sources.get(one.address, ()))
+        if number == 0:
+            found["begins"] = True
+        elif instructions[number - 1].kind not in _NO_WAY_ON:
+            before.append(number - 1)
+        for each in before:
+            kind = _meets(instructions[each], asks)
+            if kind:
+                found[kind] = True
+            elif each not in seen:
+                seen.add(each)
+                frontier.append(each)
+    tests = any(_tests_unboxed(architecture, instructions, number) for number in seen)
+    return WaysBack(tests_unboxed=tests, **found)
+
+
+def _meets(one: Instruction, asks: AsksCallbacks) -> str:
+    if not one.is_call:
+        return ""
+    target = one.target if one.target is not None else one.fixed_operand
+    if target is None:
+        return "other_call"
+    return "asks" if asks(target) else ""
+
+
+def _jumps_to(instructions: Sequence[Instruction]) -> dict[int, list[int]]:
+    """Address to the numbers of the instructions that jump there."""
+    found: dict[int, list[int]] = {}
+    for number, one in enumerate(instructions):
+        if one.kind in ("jmp", "jcc") and one.target is not None:
+            found.setdefault(one.target, []).append(number)
+    return found
+
+
+def _tests_unboxed(architecture: Architecture, instructions: Sequence[Instruction], number: int) -> bool:
+    """A word at +16 of something that is not on the stack is loaded, and a jump depends on it soon."""
+    memory = instructions[number].memory
+    if memory is None or memory.displacement != _UNBOXED_AT or memory.index_register is not None:
+        return False
+    if memory.base in (None, architecture.stack_pointer) or instructions[number].stored:
+        return False
+    following = instructions[number + 1 : number + 1 + _TESTED_WITHIN]
+    for one in following:
+        if one.kind == "jcc":
+            return True
+        if one.is_call or one.kind in _NO_WAY_ON:
+            return False
+    return False

@@ -1,0 +1,154 @@
+"""The events of dispatches that were inlined into other code, and the layers of code without symbols."""
+
+from __future__ import annotations
+
+from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.unwind.unwinder import NativeStack
+from gdbext.torch.assumed_symbols import LOOKUP, STEP_CALLBACKS
+from gdbext.torch.registry.kernel import KernelFunction
+from gdbext.torch.stack.call_arguments import CallSites, follow_stub
+from gdbext.torch.stack.dispatch_calls import DispatchCall
+from gdbext.torch.stack.dispatch_frame import DispatchEvent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gdbext.torch.stack.event_proof import WaysBack
+
+_MAX_LAYERS = 3
+"""Functions between the one that looks the kernel up and the one that calls it (KernelFunction::call, boxing)."""
+_SMALL = 512
+"""Bytes of an ``OperatorEntry::lookup`` that was not inlined."""
+_BOXED_STACK = 3
+"""Number of the argument of a boxed kernel that is the boxed stack: functor, operator, keyset, stack."""
+
+
+class HostedEvents:
+    """Answers for stacks of one process."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer, sites: CallSites, num_backends: int | None) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._sites = sites
+        self._num_backends = num_backends
+        self._callbacks = STEP_CALLBACKS.address(symbolizer)
+        self._asking: dict[int, bool] = {}
+        """Answers by the target of a call."""
+        self._dispatching: dict[int, bool] = {}
+        """Answers by the start of a function."""
+        self._ways: dict[int, WaysBack | None] = {}
+        """Ways by the return address."""
+
+    def of(
+        self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
+    ) -> DispatchEvent | None:
+        """The event of a hosted call whose kernel was entered; None where nothing proves it."""
+        is_call = self.is_call(stack, call)
+        boxed = self._is_boxed(stack, call, kernel, boxed_entry)
+        if is_call is None or boxed is None:
+            return None
+        if is_call:
+            return DispatchEvent.CALL_BOXED if boxed else DispatchEvent.CALL
+        return DispatchEvent.REDISPATCH_BOXED if boxed else DispatchEvent.REDISPATCH
+
+    def is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
+        """``Dispatcher::call`` or ``callBoxed``, by the code of the frame that looks the kernel up."""
+        level = call.header[0]
+        if not self._dispatches(self._sites.function(stack, level)):
+            return None
+        ways = self._ways_back(stack, level)
+        return None if ways is None else ways.is_call
+
+    def asks_for_callbacks(self, stack: NativeStack, level: int) -> bool:
+        """The function of the frame asks for step callbacks somewhere."""
+        return any(self._asks(one.target) for one in self._sites.code(stack, level).calls if one.target is not None)
+
+    def layers(self, stack: NativeStack, level: int) -> list[int]:
+        """The frames of a hosted call that reaches its kernel from frame ``level``, the outermost first.
+
+        [] where no code looks a kernel up there: what is called is no dispatch then, but a wrapper's own function.
+
+        Code without symbols may have functions between the one that looks the kernel up and the one that calls it.
+        """
+        found = [level]
+        while not self._dispatches(self._sites.function(stack, found[0])):
+            outer = found[0] + 1
+            if stack.function(level) is not None or len(found) > _MAX_LAYERS or outer >= len(stack):
+                return []
+            layer = self._sites.function(stack, found[0])
+            if layer is None or self._sites.direct_target(stack, outer) != layer.start:
+                return []
+            found.insert(0, outer)
+        return found
+
+    # --- boxed or not ----------------------------------------------------------------------------
+
+    def _is_boxed(
+        self, stack: NativeStack, call: DispatchCall, kernel: KernelFunction | None, boxed_entry: bool
+    ) -> bool | None:
+        if not boxed_entry:
+            return False
+        if kernel is not None and (kernel.unboxed or kernel.sym_unboxed):
+            return True  # unboxed arguments would have gone to the unboxed function
+        if len(call.header) > 1:
+            return self._given_to_layers(stack, call)
+        ways = self._ways_back(stack, call.header[0])
+        return None if ways is None else not ways.tests_unboxed
+
+    def _given_to_layers(self, stack: NativeStack, call: DispatchCall) -> bool | None:
+        """Layers that were given the boxed stack belong to a boxed call; in an unboxed one they make it themselves."""
+        address = self._sites.argument(stack, call.header[-1], _BOXED_STACK)
+        if stack.function(call.header[-1]) is not None:
+            return False  # a layer that boxes, by its name
+        return None if address is None else address >= stack.frames[call.header[0]].sp
+
+    # --- code ------------------------------------------------------------------------------------
+
+    def _ways_back(self, stack: NativeStack, level: int) -> WaysBack | None:
+        pc = stack.frames[level].pc
+        if pc not in self._ways:
+            from gdbext.torch.stack.event_proof import ways_back
+
+            code = self._sites.code(stack, level)
+            self._ways[pc] = ways_back(self._memory.architecture, code, pc, self._asks)
+        return self._ways[pc]
+
+    def _asks(self, target: int) -> bool:
+        found = self._asking.get(target)
+        if found is None:
+            leads_to = (follow_stub(self._memory, target), self._memory.try_u64(target))
+            found = self._asking[target] = self._callbacks is not None and self._callbacks in leads_to
+        return found
+
+    def _dispatches(self, function: Function | None) -> bool:
+        """The function has a lookup in it, or calls one."""
+        if function is None:
+            return False
+        if function.names and (function.module.name.startswith("libtorch") or not self._sites.decoded(function).calls):
+            return True
+        found = self._dispatching.get(function.start)
+        if found is None:
+            found = self._dispatching[function.start] = self._looks_up(function)
+        return found
+
+    def _looks_up(self, function: Function) -> bool:
+        code = self._sites.decoded(function)
+        if self._selects_key(code.instructions):
+            return True
+        return any(self._is_lookup(one.target) for one in code.calls if one.target is not None)
+
+    def _is_lookup(self, target: int) -> bool:
+        address = follow_stub(self._memory, target)
+        if address is None:
+            return False
+        if self._asks(target) or any(LOOKUP.begins(name) for name in self._symbolizer.names_at(address)):
+            return True
+        function = self._sites.function_at(address)
+        if function is None or function.start != address or function.names or function.size > _SMALL:
+            return False
+        return self._selects_key(self._sites.decoded(function).instructions)
+
+    def _selects_key(self, instructions: tuple[Instruction, ...]) -> bool:
+        """``DispatchKeySet::highestFunctionalityKey``: the keyset, shifted by the number of backends."""
+        return any(one.kind == "shr" and one.immediate == self._num_backends for one in instructions)

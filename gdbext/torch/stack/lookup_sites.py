@@ -1,0 +1,281 @@
+"""Finds the places in a function with an inlined dispatcher where a keyset can be read: one instruction per dispatch.
+
+In ``at::_ops::NAME::call`` and ``::redispatch`` the keyset is the result of some arithmetic, or an argument in a
+register that depends on the hidden result pointer. At the lookup itself it is in one register, whatever came before. A
+compiler leaves one of three forms (GCC 13, torch 2.13; the forms follow from c10/core/DispatchKeySet.h, 1.12 to 2.13):
+
+- a direct call of ``OperatorEntry::lookup``: the arguments are ``this`` and the keyset;
+- the lookup inlined: ``repr_ >> num_backends`` is a shift of a copy of the keyset, and an access to ``dispatchTable_``
+  follows;
+- a direct call of an instantiation of ``Dispatcher::redispatch`` or ``::call`` that took the same route: the argument
+  behind the operator's handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Function, Symbolizer
+from gdbext.engine.record import Record
+from gdbext.engine.unwind.frame_steps import FrameTables
+from gdbext.errors import BadData, MemoryFault
+from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, LOOKUP, SLOW_PATH
+from gdbext.torch.stack.call_arguments import follow_stub
+from gdbext.torch.stack.roles import static_handle
+
+FUNCTION_LIMIT = 1 << 16
+"""Bytes of a function that are decoded."""
+
+_WORD = 8
+_HANDLE_ARGUMENTS = 5
+"""Arguments among which a handle and the keyset behind it are looked for."""
+
+
+class CfaRule(Record):
+    """The rule by which the CFA (the caller's stack pointer after the return) is found at an instruction: register +
+    offset.
+
+    ``size`` is how far below the CFA the frame reaches while the function calls others, at least.
+    """
+
+    register: str
+    offset: int
+    size: int
+
+
+def at_entry(architecture: Architecture) -> CfaRule:
+    """The rule at a function's first instruction, and at its return: only what the call left is below the CFA."""
+    return CfaRule(architecture.stack_pointer, architecture.call_pushes, architecture.call_pushes)
+
+
+class Invocation(Record):
+    """A call or jump through which the function may enter a kernel.
+
+    ``through`` is "kernel" (the table's pointer itself), "boxing" (``BoxedKernelWrapper``) or "profiler" (the slow
+    path, which calls the kernel while RecordFunction callbacks are active). For "kernel" the pointer is the register
+    ``pointer``, or the word at ``pointer`` + ``displacement`` where ``in_memory``.
+    """
+
+    address: int
+    after: int | None
+    through: str
+    pointer: str
+    displacement: int
+    in_memory: bool
+
+
+class LookupSites(Record):
+    """The sites of one function: the lookup, the invocations behind it and the returns."""
+
+    lookup: int
+    keyset: str
+    entry: str
+    """The register that holds the OperatorEntry* there; "" where it is not known."""
+    frame: CfaRule
+    how: str
+    invocations: tuple[Invocation, ...]
+    returns: tuple[int, ...]
+    tail_calls: bool
+    """It may jump to the kernel, so that its return cannot be seen."""
+    others: tuple[tuple[int, CfaRule], ...] = ()
+    """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
+
+
+class SiteFinder:
+    """Decodes functions of one process."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        modules: ModuleTable,
+        symbolizer: Symbolizer,
+        num_backends: int,
+        table: range,
+    ) -> None:
+        """``table`` is the range of offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+        self._memory = memory
+        self._architecture = memory.architecture
+        self.tables = FrameTables(memory, modules)
+        self._symbolizer = symbolizer
+        self.shift = num_backends
+        self._table = table
+        self._called: dict[int, str] = {}
+
+    def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
+        """The sites of the function at ``start``; None where no form is recognised or two lookups compete.
+
+        ``handles`` are the addresses of the function's static OperatorHandles. Raises MemoryFault.
+        """
+        raw = self._memory.read(start, min(size, FUNCTION_LIMIT))
+        code = list(self._architecture.decode(raw, start))
+        found = self._lookup(code, handles)
+        if found is None:
+            return None
+        positions, keyset, entry, how = found
+        position = positions[0]
+        frames = [self._frame(code, each) for each in positions]
+        frame = frames[0]
+        if frame is None or None in frames:
+            return None
+        end = start + size
+        invocations = tuple(self._invocations(code, position))
+        tail = any(one.after is None for one in invocations)
+        if tail:
+            frame = frame._replace(size=self._architecture.call_pushes)
+        others = tuple((code[each].address, rule) for each, rule in zip(positions[1:], frames[1:]) if rule is not None)
+        returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
+        return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
+
+    # --- the lookup ------------------------------------------------------------------------------
+
+    def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
+        """(positions, register of the keyset, register of the OperatorEntry*, form)."""
+        names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
+        called = [index for index, name in names if LOOKUP.begins(name)]
+        inlined = self._inlined(code)
+        if called and not inlined:
+            this, keyset = self._architecture.argument_registers[:2]
+            return called, keyset, this, "call"
+        if called or len(inlined) > 1:
+            return None
+        if inlined:
+            index, keyset, entry = inlined[0]
+            return [index], keyset, entry, "inlined"
+        outer = [index for index, name in names if DISPATCHER_REDISPATCH.begins(name) or DISPATCHER_CALL.begins(name)]
+        if len(outer) == 1:
+            register = self._behind_handle(code, outer[0], handles)
+            return ([outer[0]], register, "", "out of line") if register else None
+        return None
+
+    def _inlined(self, code: Sequence[Instruction]) -> list[tuple[int, str, str]]:
+        """(position, keyset, OperatorEntry*) of each shift by num_backends that an access to the table follows.
+
+        ``highestPriorityTypeId`` has the same shift, for messages and for the profiler, and no such access.
+        """
+        shifts = [
+            (index, one.destination)
+            for index, one in enumerate(code)
+            if one.kind == "shr" and one.immediate == self.shift and one.destination is not None
+        ]
+        found = []
+        for number, (index, register) in enumerate(shifts):
+            end = shifts[number + 1][0] if number + 1 < len(shifts) else len(code)
+            entry = self._table_base(code[index:end])
+            if entry is not None:
+                found.append((index, register, entry))
+        return found
+
+    def _table_base(self, code: Sequence[Instruction]) -> str | None:
+        """The register through which ``dispatchTable_`` is accessed; "" where it is loaded late; None: no access."""
+        unlikely = (None, PC_RELATIVE, self._architecture.stack_pointer)
+        written: set[str] = set()
+        for one in code:
+            memory = one.memory
+            if memory is not None and memory.displacement in self._table and memory.base not in unlikely:
+                return str(memory.base) if memory.base not in written else ""
+            written |= one.writes
+        return None
+
+    def _behind_handle(self, code: Sequence[Instruction], call: int, handles: Collection[int]) -> str:
+        """The argument register behind the one that is given the address of the operator's static handle."""
+        arguments = self._architecture.argument_registers[:_HANDLE_ARGUMENTS]
+        for one in reversed(code[:call]):
+            if one.is_call:
+                break
+            if one.kind == "lea" and one.destination in arguments[:-1] and one.fixed_operand in handles:
+                return arguments[arguments.index(one.destination) + 1]
+        return ""
+
+    def _name(self, target: int | None) -> str:
+        """The first mangled name of what a direct call leads to, through a PLT stub if need be."""
+        if target is None:
+            return ""
+        name = self._called.get(target)
+        if name is None:
+            address = follow_stub(self._memory, target)
+            names = self._symbolizer.names_at(address) if address is not None else ()
+            name = self._called[target] = names[0] if names else ""
+        return name
+
+    # --- kernels and returns ---------------------------------------------------------------------
+
+    def _invocations(self, code: Sequence[Instruction], lookup: int) -> list[Invocation]:
+        found = []
+        for index, one in enumerate(code):
+            if index <= lookup or one.kind not in ("call", "jmp"):
+                continue
+            after = one.end if one.is_call else None
+            if one.target is None:
+                place = _pointer(one)
+                if place is not None:
+                    found.append(Invocation(one.address, after, "kernel", *place))
+                continue
+            inside = code[0].address <= one.target < code[-1].end
+            name = "" if inside else self._name(one.target)
+            through = "boxing" if BOXED_WRAPPER.begins(name) else "profiler" if SLOW_PATH.begins(name) else ""
+            if through:
+                found.append(Invocation(one.address, after, through, "", 0, False))
+        return found
+
+    # --- the frame -------------------------------------------------------------------------------
+
+    def _frame(self, code: Sequence[Instruction], position: int) -> CfaRule | None:
+        """The frame, by the call frame information of the lookup's address."""
+        return frame_at(
+            self._architecture,
+            self.tables,
+            code[position].address,
+            _prologue_size(self._architecture, code[:position]),
+        )
+
+
+def frame_at(architecture: Architecture, tables: FrameTables, address: int, size: int) -> CfaRule | None:
+    """The CFA's rule at an instruction; ``size`` where the rule does not say the frame's."""
+    try:
+        row = tables.row(address)
+    except (BadData, MemoryFault):
+        return None
+    names = architecture.dwarf_registers
+    if row is None or row.cfa_code is not None or not 0 <= row.cfa_register < len(names):
+        return None
+    register = names[row.cfa_register]
+    return CfaRule(register, row.cfa_offset, row.cfa_offset if register == architecture.stack_pointer else size)
+
+
+def _pointer(one: Instruction) -> tuple[str, int, bool] | None:
+    """The operand of a call or jump through a register, or through [register + displacement]."""
+    memory = one.memory
+    if memory is None:
+        return (one.source, 0, False) if one.source is not None else None
+    if memory.base in (None, PC_RELATIVE) or memory.index_register is not None:
+        return None
+    return str(memory.base), memory.displacement, True
+
+
+def _prologue_size(architecture: Architecture, code: Sequence[Instruction]) -> int:
+    """Bytes below the CFA that the straight-line start of the function has taken: never more than it has."""
+    top = architecture.stack_pointer
+    size = architecture.call_pushes
+    for one in code:
+        if one.kind == "push":
+            size += _WORD
+        elif one.kind == "add" and one.destination == top and one.immediate is not None and one.immediate < 0:
+            return size - one.immediate
+        elif one.kind in ("call", "jmp", "jcc", "ret", "pop", "leave"):
+            break
+    return max(size, architecture.call_pushes + _WORD)
+
+
+def static_handles(symbolizer: Symbolizer, function: Function) -> frozenset[int]:
+    """Addresses of the function-local ``static auto op`` (aten/src/ATen/Operators_*.cpp) under any of its names."""
+    found = set()
+    for name in function.names:
+        if name.startswith("_ZN"):
+            address = symbolizer.address_of(static_handle(name), function.module.name)
+            if address is not None:
+                found.add(address)
+    return frozenset(found)

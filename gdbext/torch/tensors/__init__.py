@@ -1,1 +1,0 @@
-"""What is in a tensor: its elements in memory, their statistics, and files made of them."""

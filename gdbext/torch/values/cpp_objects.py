@@ -1,0 +1,152 @@
+"""C++ exceptions: their class by run-time type information, and what they say.
+
+Classes are told apart as the Itanium C++ ABI has them: a type_info holds its name behind its table of virtual
+functions, one with a single base then that base's type_info (cxxabi.h: __class_type_info, __si_class_type_info).
+
+The C++ class of an object, by the symbol of its vtable.
+
+References that an object with a ``c10::intrusive_ptr_target`` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
+from gdbext.errors import BadData, GdbextError, LayoutError
+from gdbext.torch.values.containers import StringReader
+
+if TYPE_CHECKING:
+    from gdbext.engine.process.memory import Struct
+
+_PREFIX = "_ZTV"
+_START = 16
+"""A vtable's symbol is two words before the address that objects point to (Itanium C++ ABI 2.5)."""
+_TITLE = "vtable for "
+
+
+class ClassNames:
+    """Names of classes, each vtable looked up once."""
+
+    def __init__(self, memory: Memory, symbolizer: Symbolizer) -> None:
+        self._memory = memory
+        self._symbolizer = symbolizer
+        self._names: dict[int, tuple[str, ...]] = {}
+
+    def of(self, address: int) -> tuple[str, ...]:
+        """Names of the class of the object at ``address``, aliases too; () where it has no vtable with a symbol.
+
+        Raises MemoryFault.
+        """
+        vtable = self._memory.u64(address)
+        found = self._names.get(vtable)
+        if found is None:
+            mangled = self._symbolizer.names_at(vtable - _START)
+            titles = (demangle(name) for name in mangled if name.startswith(_PREFIX))
+            found = self._names[vtable] = tuple(title[len(_TITLE) :] for title in titles if title.startswith(_TITLE))
+        return found
+
+
+def plain_class(name: str) -> str:
+    """``MmBackward0`` of ``torch::autograd::generated::MmBackward0``; template arguments stay."""
+    head, angle, arguments = name.partition("<")
+    return head.rpartition("::")[2] + angle + arguments
+
+
+_STRONG = (1 << 32) - 1
+"""The lower half of ``combined_refcount_`` counts strong references (c10/util/intrusive_ptr.h, since 2.10)."""
+_HAS_PYTHON_OBJECT = 1 << 63
+"""``kHasPyObject``, in the half that counts weak references."""
+
+
+def strong_references(memory: Memory, struct: Struct, address: int) -> int:
+    """Strong references to the object of class ``struct`` at ``address``. Raises LayoutError, MemoryFault."""
+    if "combined_refcount_" in struct.fields:
+        return memory.u64(address + struct.fields["combined_refcount_"].offset) & _STRONG
+    field = struct.fields.get("refcount_")
+    if field is None:
+        raise LayoutError(f"the layout of {struct.name} has no reference count")
+    count = memory.u64(address + field.offset)
+    return count if field.size == 8 else count & _STRONG
+
+
+def weak_references(memory: Memory, struct: Struct, address: int) -> int:
+    """Weak references to it, besides the one for all strong ones together. Raises LayoutError, MemoryFault."""
+    if "combined_refcount_" in struct.fields:
+        word = memory.u64(address + struct.fields["combined_refcount_"].offset)
+        return ((word & ~_HAS_PYTHON_OBJECT) >> 32) - 1
+    field = struct.fields.get("weakcount_")
+    if field is None:
+        raise LayoutError(f"the layout of {struct.name} has no count of weak references")
+    count = memory.u64(address + field.offset)
+    return (count if field.size == 8 else count & _STRONG) - 1
+
+
+SINGLE_BASE = "_ZTVN10__cxxabiv120__si_class_type_infoE"
+TEXT_AT = {"N3c105ErrorE": 8, "N5torch12PyTorchErrorE": 8, "12python_error": 32}
+"""Classes → where their ``std::string`` is (c10/util/Exception.h, torch/csrc/Exceptions.h; 2.0 to 2.15)."""
+CHARACTERS_AT = {"St13runtime_error": 8, "St11logic_error": 8}
+"""Classes → where their pointer to characters is (libstdc++ <stdexcept>: __cow_string in either ABI)."""
+
+_HEADER = 112
+"""``sizeof(__cxa_exception)`` where pointers have 8 bytes: it stands before the object, and ``exceptionType`` is its
+first member (libstdc++-v3/libsupc++/unwind-cxx.h, the same since GCC 4)."""
+_NAME_LIMIT = 1024
+_BASES_LIMIT = 16
+_TEXT_LIMIT = 1 << 16
+
+
+class CxxException(Record):
+    """An exception: its class as C++ writes it, and its message, "" where that cannot be read."""
+
+    type: str
+    message: str
+
+
+def read_exception(memory: Memory, symbolizer: Symbolizer, address: int) -> CxxException:
+    """The exception object at ``address``, one that was thrown. Raises MemoryFault, BadData."""
+    type_info = memory.u64(address - _HEADER)
+    names = list(_classes(memory, symbolizer, type_info))
+    if not names[0].isprintable() or not names[0]:
+        raise BadData(f"there is no type_info at {type_info:#x}")
+    message = next((text for name in names if (text := _message(memory, address, name)) is not None), "")
+    return CxxException(demangle(f"_ZTS{names[0]}").removeprefix("typeinfo name for "), message)
+
+
+def _classes(memory: Memory, symbolizer: Symbolizer, type_info: int) -> Iterator[str]:
+    """The mangled names of a class and of its bases, as long as each has one."""
+    for _ in range(_BASES_LIMIT):
+        name = _text(memory, memory.u64(type_info + 8), _NAME_LIMIT)
+        yield name.lstrip("*")  # a name that is compared by its address, of a class of one library
+        table = memory.u64(type_info)
+        if SINGLE_BASE not in symbolizer.names_at(table - 16):
+            return
+        type_info = memory.u64(type_info + 16)
+
+
+def _message(memory: Memory, address: int, name: str) -> str | None:
+    """The text of an exception of that class, None for a class without a text of its own."""
+    try:
+        if name in CHARACTERS_AT:
+            return _text(memory, memory.u64(address + CHARACTERS_AT[name]), _TEXT_LIMIT)
+        if name in TEXT_AT:
+            return _string(memory, address + TEXT_AT[name])
+    except GdbextError:
+        pass
+    return None
+
+
+def _text(memory: Memory, address: int, limit: int) -> str:
+    return memory.cstring(address, limit).decode("utf-8", "backslashreplace")
+
+
+def _string(memory: Memory, address: int) -> str:
+    """A std::string of either ABI: the old one is a pointer only, what follows it in c10::Error is no length."""
+    try:
+        return StringReader(memory).read(address, _TEXT_LIMIT)
+    except GdbextError:
+        return StringReader(memory, cxx11=False).read(address, _TEXT_LIMIT)

@@ -1,1 +1,0 @@
-"""From snapshots to findings and the one verdict: graph, recursion, crash, advice, phrasing. Pure."""

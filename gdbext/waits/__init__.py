@@ -1,1 +1,0 @@
-"""Recognisers: what does this thread wait for, and who holds it?"""

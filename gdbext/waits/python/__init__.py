@@ -1,1 +1,0 @@
-"""Waits of Python code: the GIL, the objects of ``threading``, prompts, and pools written in Python."""

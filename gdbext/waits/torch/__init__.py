@@ -1,1 +1,0 @@
-"""Waits of PyTorch and of what it is built on: pools, autograd, collectives, devices, OpenMP, the DataLoader."""

@@ -1,0 +1,101 @@
+"""One thread in each system call that a stop may end early; a line on standard input lets them all end as they should.
+
+Prints what each call returned, and errno: 0, or EINTR where somebody stopped the thread.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+
+libc = ctypes.CDLL(None, use_errno=True)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+SIZE = 1 << 20
+RELEASES = []
+RESULTS = {}
+SYS_IO_SETUP, SYS_IO_GETEVENTS, SYS_IO_SUBMIT = 206, 208, 209
+
+
+def call(name, function, *arguments):
+    def run():
+        ctypes.set_errno(0)
+        result = function(*arguments)
+        RESULTS[name] = [result, errno.errorcode.get(ctypes.get_errno(), "")]
+
+    thread = threading.Thread(target=run, name=name)
+    thread.start()
+    return thread
+
+
+def drained(descriptor):
+    def drain():
+        left = SIZE
+        while left:
+            left -= len(os.read(descriptor, left))
+
+    return drain
+
+
+def begin():
+    data = ctypes.create_string_buffer(SIZE)
+    reader, writer = os.pipe()
+    RELEASES.append(drained(reader))
+    yield call("write", libc.write, writer, data, SIZE)
+
+    ours, theirs = socket.socketpair()
+    RELEASES.append(drained(theirs.detach()))
+    yield call("send", libc.send, ours.detach(), data, SIZE, 0)
+
+    ours, theirs = socket.socketpair()
+    theirs.send(b"part")
+    RELEASES.append(lambda: theirs.send(b"rest"))
+    yield call("recv MSG_WAITALL", libc.recv, ours.detach(), ctypes.create_string_buffer(8), 8, socket.MSG_WAITALL)
+
+    timed, other = socket.socketpair()
+    timed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 600, 0))
+    RELEASES.append(lambda: other.send(b"data"))
+    yield call("recv SO_RCVTIMEO", libc.recv, timed.detach(), ctypes.create_string_buffer(8), 8, 0)
+
+    watched, signaller = os.pipe()
+    epoll = libc.epoll_create1(0)
+    event = struct.pack("<IQ", 1, 0)
+    libc.epoll_ctl(epoll, 1, watched, event)
+    RELEASES.append(lambda: os.write(signaller, b"x"))
+    yield call("epoll_wait", libc.epoll_wait, epoll, ctypes.create_string_buffer(64), 1, 600_000)
+
+    wanted = ctypes.create_string_buffer(struct.pack("<Q", 1 << (signal.SIGUSR1 - 1)) + bytes(120))
+    RELEASES.append(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    yield call("sigtimedwait", libc.sigtimedwait, wanted, None, ctypes.create_string_buffer(struct.pack("ll", 600, 0)))
+
+    semaphore = libc.semget(0, 1, 0o600)
+    RELEASES.append(lambda: libc.semop(semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, 1, 0)), 1))
+    yield call("semop", libc.semop, semaphore, ctypes.create_string_buffer(struct.pack("<HhH", 0, -1, 0)), 1)
+
+    context = ctypes.c_ulong(0)
+    libc.syscall(SYS_IO_SETUP, 4, ctypes.byref(context))
+    event_read, event_write = os.pipe()
+    # struct iocb (linux/aio_abi.h): data, key, rw_flags, opcode IOCB_CMD_POLL 5, reqprio, fildes, buf (POLLIN)
+    block = ctypes.create_string_buffer(struct.pack("<QIIHhIQ", 1, 0, 0, 5, 0, event_read, 1) + bytes(32))
+    pointer = ctypes.c_void_p(ctypes.addressof(block))
+    keep.extend((block, pointer))
+    libc.syscall(SYS_IO_SUBMIT, context, 1, ctypes.byref(pointer))
+    RELEASES.append(lambda: os.write(event_write, b"x"))
+    yield call("io_getevents", libc.syscall, SYS_IO_GETEVENTS, context, 1, 1, ctypes.create_string_buffer(64), None)
+
+    RELEASES.append(lambda: libc.semctl(semaphore, 0, 0))
+
+
+keep = []
+threads = list(begin())
+print(json.dumps({"threads": {thread.name: thread.native_id for thread in threads}}), flush=True)
+sys.stdin.readline()
+for release in RELEASES:
+    threading.Thread(target=release, daemon=True).start()  # what a call cut short never writes is waited for in vain
+for thread in threads:
+    thread.join()
+print(json.dumps(RESULTS), flush=True)

@@ -1,0 +1,103 @@
+"""Threads that sleep: each in a function of its own, some of them in a loop that looks at something.
+
+Written for every Python from 3.8 on. Prints thread ids by the name of the function.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+NEVER = threading.Event()
+ALWAYS = 1000.0
+jobs = queue.Queue()
+stopping = False
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+
+class Worker:
+    def __init__(self):
+        self.ready = threading.Event()
+        self.results = queue.Queue()
+        self.path = "/tmp/never.done"
+
+    def attribute(self):
+        self.results.put(1)
+        while not self.ready.is_set():
+            time.sleep(ALWAYS)
+
+    def past(self):
+        if os.path.exists(self.path) or self.ready.is_set() or stopping:
+            return
+        self.results.put(1)
+        time.sleep(ALWAYS)
+
+
+def event():
+    other = threading.Event()
+    other.set()
+    while not NEVER.is_set():
+        time.sleep(ALWAYS)
+
+
+def file():
+    path = "/tmp/never.done"
+    while True:
+        if os.path.exists(path):
+            break
+        time.sleep(ALWAYS)
+
+
+def process():
+    while child.poll() is None:
+        time.sleep(ALWAYS)
+
+
+def flag():
+    while not stopping:
+        time.sleep(ALWAYS)
+
+
+def plain():
+    path, seen, done = "/tmp/never.done", threading.Event(), False
+    seen.is_set()
+    os.path.exists(path)
+    time.sleep(ALWAYS)
+    return done, child.poll(), jobs.empty()
+
+
+def training():
+    verbose, checkpoint = True, "/tmp/model.pt"
+    if verbose and os.path.exists(checkpoint):
+        return
+    for step in range(3):
+        jobs.put(step)
+        time.sleep(ALWAYS)
+    print(checkpoint, jobs.empty())
+
+
+def before_another_loop():
+    time.sleep(ALWAYS)
+    while not NEVER.is_set() and not stopping:
+        time.sleep(ALWAYS)
+
+
+def inner_of_two():
+    while not NEVER.is_set():
+        for _ in range(5):
+            time.sleep(ALWAYS)
+
+
+worker = Worker()
+functions = [
+    worker.attribute, worker.past, event, file, process, flag, plain, training, before_another_loop, inner_of_two,
+]
+threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
+for thread in threads:
+    thread.start()
+time.sleep(0.2)
+print(json.dumps({thread.name: thread.native_id for thread in threads}), flush=True)
+sys.stdin.read()

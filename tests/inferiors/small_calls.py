@@ -1,0 +1,24 @@
+"""small_calls: dispatches a small operator some hundred times a second, and counts in a file how far it has come."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+import truth
+
+torch.set_num_threads(1)
+ones = torch.ones(4)
+turns = Path(f"{truth.path()}.turns")
+truth.thread("main", waits=None)
+truth.note(verdict="busy", turns=str(turns))
+count = 0
+while True:
+    torch.add(ones, ones)
+    count += 1
+    if count % 50 == 0:
+        turns.write_text(str(count))
+    if count == 50:
+        truth.ready()
+    time.sleep(0.002)

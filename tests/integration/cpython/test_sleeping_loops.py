@@ -1,0 +1,106 @@
+"""What a loop looks at between two sleeps is what it loads inside of the loop, and nothing else."""
+
+from __future__ import annotations
+
+import dis
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gdbext.cpython.abi.bytecode import BYTECODES, LoadKind, loop_around
+from gdbext.cpython.sync.polled_objects import PolledKind
+from gdbext.diagnosis.session import Session
+from gdbext.engine.glibc.brief_look import brief_look
+from support.installed import pythons
+from support.programs.harness import INFERIORS
+
+LOOKED_AT = {
+    "attribute": [(PolledKind.OBJECT, "ready")], "event": [(PolledKind.OBJECT, "NEVER")],
+    "file": [(PolledKind.FILE, "path")], "process": [(PolledKind.PROCESS, "child")],
+    "flag": [(PolledKind.FLAG, "stopping")],
+}  # fmt: skip
+"""All other threads look at nothing."""
+
+
+@pytest.mark.parametrize("version", pythons.SUPPORTED)
+def test_only_what_the_loop_loads(version: str) -> None:
+    words = [pythons.need(version), str(INFERIORS / "sleeping_loops.py")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        tids = json.loads(process.stdout.readline())
+        target = brief_look(process.pid)
+        session = Session(target)
+        target.threads()
+        assert session.python_waits is not None
+        found = {
+            name: [(each.polled_as, each.name) for each in session.python_waits.polled_objects(tid)]
+            for name, tid in tids.items()
+        }
+        target.close()
+        process.communicate("")
+    assert found == {name: LOOKED_AT.get(name, []) for name in tids}
+
+
+ASKS = """
+import dis, json, opcode, sys
+special = {}
+for table in (getattr(opcode, "_specializations", {}),):
+    special = {name: base for base, names in table.items() for name in names}
+try:
+    import _opcode_metadata as meta
+    special = {name: base for base, names in meta._specializations.items() for name in names}
+    known = dict(meta.opmap, **meta._specialized_opmap)
+except ImportError:
+    known = dict(getattr(dis, "_all_opmap", opcode.opmap))
+caches = getattr(opcode, "_inline_cache_entries", {})
+found = {}
+for name, number in known.items():
+    base = special.get(name, name).replace("INSTRUMENTED_", "").replace("EXTENDED_ARG_QUICK", "EXTENDED_ARG")
+    if number > 255:
+        continue
+    plain = opcode.opmap.get(base, -1)
+    cached = caches.get(base, 0) if isinstance(caches, dict) else caches[plain] if 0 <= plain < len(caches) else 0
+    found[number] = [base, cached]
+print(json.dumps(found))
+"""
+ROLES = {
+    "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_ATTR": "a", "LOAD_METHOD": "a", "LOAD_FAST": "f", "LOAD_DEREF": "d",
+    "EXTENDED_ARG": "e", "JUMP_BACKWARD": "b", "JUMP_ABSOLUTE": "j", "POP_JUMP_BACKWARD_IF_TRUE": "b",
+    "LOAD_FAST_LOAD_FAST": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", pythons.SUPPORTED)
+def test_the_rows_are_those_of_the_interpreter(version: str) -> None:
+    done = subprocess.run([pythons.need(version), "-c", ASKS], capture_output=True, text=True, check=True)
+    known = {int(number): (base, caches) for number, (base, caches) in json.loads(done.stdout).items()}
+    form = BYTECODES[3, int(version.partition(".")[2])]
+    assert len(form.roles) == 256
+    for number, (base, caches) in known.items():
+        assert (int(form.caches[number], 16) if form.caches else 0) == caches, base
+        assert form.roles[number] == ROLES.get(base, form.roles[number]), base
+        assert (form.roles[number] == "x") == (base in ("LINE", "INSTRUCTION", "ENTER_EXECUTOR", "RESERVED")), base
+    assert {number for number, role in enumerate(form.roles) if role != "x"} <= known.keys()
+
+
+def test_code_that_is_not_known_tells_nothing() -> None:
+    code = (lambda event: [event.is_set() for _ in iter(int, 1)]).__code__.co_code
+    form = BYTECODES[sys.version_info[:2]]
+    unknown = bytes([form.roles.index("x"), 0])
+    assert loop_around(form, unknown + code, 4) is None
+    assert loop_around(form, b"", 0) is None
+
+
+def test_loads_are_in_order_and_attributes_follow_their_owner() -> None:
+    def polls(event: object) -> None:
+        while not event.is_set():  # type: ignore[attr-defined]
+            print(event)
+
+    at = next(each.offset for each in dis.get_instructions(polls) if each.argval == "print")
+    loads = loop_around(BYTECODES[sys.version_info[:2]], polls.__code__.co_code, at)
+    assert loads is not None
+    kinds = [(load.kind, load.follows) for load in loads]
+    assert (LoadKind.ATTRIBUTE, True) in kinds
+    assert (LoadKind.GLOBAL, False) in kinds

@@ -1,0 +1,38 @@
+"""Through LLDB every report is the one that is made without a debugger, save for who made it and the thread numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.installed import lldbs
+from support.programs.harness import Inferior
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.parametrize("name", lldbs.parameters())]
+
+Start = Callable[..., Inferior]
+
+MAY_DIFFER = ("debugger", "number", "paused_ms", "moved", "stops", "cut_short")
+
+
+def comparable(value: Any) -> Any:
+    """Without what may differ: who looks, and what the process did while somebody looked who lets it run meanwhile."""
+    if isinstance(value, dict):
+        return {key: comparable(each) for key, each in value.items() if key not in MAY_DIFFER}
+    return [comparable(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("scenario", ["gil-mutex", "meta-mm"])
+@pytest.mark.parametrize("core", [False, True], ids=["live", "core"])
+def test_the_report_is_the_same(inferior: Start, name: str, scenario: str, core: bool) -> None:
+    hung = inferior(scenario)
+    words = ["dispatch-diagnose", "--why"]
+    through = hung.dispatch(*words, debugger="lldb", core=core, env={"LLDB": lldbs.executable(name)}).document
+    without = hung.dispatch(*words, debugger="none", core=core).document
+    assert through["target"]["debugger"] == "lldb"
+    assert all(isinstance(thread["number"], int) for thread in through["threads"])
+    if name == "lldb-22" and not core:
+        assert through["target"]["paused_ms"] > 0  # it was let go before it was analysed
+    assert comparable(through) == comparable(without)

@@ -1,0 +1,56 @@
+"""Every scenario: verdict, threads, resources and operator, live and from a core, with and without gdb.
+
+What is expected comes from the truth that each inferior writes down about itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from support.recorded.scenario_checks import (
+    check_cycle_of_families,
+    check_missing_kernel,
+    check_nobody_is_accused_without_need,
+    check_verdict,
+    check_waits_of_every_kind,
+)
+from support.recorded.scenarios import SCENARIOS
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
+ON_CORES = {
+    "meta-mm", "meta-mm-debian", "guard-entry", "gil-mutex", "gil-mutex-debian", "mutex-abba", "python-lock-abba",
+    "python-lock-abba-3.8", "python-lock-abba-3.13", "fork-mutex", "boxed-recursion", "dataloader", "gloo-mismatch",
+}  # fmt: skip
+"""Scenarios of which a core is looked at, too: one of each family. Of the others a core proves nothing that these do
+not: the contract of targets says that memory and registers of a core are those of the process."""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_verdict(scenario, look, inferior):
+    """What holds of every report holds of this one, too."""
+    if scenario.only and scenario.only != look.kind:
+        pytest.skip(f"only as {scenario.only}")
+    if look.core and not scenario.only and str(scenario) not in ON_CORES:
+        pytest.skip("one core of each family")
+    target = inferior(scenario.name, *scenario.args, python=scenario.python)
+    report = look(target, "dispatch-diagnose")
+    check_verdict(scenario.verdict, report, target.truth)
+    check_nobody_is_accused_without_need(report, target.truth)
+
+
+def test_waits_of_every_kind(look, inferior):
+    target = inferior("waits")
+    check_waits_of_every_kind(look(target, "all-threads"), target.truth)
+
+
+@pytest.mark.parametrize("kind", ["join", "openmp", "stream", "loader"])
+def test_the_gil_and_something_else(kind, look, inferior):
+    """A cycle of the GIL with a join, an OpenMP team, a stdio stream or the dynamic loader's lock."""
+    target = inferior("families", kind)
+    check_cycle_of_families(look(target, "dispatch-diagnose"), target.truth)
+
+
+def test_missing_kernel_names_what_is_registered(look, inferior):
+    target = inferior("missing-kernel")
+    check_missing_kernel(look(target, "dispatch-diagnose"), target.truth)

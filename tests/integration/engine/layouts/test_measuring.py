@@ -1,0 +1,246 @@
+"""A layout that nobody has is measured by a process of its own, before the target is stopped; whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.measure import child, measurement
+from gdbext.errors import LayoutError
+from support.programs import procfs
+from support.programs.harness import ROOT, Inferior, wait_until
+
+pytestmark = [pytest.mark.torch]
+
+SLOW_COMPILER = """#!/bin/sh
+# as g++ does: the driver waits for the compiler proper, which writes into $TMPDIR
+sleep 1000 &
+echo "$$ $!" >"{record}.new"
+echo half >"$TMPDIR/half.o"
+mv "{record}.new" "{record}"
+wait
+"""
+
+Start = Callable[..., Inferior]
+
+
+@dataclass
+class Place:
+    """A gdbext that knows no PyTorch, a compiler that never ends, and folders of their own for all that is written."""
+
+    tree: Path
+    record: Path
+    scratch: Path
+    cache: Path
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ, "PATH": f"{self.tree / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(self.scratch),
+            "XDG_CACHE_HOME": str(self.cache), "GDBEXT_PYTHON": sys.executable,
+        }  # fmt: skip
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """A command as in a shell, whatever the caller of the tests does with SIGINT."""
+        return subprocess.Popen(
+            words, env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+
+    def compilers(self) -> list[int]:
+        """The processes of the compiler, once they run."""
+        wait_until(self.record.exists, "the compiler runs")
+        return [int(word) for word in self.record.read_text().split()]
+
+    def assert_nothing_is_left(self) -> None:
+        compilers = self.compilers()
+        wait_until(lambda: not any(map(running, compilers)), "the compiler was ended", 15)
+        wait_until(lambda: not list(self.scratch.iterdir()), f"{self.scratch} is empty again", 15)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "gdbext", tree / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "torch-*.json"))
+    shutil.copytree(ROOT / "scripts", tree / "scripts")
+    (tree / "gdbext/engine/layouts/data" / store.INDEX).write_text('{"build_ids": {}, "torch": {}}')
+    found = Place(tree, tmp_path / "record", tmp_path / "scratch", tmp_path / "cache")
+    found.scratch.mkdir()
+    compiler = tree / "bin/g++"
+    compiler.parent.mkdir()
+    compiler.write_text(SLOW_COMPILER.format(record=found.record))
+    compiler.chmod(0o755)
+    yield found
+    if found.record.exists():
+        for pid in filter(running, found.compilers()):
+            os.kill(pid, signal.SIGKILL)
+
+
+def running(pid: int) -> bool:
+    return procfs.state(pid, pid) not in ("", "Z", "X")
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("debugger", [pytest.param("gdb", marks=pytest.mark.gdb), "none"])
+def test_nobody_stands_still_meanwhile_and_nothing_is_left(
+    inferior: Start, place: Place, debugger: str, number: int
+) -> None:
+    hang = inferior("meta-mm")
+    dispatch = place.start(
+        str(place.tree / "scripts/dispatch"), "-p", str(hang.pid), "--debugger", debugger, "dispatch-bt"
+    )
+    with dispatch:
+        place.compilers()
+        assert not hang.disturbance()
+        ended = dispatch.pid
+        if number == signal.SIGKILL and debugger == "gdb":
+            ended = children(dispatch.pid)[0]  # what nobody can prepare for: the debugger itself is killed
+        os.kill(ended, number)
+        place.assert_nothing_is_left()
+        dispatch.communicate(timeout=30)
+
+
+@pytest.mark.gdb
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_in_a_gdb_that_is_attached_already(inferior: Start, place: Place, number: int) -> None:
+    hang = inferior("meta-mm")
+    words = ["gdb", "-nx", "-q", "-readnever", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off"]
+    with place.start(*words, "-p", str(hang.pid), "-ex", f"source {place.tree}/gdbext/init.py") as gdb:
+        assert gdb.stdin is not None
+        gdb.stdin.write(b"dispatch-bt\n")
+        gdb.stdin.flush()
+        place.compilers()
+        gdb.send_signal(number)
+        place.assert_nothing_is_left()
+        if number == signal.SIGINT:
+            said, _ = gdb.communicate(b"echo still here\\n\ndetach\nquit\n", timeout=60)
+            assert b"still here" in said
+    hang.assert_undisturbed()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_script_that_makes_layouts_leaves_nothing(place: Place, number: int) -> None:
+    """The driver of the compiler is its child, the compiler proper a grandchild."""
+    script = place.tree / "scripts/gen_layouts.py"
+    with place.start(sys.executable, str(script), "--torch", str(_torch()), "--output", str(place.cache)) as making:
+        place.compilers()
+        making.send_signal(number)
+        place.assert_nothing_is_left()
+        making.communicate(timeout=30)
+    assert making.returncode in (-number, 128 + number)
+
+
+def test_a_measuring_process_that_is_killed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For lack of memory, say: its compilers go with it."""
+    for name, value in place.environment().items():
+        monkeypatch.setenv(name, value)
+    library = _library()
+    monkeypatch.setattr(child.MeasuringProcess, "_follow", _kill_when_compiling(place))
+    with pytest.raises(LayoutError, match="killed by signal 9"):
+        measurement.measure_torch(library, "00" * 20)
+    place.assert_nothing_is_left()
+
+
+def _kill_when_compiling(place: Place) -> Callable[..., None]:
+    def follow(self: child.MeasuringProcess, _show: object) -> None:
+        place.compilers()
+        self._process.kill()
+
+    return follow
+
+
+def test_what_took_long_and_failed_is_not_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stop in gdb makes a new session, and each would compile for half a minute."""
+    compiler = place.tree / "bin/g++"
+    compiler.write_text(f'#!/bin/sh\necho once more >>{place.record}\necho "x.h:1: error: too old" >&2\nexit 1\n')
+    for name, value in {**place.environment(), measurement.FAILED: ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(measurement, "_WORTH_REMEMBERING_SECONDS", 0.0)
+    for _ in range(3):
+        with pytest.raises(LayoutError, match="too old"):
+            measurement.measure_torch(_library(), "00" * 20)
+    assert place.record.read_text().splitlines() == ["once more"]
+    place.record.unlink()
+
+
+def test_without_pyelftools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("GDBEXT_PYTHON", "")
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    monkeypatch.setattr(child, "ROOT", tmp_path)
+    with pytest.raises(LayoutError, match="pyelftools") as caught:
+        measurement.measure_torch(_library(), "00" * 20)
+    assert "install.sh" in caught.value.help
+
+
+def test_the_packages_of_install_sh_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "gdbext/site-3.11/elftools/elf"
+    package.mkdir(parents=True)
+    for name in ("elftools/__init__.py", "elftools/elf/__init__.py", "elftools/elf/elffile.py"):
+        (tmp_path / "gdbext/site-3.11" / name).touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("GDBEXT_PYTHON", str(bare))
+    assert child.find_python() == str(bare)
+
+
+def test_packages_that_another_user_can_change_are_not_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with sudo -E, which keeps the caller's folders: code of theirs once ran as root."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    kept = tmp_path / "gdbext/site-3.11"
+    kept.mkdir(parents=True)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert str(kept) in child.package_folders()
+    for place in (kept, kept.parent, tmp_path):
+        os.chown(place, 12345, 12345)
+        assert str(kept) not in child.package_folders()
+        os.chown(place, 0, 0)
+    kept.chmod(0o777)
+    assert str(kept) not in child.package_folders()
+
+
+def test_python_that_measures_is_isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither .pth files of the user's packages nor PYTHON* variables nor modules of the folder that we are in."""
+    witness = tmp_path / "witness"
+    trap = f"import os; open({str(witness)!r}, 'a').write('ran')\n"
+    for minor in range(9, 16):
+        packages = tmp_path / f".local/lib/python3.{minor}/site-packages"
+        packages.mkdir(parents=True)
+        (packages / "trap.pth").write_text(trap)
+    for name in ("json", "sitecustomize", "elftools"):
+        (tmp_path / f"{name}.py").write_text(trap)
+    for name, value in {"HOME": tmp_path, "PYTHONPATH": tmp_path, "GDBEXT_PYTHON": "/usr/bin/python3"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+    child.find_python()
+    assert not witness.exists()
+
+
+def _torch() -> Path:
+    import torch
+
+    return Path(torch.__file__).parent
+
+
+def _library() -> str:
+    return str(_torch() / "lib" / store.TORCH_LIBRARY)

@@ -1,0 +1,142 @@
+"""Root looks at processes of uid nobody: of their files nothing is compiled or run but by uid nobody itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.measure import AS_ME, PERMISSION, measurement
+from gdbext.engine.layouts.measure.confinement import package_to_measure
+from gdbext.engine.layouts.measure.pack import write
+from gdbext.engine.targets.rooted_paths import Rights
+from gdbext.errors import LayoutError
+from support.programs.harness import ROOT, Outcome, run
+from support.programs.hostile_torch import NOBODY, HostileTorch, hostile_torch, why_not
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+
+Look = Callable[..., Outcome]
+
+
+def _torch() -> Path:
+    import torch
+
+    return Path(torch.__file__).parent
+
+
+@pytest.fixture
+def hostile() -> Iterator[HostileTorch]:
+    with hostile_torch(_torch()) as found:
+        yield found
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Look:
+    """``scripts/dispatch -p PID`` as root, with a cache of its own."""
+
+    def run_it(pid: int, *words: str) -> Outcome:
+        environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "GDBEXT_PYTHON": sys.executable}
+        command = [ROOT / "scripts/dispatch", "-p", str(pid), "--debugger", "none", *words, "dispatch-info"]
+        return run(command, timeout=300, env=environment)
+
+    return run_it
+
+
+def test_headers_beside_a_link_to_the_genuine_libraries(hostile: HostileTorch, look: Look) -> None:
+    """A constructor in one of them once ran as root."""
+    with hostile.process(hostile.link_lib()) as pid:
+        look(pid)
+    assert not hostile.witness.exists(), hostile.witness.read_text()
+    assert "is not the library that the process has mapped" in refusal(hostile.package / "lib2")
+
+
+def refusal(folder: Path, pid: int | None = None) -> str:
+    """Why it is not measured."""
+    with pytest.raises(LayoutError) as caught:
+        package_to_measure(str(folder / store.TORCH_LIBRARY), pid)
+    return caught.value.what
+
+
+def test_what_is_compiled_is_so_by_its_own_user(hostile: HostileTorch) -> None:
+    """As root the compiler would show what it was made to include."""
+    secret = hostile.folder.with_name(f"{hostile.folder.name}-secret")
+    with hostile.process(library := hostile.own_lib()) as pid, secret.open("x") as file:
+        secret.chmod(0o600)
+        file.write("#error 5up3r53cr37\n")
+        file.flush()
+        hostile.include_file(secret)
+        try:
+            with pytest.raises(LayoutError) as caught:
+                measurement.measure_torch(str(library), "00" * 20, pid)
+        finally:
+            secret.unlink()
+    assert "Permission denied" in caught.value.what
+    assert "5up3r" not in str(caught.value)
+    assert not [left for left in Path("/tmp").glob("gdbext-layout-*") if left.stat().st_uid == NOBODY]
+
+
+def test_what_another_user_measured_is_for_that_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what that user wanted it to say."""
+    monkeypatch.setattr(store, "layout_cache", lambda: tmp_path)
+    layout = next(Path(store.DATA).glob("torch-2.13.0+cpu*.json"))
+    build_id = store.load(layout).build_ids[store.TORCH_LIBRARY]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/index.json").write_text('{"build_ids": {}, "torch": {}}')
+    write(store.read_layout(layout, whole=True), Path(store.path_of_measured(build_id, NOBODY)))
+    found = store.measured_by(NOBODY, build_id)
+    assert found is not None
+    assert found.match == "generated"
+    assert store.measured_by(12345, build_id) is None
+    assert store.by_build_id(build_id, tmp_path / "empty") is None
+
+
+def test_with_our_own_rights_on_request_only(hostile: HostileTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = hostile.own_lib()
+    with hostile.process(library) as pid:
+        assert package_to_measure(str(library), pid) == (hostile.package, Rights(NOBODY, NOBODY, ()))
+        monkeypatch.setenv(PERMISSION, AS_ME)
+        assert package_to_measure(str(library), pid) == (hostile.package, None)
+
+
+def test_headers_of_a_core_of_another_user_s_process(hostile: HostileTorch) -> None:
+    """Nobody can say whose a core is: its files must be ours or root's."""
+    library = hostile.own_lib()
+    with hostile.process(library):
+        assert refusal(library.parent).startswith(f"{hostile.folder} belongs to another user")
+
+
+def test_a_third_user_s_files(hostile: HostileTorch) -> None:
+    library = hostile.own_lib()
+    with hostile.process(library) as pid:
+        os.chown(hostile.package / "include", 12345, 12345)
+        assert refusal(library.parent, pid).startswith(f"{hostile.package}/include belongs to another user")
+
+
+def test_who_gave_up_root_s_rights_has_no_way_back() -> None:
+    code = """
+import os, resource
+from gdbext.engine.layouts.measure import confinement
+from gdbext.engine.targets.rooted_paths import Rights
+os.environ["CPATH"] = "/somewhere"
+confinement.become(Rights(65534, 65534, ()), "/tmp/folder")
+assert os.getresuid() == os.getresgid() == (65534,) * 3 and os.getgroups() == []
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+assert all(int(status[name], 16) == 0 for name in ("CapPrm", "CapEff", "CapAmb")), status
+assert int(status["NoNewPrivs"]) == 1
+assert set(os.environ) == {"PATH", "LC_ALL", "TMPDIR", "HOME"}, os.environ
+for name in ("AS", "CPU", "FSIZE", "NPROC", "NOFILE", "CORE"):
+    assert resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] != resource.RLIM_INFINITY, name
+for forbidden in (lambda: os.setuid(0), lambda: os.setgroups([0]), lambda: open("/proc/1/environ").read()):
+    try:
+        forbidden()
+    except PermissionError:
+        continue
+    raise AssertionError("had back")
+"""
+    outcome = run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)})
+    assert outcome.status == 0, outcome

@@ -1,0 +1,142 @@
+"""Modules of this process whose files were deleted or replaced after they were loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.foreign_files import ForeignFiles
+from support.fakes.fake_target import FakeTarget, OwnProcess
+
+NO_CACHE = SymbolCache(Path("/nonexistent/gdbext"))
+
+pytestmark = pytest.mark.compiler
+
+
+def table_of(target: FakeTarget) -> ModuleTable:
+    return ModuleTable(target, Memory(target))
+
+
+@pytest.fixture
+def own_copy(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A library that this process has loaded from a folder of ours, and the address of its function ``marker``."""
+    path = tmp_path / "libcopy.so"
+    build(path, "int marker(void) { return 1; } int other(void) { return 2; } int zeros[5000];")
+    library = ctypes.CDLL(str(path))
+    yield path, ctypes.cast(library.marker, ctypes.c_void_p).value or 0
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
+
+
+def build(path: Path, source: str) -> None:
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,--build-id", "-x", "c", "-", "-o", str(path)]
+    subprocess.run(command, input=source, text=True, check=True)
+
+
+def test_a_deleted_file_is_found_through_map_files(own_copy: tuple[Path, int]) -> None:
+    path, address = own_copy
+    contents = path.read_bytes()
+    path.unlink()
+    table = table_of(OwnProcess())
+    module = table.find(address)
+    assert module is not None
+    assert module.status == "deleted"
+    assert module.image is not None
+    if os.geteuid() == 0:
+        assert not module.image.from_memory
+        assert module.image.data[:] == contents
+    assert_marker(table, address)
+
+
+def assert_marker(table: ModuleTable, address: int) -> None:
+    symbolizer = Symbolizer(table, NO_CACHE)
+    function = symbolizer.function(address)
+    assert function is not None
+    assert function.names == ("marker",)
+    assert symbolizer.address_of("marker", "libcopy.so") == address
+
+
+def test_a_replaced_file_is_never_used(own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, address = own_copy
+    path.unlink()
+    build(path, "int before(void) { return 7; } int zeros[9]; int marker(int x) { return x * zeros[3]; }")
+    without_map_files(monkeypatch)
+    table = table_of(OwnProcess())
+    module = table.find(address)
+    assert module is not None
+    assert module.status == "replaced"
+    assert "build-id" in module.problem
+    assert module.image is not None
+    assert module.image.from_memory
+    assert module.build_id != ElfImage.open(str(path)).build_id
+    assert module.image.eh_frame_hdr is not None
+    assert module.image.read(module.image.eh_frame_hdr.vaddr, 4) is not None
+    assert_marker(table, address)
+
+
+def without_map_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user who may not open /proc/PID/map_files."""
+    monkeypatch.setattr(Module, "_candidates", lambda module: iter([(module.path, ForeignFiles().image)]))
+
+
+def test_a_deleted_file_without_rights_serves_from_memory(
+    own_copy: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, address = own_copy
+    path.unlink()
+    without_map_files(monkeypatch)
+    table = table_of(OwnProcess())
+    module = table.find(address)
+    assert module is not None
+    assert module.status == "deleted"
+    assert "what is mapped" in module.problem
+    assert_marker(table, address)
+
+
+@pytest.mark.parametrize("may_open", [True, False])
+def test_of_the_same_file_put_back_the_mapped_one_is_used(
+    own_copy: tuple[Path, int], may_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are equal, and a probe in the other one would never be reached."""
+    path, address = own_copy
+    contents = path.read_bytes()
+    path.unlink()
+    path.write_bytes(contents)
+    if not may_open:
+        without_map_files(monkeypatch)
+    module = table_of(OwnProcess()).find(address)
+    assert module is not None
+    assert module.status == "deleted"
+    assert module.image is not None
+    is_mapped = "/map_files/" in module.image.path
+    assert is_mapped == (may_open and os.geteuid() == 0)
+    assert is_mapped or module.image.path == str(path)
+
+
+def only(table: ModuleTable) -> Module:
+    assert len(table.modules) == 1
+    return table.modules[0]
+
+
+def test_a_fixed_executable_has_no_bias(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    command = ["gcc", "-no-pie", "-O1", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(command, input="int main(void) { return 0; }", text=True, check=True)
+    contents = program.read_bytes()
+    maps = [
+        MemoryMapping(0x400000, 0x401000, 0, str(program), "r--p"),
+        MemoryMapping(0x401000, 0x402000, 0x1000, str(program), "r-xp"),
+    ]
+    module = only(table_of(FakeTarget({0x400000: contents[:0x2000]}, maps)))
+    assert module.base == 0
+    assert module.status == "ok"

@@ -1,0 +1,82 @@
+"""Looks at a process whose threads all sleep harm none of its calls, and say that nobody was stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from gdbext.diagnosis.inspection import inspect_threads
+from gdbext.diagnosis.session import Session
+from gdbext.engine.glibc.brief_look import brief_look
+from gdbext.engine.targets.live.snapshot_target import brief_stop
+from gdbext.engine.targets.live.thread_motion import place_of
+from support.programs import procfs
+from support.programs.harness import INFERIORS, wait_until
+
+LOOKS = 50
+UNHARMED = {
+    "write": 1 << 20, "send": 1 << 20, "recv MSG_WAITALL": 8, "recv SO_RCVTIMEO": 4, "epoll_wait": 1,
+    "sigtimedwait": 10, "semop": 0, "io_getevents": 1,
+}  # fmt: skip
+"""What each call returns where nobody stopped it."""
+
+
+class BlockedCalls:
+    """The program, with all its threads asleep."""
+
+    def __init__(self) -> None:
+        program = Path(INFERIORS) / "blocked_calls.py"
+        self.process = subprocess.Popen(
+            [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.tids = json.loads(self.process.stdout.readline())["threads"]
+        pid = self.process.pid
+        wait_until(lambda: all(place_of(pid, tid).stack_pointer for tid in procfs.threads(pid)), "all sleep")
+
+    def results(self) -> dict[str, list[object]]:
+        output, _ = self.process.communicate("go\n", timeout=60)
+        found: dict[str, list[object]] = json.loads(output)
+        return found
+
+
+def test_sleeping_threads_are_read_without_a_stop_and_no_call_ends_early() -> None:
+    program = BlockedCalls()
+    for _ in range(LOOKS):
+        target = brief_look(program.process.pid)
+        session, found = Session(target).settled(inspect_threads)
+        assert (target.stops, target.paused_ms, target.cut_short()) == (0, 0, {})
+        assert len(found.threads) == len(program.tids) + 1
+        assert session.target.threads_that_ran() == ()
+        target.close()
+    assert program.results() == {name: [result, ""] for name, result in UNHARMED.items()}
+
+
+def test_a_stop_names_the_calls_that_it_may_have_ended() -> None:
+    program = BlockedCalls()
+    target = brief_stop(program.process.pid)
+    target.threads()
+    named = target.cut_short()
+    target.close()
+    results = program.results()
+    harmed = {name for name, (result, _) in results.items() if result != UNHARMED[name]}
+    assert harmed, "what the look without a stop is for"
+    assert {program.tids[name] for name in harmed} <= named.keys()
+    assert set(named) <= set(program.tids.values()), "the main thread reads a pipe, which goes on"
+
+
+def test_registers_that_a_proof_needs_are_had_by_a_stop() -> None:
+    program = BlockedCalls()
+    target = brief_look(program.process.pid)
+    threads = target.threads()
+    assert all(thread.lacks_registers for thread in threads)
+    assert not target.retake()
+    target.need_registers(program.tids["semop"])
+    assert target.retake()
+    assert target.stops == 1
+    assert {"rbx", "r12", "rbp"} <= target.threads()[-1].registers().keys()
+    assert not target.retake(), "once is enough"
+    target.close()
+    program.results()

@@ -1,0 +1,386 @@
+"""ProcTarget leaves no trace: whatever happens to it or to the process, the process goes on as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets.live import proc_checks
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.engine.targets.live.unstopped import RunningProcess
+from gdbext.errors import ForeignArchitecture, NoSuchProcess, NotPermitted, TargetError, TargetGone
+from support.programs import plain_program, procfs
+from support.programs.harness import ROOT, wait_until
+from support.programs.plain_program import Plain, running
+
+pytestmark = pytest.mark.compiler
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def counting(program: Path) -> Iterator[Plain]:
+    """Prints growing numbers."""
+    with running(program, "0", "count") as plain:
+        yield plain
+
+
+def goes_on(plain: Plain) -> bool:
+    """It writes, now and not only from its pipe's store."""
+    while int(plain.line()) == 0:
+        pass
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        before = int(plain.line())
+    return plain.is_untouched() and int(plain.line()) > before
+
+
+def look_in_another_process(pid: int, then: str) -> subprocess.Popen[str]:
+    """Attach in a process of its own, which prints "attached" and then does what it is told."""
+    code = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from gdbext.engine.targets.live.proc_target import ProcTarget
+with ProcTarget({pid}) as target:
+    print("attached", flush=True)
+    {then}
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "attached\n"
+    return process
+
+
+def finish(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=30)
+    return process.returncode
+
+
+def test_stopped_while_looked_at_and_not_afterwards(counting: Plain) -> None:
+    with ProcTarget(counting.pid) as target:
+        assert counting.states() == ["t"]
+        assert target.threads()[0].kernel_state in ("S", "R")
+    assert goes_on(counting)
+
+
+def test_memory_is_closed_with_the_target(counting: Plain) -> None:
+    target = ProcTarget(counting.pid)
+    address = target.selected_thread().registers()["rsp"]  # type: ignore[union-attr]
+    assert len(target.read(address, 8)) == 8
+    target.close()
+    with pytest.raises(TargetError, match="let go"):
+        target.read(address, 8)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_when_we_are_killed(counting: Plain, number: int) -> None:
+    process = look_in_another_process(counting.pid, "time.sleep(60)")
+    assert counting.states() == ["t"]
+    process.send_signal(number)
+    finish(process)
+    wait_until(counting.is_untouched, "the process was let go")
+    assert goes_on(counting)
+
+
+@pytest.mark.parametrize("then", ["raise ValueError", "sys.exit(3)", "1 / 0"])
+def test_when_we_fail(counting: Plain, then: str) -> None:
+    assert finish(look_in_another_process(counting.pid, then)) != 0
+    assert goes_on(counting)
+
+
+def test_when_nobody_closes_it(counting: Plain) -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += "from gdbext.engine.targets.live.proc_target import ProcTarget\n"
+    done = subprocess.run([sys.executable, "-c", f"{code}kept = ProcTarget({counting.pid})"], check=True)
+    assert done.returncode == 0
+    assert goes_on(counting)
+
+
+@pytest.mark.alone
+def test_all_of_many_threads(program: Path) -> None:
+    with running(program, "1000") as plain:
+        begin = time.monotonic()
+        with ProcTarget(plain.pid) as target:
+            registers = [thread.registers()["rip"] for thread in target.threads()]
+        seconds = time.monotonic() - begin
+        assert len(registers) == 1001
+        assert plain.is_untouched()
+        assert seconds < 2, f"{seconds:.2f} s"  # 0.1 s on the machine this was written on
+
+
+def test_a_stop_that_was_in_force_stays_in_force(counting: Plain) -> None:
+    os.kill(counting.pid, signal.SIGSTOP)
+    wait_until(lambda: counting.states() == ["T"], "it is stopped")
+    with ProcTarget(counting.pid) as target:
+        assert target.threads()[0].kernel_state == "T"
+        assert target.threads()[0].registers()["rip"]
+        assert target.threads()[0].signal is None
+    wait_until(lambda: counting.states() == ["T"], "it is stopped again")
+    assert procfs.status(counting.pid)["TracerPid"] == "0"
+    os.kill(counting.pid, signal.SIGCONT)
+    assert goes_on(counting)
+
+
+def test_a_stop_that_comes_meanwhile_comes_afterwards(counting: Plain) -> None:
+    with ProcTarget(counting.pid):
+        os.kill(counting.pid, signal.SIGSTOP)
+        time.sleep(0.05)
+    wait_until(lambda: counting.states() == ["T"], "it is stopped")
+    os.kill(counting.pid, signal.SIGCONT)
+    assert goes_on(counting)
+
+
+SHOWER = """
+import os, signal, sys, time
+for _ in range(3000):
+    os.kill(int(sys.argv[1]), signal.SIGRTMIN)
+    time.sleep(1e-4)
+"""
+MOST_SHOWERS = 10
+
+
+def test_signals_are_not_lost(program: Path) -> None:
+    """Many looks under showers of signals: some are on their way to the program when we stop it."""
+    with running(program, "0", "signals") as plain:
+        held = showers = 0
+        while not held and showers < MOST_SHOWERS:
+            sender = subprocess.Popen([sys.executable, "-c", SHOWER, str(plain.pid)])
+            showers += 1
+            while sender.poll() is None:
+                with ProcTarget(plain.pid) as target:
+                    held += target.threads()[0].held > 0  # type: ignore[attr-defined]
+        assert held > 0, "no look met a signal on its way: the test tells nothing"
+        assert settled_count(plain) == 3000 * showers
+        assert plain.is_untouched()
+
+
+def settled_count(plain: Plain) -> int:
+    """The number that it prints once it has printed the same one for half a second."""
+    count, same = -1, 0
+    while same < 50:
+        now = int(plain.line())
+        same = same + 1 if now == count else 0
+        count = now
+    return count
+
+
+def test_the_process_is_killed_meanwhile(counting: Plain) -> None:
+    with ProcTarget(counting.pid) as target:
+        thread = target.threads()[0]
+        address = target.maps()[0].start
+        counting.process.kill()
+        wait_until(lambda: not procfs.alive(counting.pid), "it is dead")
+        with pytest.raises(TargetGone):
+            target.read(address, 8)
+        with pytest.raises(TargetGone):
+            thread.registers()
+
+
+def test_the_process_ends_between_two_looks(counting: Plain) -> None:
+    counting.end()
+    with pytest.raises(NoSuchProcess):
+        ProcTarget(counting.pid)
+
+
+@pytest.mark.parametrize("target", [ProcTarget, RunningProcess])
+def test_the_process_ends_before_its_memory_is_opened(
+    counting: Plain, target: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when it was checked."""
+    checked = proc_checks.check_process
+
+    def check_and_end(pid: int) -> int:
+        found = checked(pid)
+        counting.end()
+        return found
+
+    monkeypatch.setattr(proc_checks, "check_process", check_and_end)
+    with pytest.raises(NoSuchProcess, match="ended"):
+        target(counting.pid)
+
+
+def test_a_zombie() -> None:
+    process = subprocess.Popen(["true"])
+    wait_until(lambda: procfs.state(process.pid, process.pid) == "Z", "it has ended")
+    with pytest.raises(TargetError, match="zombie") as raised:
+        ProcTarget(process.pid)
+    assert f"-p {os.getpid()}" in raised.value.help
+    process.wait()
+
+
+def test_somebody_else_traces_it(counting: Plain) -> None:
+    other = look_in_another_process(counting.pid, "time.sleep(60)")
+    try:
+        with pytest.raises(NotPermitted) as raised:
+            ProcTarget(counting.pid)
+        assert f"process {other.pid}" in raised.value.what
+        assert "python" in raised.value.what
+    finally:
+        other.kill()
+        finish(other)
+    assert goes_on(counting)
+
+
+@pytest.mark.parametrize(("pid", "error"), [(0, NoSuchProcess), (-1, NoSuchProcess), (1 << 30, NoSuchProcess)])
+def test_no_such_process(pid: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ProcTarget(pid)
+
+
+def test_ourselves() -> None:
+    with pytest.raises(TargetError, match="this very process"):
+        ProcTarget(os.getpid())
+
+
+def test_a_thread_is_no_process(program: Path) -> None:
+    with running(program, "2") as plain:
+        with pytest.raises(NoSuchProcess, match="thread of process") as raised:
+            ProcTarget(plain.truth["threads"][1]["tid"])
+        assert raised.value.help == f"use: -p {plain.pid}"
+
+
+def test_a_kernel_thread() -> None:
+    if "kthread" not in procfs.status(2).get("Name", ""):
+        pytest.skip("no kernel threads are visible here (a container)")
+    with pytest.raises(TargetError, match="kernel thread"):
+        ProcTarget(2)
+
+
+def test_a_process_of_another_user(counting: Plain) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from gdbext.errors import NotPermitted
+from gdbext.engine.targets.live.proc_target import ProcTarget
+import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    ProcTarget({counting.pid})
+except NotPermitted as error:
+    print(error.what, error.why, error.help, sep="|")
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    what, why, advice = said.split("|")
+    assert str(counting.pid) in what
+    assert "belongs to uid 0 and you are uid 65534" in why
+    assert "CAP_SYS_PTRACE" in why
+    assert "gcore" in advice
+    assert goes_on(counting)
+
+
+def test_an_uninterruptible_thread_costs_itself(program: Path) -> None:
+    """The parent of vfork waits in state D; its memory can be read all the same."""
+    with running(program, "0", "vfork") as plain:
+        wait_until(lambda: plain.states() == ["D"], "it waits in vfork")
+        target = ProcTarget(plain.pid)
+        thread = target.threads()[0]
+        assert thread.kernel_state == "D"
+        with pytest.raises(TargetError, match="could not be stopped"):
+            thread.registers()
+        assert target.read(target.maps()[0].start, 4) == b"\x7fELF"
+        target.close()
+
+
+def test_a_32_bit_program(tmp_path: Path) -> None:
+    path = tmp_path / "program32"
+    path.write_bytes(_pausing_elf32())
+    path.chmod(0o755)
+    try:
+        process = subprocess.Popen([str(path)])
+    except OSError as error:
+        pytest.skip(f"this kernel runs no 32-bit programs: {error}")
+    try:
+        with pytest.raises(ForeignArchitecture, match="32-bit"):
+            ProcTarget(process.pid)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _pausing_elf32() -> bytes:
+    """pause() for ever, by int 0x80."""
+    code = b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7"
+    base, at = 0x8048000, 52 + 32
+    header = struct.pack("<16sHHIIIIIHHHHHH", b"\x7fELF\x01\x01\x01", 2, 3, 1, base + at, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    segment = struct.pack("<8I", 1, 0, base, base, at + len(code), at + len(code), 5, 0x1000)
+    return header + segment + code
+
+
+def test_a_chroot_has_its_own_files(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may chroot")
+    static = tmp_path / "static"
+    subprocess.run(["gcc", "-O1", "-static", "-pthread", "-o", static, plain_program.SOURCE], check=True)
+
+    def enter() -> None:
+        os.chroot(tmp_path)
+
+    with running(Path("/static"), "0", preexec_fn=enter) as plain, ProcTarget(plain.pid) as target:
+        local = target.local_path("/static")
+        assert local == f"/proc/{plain.pid}/root/static"
+        assert Path(local).read_bytes() == static.read_bytes()
+        outer = {each.path for each in target.maps() if each.path.startswith("/")}
+        assert outer == {str(static)}, "the maps name it from the outside"
+        assert target.local_path(str(static)) == local
+
+
+def test_handlers_are_put_back(counting: Plain) -> None:
+    seen: list[int] = []
+
+    def own(number: int, _: object) -> None:
+        seen.append(number)
+
+    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGTERM)
+    with ProcTarget(counting.pid):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+    signal.signal(signal.SIGTERM, own)
+    try:
+        with ProcTarget(counting.pid):
+            assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+STARTS_A_PROCESS = """
+import subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+print(child.wait(), flush=True)
+"""
+
+
+def test_a_process_that_is_killed_meanwhile_is_collected_by_its_parent_though_we_live_on(program: Path) -> None:
+    """A thread that ends while it is traced is the tracer's to collect; the process was a zombie until we ended."""
+    command = [sys.executable, "-c", STARTS_A_PROCESS, str(program), "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        try:
+            with ProcTarget(pid) as target:
+                assert len(target.threads()) == 4
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its parent has collected it")
+            assert parent.stdout.readline() == f"{-signal.SIGKILL}\n"
+        finally:
+            parent.kill()
+
+
+def test_a_process_of_our_own_that_is_killed_meanwhile_is_left_to_who_started_it(counting: Plain) -> None:
+    with ProcTarget(counting.pid) as target:
+        target.threads()
+        counting.process.kill()
+    assert counting.process.wait(timeout=10) == -signal.SIGKILL

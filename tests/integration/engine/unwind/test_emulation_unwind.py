@@ -1,0 +1,131 @@
+"""Following code to its return, against the call frame information of functions that have it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.arch.x86_64.decode import instructions
+from gdbext.engine.formats.cfi_program import EXPRESSION, OFFSET, SAME, UNDEFINED, VAL_EXPRESSION, CfiRow, row_at
+from gdbext.engine.formats.dwarf_expression import evaluate
+from gdbext.engine.formats.eh_frame import SearchTable
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.unwind.emulation_unwind import EmulationUnwinder
+from support.installed.machine import own_libc, torch_library
+
+X86 = by_name("x86_64")
+SP = 0x7FFF_0000_0000
+SAVED = (3, 6, 12, 13, 14, 15)
+
+
+class FileCode:
+    """Code by its address in the file."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._image = image
+
+    def after(self, address: int, size: int) -> bytes:
+        while size:
+            found = self._image.read(address, size)
+            if found is not None:
+                return found
+            size //= 2
+        return b""
+
+
+def address_of(code: bytes, registers: dict[int, int]) -> int | None:
+    """The value of an expression that reads no memory."""
+
+    def no_memory(_address: int, _size: int) -> int:
+        raise LookupError
+
+    try:
+        return evaluate(code, registers.__getitem__, no_memory)
+    except LookupError:
+        return None
+
+
+def cfa_of(row: CfiRow, registers: dict[int, int]) -> int | None:
+    if row.cfa_code is not None:
+        return address_of(row.cfa_code, registers)
+    return registers[row.cfa_register] + row.cfa_offset
+
+
+def place(row: CfiRow, number: int, cfa: int, registers: dict[int, int]) -> object:
+    """Where the caller's value of a register is: an address, or "same", or "unknown"."""
+    rule = row.rules.get(number)
+    if rule is None or rule.kind == SAME:
+        return "same"
+    if rule.kind == OFFSET:
+        return cfa + rule.number
+    if rule.kind == EXPRESSION:
+        return address_of(rule.code, registers) or "unknown"
+    return "unknown" if rule.kind in (UNDEFINED, VAL_EXPRESSION) else rule
+
+
+def compare(expected: CfiRow, found: CfiRow, registers: dict[int, int]) -> str:
+    cfa, ours = cfa_of(expected, registers), cfa_of(found, registers)
+    if cfa is None or ours is None:
+        return "incomparable"
+    if cfa != ours:
+        return "wrong"
+    for number in SAVED:
+        theirs, mine = place(expected, number, cfa, registers), place(found, number, cfa, registers)
+        popped = mine == "same" and isinstance(theirs, int) and theirs < SP  # both hold the value then
+        if mine not in (theirs, "unknown") and not popped and theirs != "same":
+            return f"wrong register {number}"
+    return "same"
+
+
+TORCH = [pytest.param(name, marks=pytest.mark.torch) for name in ("libc10.so", "libgomp.so.1")]
+
+
+@pytest.mark.parametrize("name", ["libc", *TORCH, "/usr/bin/python3"])
+def test_agrees_with_call_frame_information(name: str) -> None:
+    if not name.startswith("/"):
+        name = own_libc() if name == "libc" else torch_library(name)
+    image = ElfImage.open(os.path.realpath(name))
+    assert image.eh_frame_hdr is not None
+    table = SearchTable(image.read, image.eh_frame_hdr.vaddr)
+
+    def starts(address: int) -> bool:
+        fde = table.find(address)
+        return fde is not None and fde.start == address
+
+    generator = random.Random(os.path.basename(name))  # noqa: PTH119 - the same addresses wherever torch is installed
+    results: Counter[str] = Counter()
+    examples = []
+    for _ in range(600):
+        fde = table.entries.fde(image.eh_frame_hdr.vaddr + table.entry(generator.randrange(table.count))[1])
+        code = image.read(fde.start, fde.end - fde.start) or b""
+        reached = [one for one in instructions(code, fde.start) if not is_padding(code[one.address - fde.start :])]
+        if not reached:
+            continue
+        pc = generator.choice(reached).address
+        row = row_at(fde, pc)
+        if row.cfa_code is not None or row.is_signal:
+            continue
+        registers = {number: 0x5000_0000 + number * 0x1000 for number in range(16)}
+        registers[7] = SP
+        if row.cfa_register == 6:
+            registers[6] = SP + generator.randrange(16, 4096, 16)
+        names = {"rbp": registers[6], "rsp": SP, "rbx": registers[3], **{f"r{n}": registers[n] for n in range(12, 16)}}
+        flow = EmulationUnwinder(X86, FileCode(image), starts)  # type: ignore[arg-type]
+        rows = flow.rows(pc, names)
+        results["none" if not rows else "found"] += 1
+        for found in rows:
+            result = compare(row, found, registers)
+            results[result] += 1
+            if result.startswith("wrong"):
+                examples.append((hex(pc), result, row, found))
+    assert results["same"] > 300, results
+    wrong = sum(count for what, count in results.items() if what.startswith("wrong"))
+    assert wrong <= results["same"] // 100, f"{results} {examples[:4]}"
+
+
+def is_padding(code: bytes) -> bool:
+    return code[:1] in (b"\x90", b"\xcc", b"\x66") or code[:2] == b"\x0f\x1f"

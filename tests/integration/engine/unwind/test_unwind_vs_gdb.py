@@ -1,0 +1,275 @@
+"""Our unwinder against gdb's, frame by frame and register by register, on real processes."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.engine.unwind.unwinder import Unwinder
+from support.programs.harness import INFERIORS, HarnessError, interpreter, take_core
+from support.truth.unwind_comparison import all_differences, probe
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.compiler]
+
+PROGRAMS = INFERIORS / "native" / "unwind"
+
+PYTHON = """
+import queue, select, threading, time
+def nested(depth):
+    if depth:
+        return list(map(nested, [depth - 1]))
+    sorted([2, 1], key=lambda _: time.sleep(1000))
+threading.Thread(target=nested, args=(20,), daemon=True).start()
+threading.Thread(target=lambda: queue.Queue().get(), daemon=True).start()
+threading.Thread(target=lambda: select.select([], [], [], 1000), daemon=True).start()
+time.sleep(0.2)
+print("ready", flush=True)
+nested(40)
+"""
+
+TORCH = """
+import threading, time, torch
+torch.set_num_threads(4)
+x = torch.randn(400, 400, requires_grad=True)
+(x @ x).relu().sum().backward()
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        print("ready", flush=True)
+        time.sleep(1000)
+threading.Thread(target=lambda: Slow.apply(x).sum().backward(), daemon=True).start()
+torch.vmap(lambda t: (time.sleep(1000), t)[1])(x)
+"""
+
+BUSY = """
+import torch
+torch.set_num_threads(2)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3),
+                            torch.nn.Flatten(), torch.nn.Linear(16 * 28 * 28, 64), torch.nn.LayerNorm(64))
+data = torch.randn(8, 3, 32, 32)
+print("ready", flush=True)
+while True:
+    model(data).sum().backward()
+"""
+
+
+MATRIX_PRODUCTS = """
+import torch
+torch.set_num_threads(1)
+a = torch.randn(700, 700)
+print("ready", flush=True)
+while True:
+    torch.mm(a, a)
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a program and waits for its "ready"."""
+    running: list[subprocess.Popen[str]] = []
+
+    def run(*command: str, stack: int = 0, **environment: str) -> subprocess.Popen[str]:
+        def limit() -> None:
+            if stack:
+                resource.setrlimit(resource.RLIMIT_STACK, (stack, resource.RLIM_INFINITY))
+
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, preexec_fn=limit,
+            env={"PATH": "/usr/bin:/bin", **environment},
+        )  # fmt: skip
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # from printing "ready" to the state to look at
+        return process
+
+    yield run
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def build(folder: Path, name: str, *flags: str) -> str:
+    program = folder / name
+    subprocess.run(["gcc", *flags, "-pthread", "-o", program, PROGRAMS / f"{name}.c"], check=True)
+    return str(program)
+
+
+def assert_same(stops: list[list[dict[str, Any]]]) -> None:
+    found = all_differences(stops)
+    assert not found, f"{len(found)} differences:\n" + "\n".join(found[:20])
+
+
+def complete(stops: list[list[dict[str, Any]]]) -> None:
+    """Every walk reached the end of its stack."""
+    assert {thread["stopped"] for threads in stops for thread in threads} == {"end of stack"}
+
+
+STEPPED = {
+    "O0": ("-O0",),
+    "O2": ("-O2",),
+    "O2-omit-frame-pointer": ("-O2", "-fomit-frame-pointer", "-fcf-protection=full"),
+    "O3-frame-pointer-avx2": ("-O3", "-march=haswell", "-fno-omit-frame-pointer"),
+    "Os-static": ("-Os", "-static"),
+}
+
+
+@pytest.mark.parametrize("flags", STEPPED.values(), ids=STEPPED)
+def test_every_instruction(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Prologues, epilogues, function entries, dynamic and realigned frames, longjmp, the vdso."""
+    program = build(tmp_path, "stepped", *flags)
+    stops = probe(tmp_path / "out", program, PROBE_BREAK="main", PROBE_STEPS="2500", LD_BIND_NOW="1")
+    assert len(stops) > 1000
+    assert_same(stops)
+    complete(stops)
+
+
+def test_every_instruction_of_lazy_binding(tmp_path: Path) -> None:
+    """Linkage stubs and the dynamic linker's resolver."""
+    program = build(tmp_path, "stepped", "-O2", "-fcf-protection=full", "-Wl,-z,lazy")
+    stops = probe(tmp_path / "out", program, PROBE_BREAK="main", PROBE_STEPS="700")
+    assert_same(stops)
+    complete(stops)
+    assert any(frame["module"] == "ld-linux-x86-64.so.2" for stop in stops for frame in stop[0]["ours"])
+
+
+SIGNALS = [
+    (case, stack, *more)
+    for case in ("nested", "overflow", "nowhere", "stray", "write")
+    for stack in ("same", "alternate")
+    for more in ((), ("thread",))
+    if (case, stack) != ("overflow", "same") and (case, more) != ("overflow", ("thread",))
+]
+
+
+@pytest.mark.parametrize("case", SIGNALS, ids="-".join)
+def test_signal_handlers(tmp_path: Path, start: Callable[..., Any], case: tuple[str, ...]) -> None:
+    """Nested handlers, alternate stacks, a stack overflow, calls to nowhere and into data."""
+    process = start(build(tmp_path, "signals", "-O2"), *case, stack=1 << 18)
+    stops = probe(tmp_path / "out", "-p", str(process.pid))
+    assert_same(stops)
+    complete(stops)
+    ours = [frame for thread in stops[0] for frame in thread["ours"]]
+    trampolines = 2 if case[0] == "nested" else 1
+    assert sum(frame["signal"] for frame in ours) == trampolines
+    assert sum(frame["how"] == "signal" for frame in ours) == trampolines
+    assert any(frame["how"] == "return-address" for frame in ours) == (case[0] in ("nowhere", "stray"))
+    if case[0] == "overflow":
+        assert len(ours) > 1000
+
+
+def test_every_instruction_around_signals(tmp_path: Path) -> None:
+    """Into a nested handler on another stack, out of it through the trampoline and the system call."""
+    program = build(tmp_path, "signals", "-O2")
+    arguments = ("--args", program, "nested", "alternate")
+    stops = probe(tmp_path / "out", *arguments, PROBE_BREAK="outer_handler", PROBE_STEPS="700")
+    assert_same(stops)
+    complete(stops)
+    depths = Counter(sum(frame["signal"] for frame in stop[0]["ours"]) for stop in stops)
+    assert depths[1] > 10
+    assert depths[2] > 10
+
+
+@pytest.mark.parametrize("argument", ["direct", "callback"])
+def test_calls_that_do_not_return(tmp_path: Path, start: Callable[..., Any], argument: str) -> None:
+    process = start(build(tmp_path, "ends", "-O2"), argument)
+    stops = probe(tmp_path / "out", "-p", str(process.pid))
+    assert len(stops[0]) == 2
+    assert_same(stops)
+    complete(stops)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "debian"])
+def test_python(tmp_path: Path, start: Callable[..., Any], version: str) -> None:
+    try:
+        executable, _ = interpreter(version) if version != "debian" else ("/usr/bin/python3", {})
+    except HarnessError as error:
+        pytest.skip(str(error))
+    process = start(executable, "-c", PYTHON)
+    stops = probe(tmp_path / "out", "-p", str(process.pid))
+    assert len(stops[0]) == 4
+    assert_same(stops)
+    complete(stops)
+
+
+def test_torch_live_and_core(tmp_path: Path, start: Callable[..., Any]) -> None:
+    """OpenMP's pool, the autograd engine's threads, a functorch transform; then its core."""
+    process = start(sys.executable, "-c", TORCH)
+    stops = probe(tmp_path / "live", "-p", str(process.pid))
+    assert len(stops[0]) > 4
+    assert_same(stops)
+    complete(stops)
+    core = tmp_path / "core"
+    take_core(process.pid, core)
+    process.kill()
+    try:
+        stops += probe(tmp_path / "dead", str(Path(sys.executable).resolve()), str(core), PROBE_CORE=str(core))
+    finally:
+        core.unlink()
+    assert_same(stops)
+    complete(stops)
+    live, dead = ({thread["tid"]: thread["ours"] for thread in threads} for threads in stops)
+    assert {tid: [f["cfa"] for f in frames] for tid, frames in live.items()} == {
+        tid: [f["cfa"] for f in frames] for tid, frames in dead.items()
+    }
+
+
+@pytest.mark.slow
+def test_busy_torch(tmp_path: Path, start: Callable[..., Any]) -> None:
+    """Stopped anywhere in a training loop. Much of MKL and what oneDNN generates has no CFI: there gdb only guesses,
+    and ours must still come to the end of the stack."""
+    process = start(sys.executable, "-c", BUSY)
+    stops = probe(tmp_path / "out", "-p", str(process.pid), PROBE_SAMPLES="6")
+    process.send_signal(signal.SIGKILL)
+    complete(stops)
+    proven = [
+        thread for threads in stops for thread in threads
+        if {frame["how"] for frame in thread["ours"]} <= {"registers", "cfi"}
+    ]  # fmt: skip
+    assert_same([proven])
+    assert len(stops) == 7
+    assert len(proven) >= 6
+
+
+@pytest.mark.slow
+def test_busy_in_code_without_cfi(start: Callable[..., Any]) -> None:
+    """A matrix product spends its time in MKL's kernels; the operator must be seen behind them."""
+    process = start(sys.executable, "-c", MATRIX_PRODUCTS)
+    followed = 0
+    for _ in range(12):
+        time.sleep(0.05)
+        with ProcTarget(process.pid) as target:
+            memory = Memory(target)
+            modules = ModuleTable(target, memory)
+            unwinder, symbolizer = Unwinder(memory, modules), Symbolizer(modules)
+            thread = next(thread for thread in target.threads() if thread.tid == process.pid)
+            frames = list(unwinder.frames(thread.registers()))
+            assert unwinder.stopped == "end of stack", frames
+            if "code" not in {frame.how for frame in frames}:
+                continue
+            followed += 1
+            names = [name for frame in frames for name in names_of(symbolizer, frame.lookup_pc)]
+            assert any("4mm4call" in name or "wrapper_CPU_mm" in name for name in names), names
+            assert "_start" in names
+    assert followed >= 3
+
+
+def names_of(symbolizer: Symbolizer, address: int) -> tuple[str, ...]:
+    function = symbolizer.function(address)
+    return function.names if function is not None else ()

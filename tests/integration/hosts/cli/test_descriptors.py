@@ -1,0 +1,85 @@
+"""Which descriptors the processes that we start have: those that they need, and none of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gdbext.diagnosis import threads_view
+from gdbext.tools.watch.evidence import Evidence, take_core
+from support.programs.harness import DISPATCH
+
+LISTS = """\
+#!{python}
+import os
+names = []
+for name in os.listdir("/proc/self/fd"):
+    try:
+        names.append(name + " " + os.readlink("/proc/self/fd/" + name) + "\\n")
+    except OSError:
+        pass
+open({told!r}, "w").writelines(names)
+os.kill(os.getpid(), 6)
+"""
+
+
+class Lister:
+    """A program that writes down its descriptors, and crashes."""
+
+    def __init__(self, path: Path, told: Path) -> None:
+        self.path, self._told = path, told
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(LISTS.format(python=sys.executable, told=str(told)))
+        path.chmod(0o755)
+
+    def descriptors(self) -> dict[int, str]:
+        """Those behind standard error."""
+        lines = [line.split(" ", 1) for line in self._told.read_text().splitlines()]
+        return {int(number): what for number, what in lines if int(number) > 2}
+
+
+def open_now() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.fixture
+def left_open(tmp_path: Path) -> int:
+    """A descriptor of the caller's that its children get."""
+    descriptor = os.open(tmp_path / "left open", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+@pytest.mark.gdb
+@pytest.mark.parametrize("command", [["dispatch-bt"], ["dispatch-trace", "aten::mm"]])
+def test_a_program_that_gdb_starts(tmp_path: Path, command: list[str], left_open: int) -> None:
+    """It could write the report itself through the pipe; it has what its caller left open, as in a shell."""
+    program = Lister(tmp_path / "program", tmp_path / "told")
+    words = [DISPATCH, "--timeout", "60", *command, "--", sys.executable, program.path]
+    subprocess.run(words, capture_output=True, pass_fds=[left_open], check=False)
+    assert program.descriptors() == {left_open: str(tmp_path / "left open")}
+
+
+def test_a_debugger_that_is_attached(tmp_path: Path, left_open: int) -> None:
+    """What the caller left open is not for it; our pipe is."""
+    debugger = Lister(tmp_path / "gdb", tmp_path / "told")
+    words = [DISPATCH, "-p", str(os.getpid()), "--debugger", "gdb", "dispatch-bt"]
+    environment = {**os.environ, "GDB": str(debugger.path)}
+    done = subprocess.run(words, capture_output=True, pass_fds=[left_open], env=environment, check=False)
+    assert b"gdb gave no result" in done.stderr
+    assert [what.split(":")[0] for what in debugger.descriptors().values()] == ["pipe"]
+
+
+def test_gcore_and_graphviz(tmp_path: Path, left_open: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    core = Lister(tmp_path / "bin/gcore", tmp_path / "told core")
+    picture = Lister(tmp_path / "bin/dot", tmp_path / "told picture")
+    assert left_open in open_now()
+    with pytest.raises(Exception, match="no core was written"):
+        take_core(Evidence(str(tmp_path), "hang", {}, ""), os.getpid())
+    assert threads_view.draw(str(tmp_path / "x.dot"), "digraph {}") is None
+    assert (core.descriptors(), picture.descriptors()) == ({}, {})

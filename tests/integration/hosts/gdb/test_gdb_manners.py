@@ -1,0 +1,176 @@
+"""The commands inside a user's own gdb: they leave its settings, names, selection and process as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.programs.debugger_terminal import DebuggerTerminal
+from support.programs.harness import ROOT, Inferior, Pool, run, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+SOURCE = f"source {ROOT}/gdbext/init.py"
+QUIET = ("-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off", "-iex", "set pagination off")
+COMMANDS = (
+    "dispatch-bt", "dispatch-bt --all --native", "dispatch-bt --thread 1", "all-threads", "dispatch-diagnose",
+    "dispatch-info", "dispatch-keyset Meta", "dispatch-op aten::mm", "dispatch-lookup aten::mm Meta",
+    "dispatch-tls --all",
+)  # fmt: skip
+WRONG = ("dispatch-bt --bogus", "dispatch-bt --thread 99999", "dispatch-op", "dispatch-lookup aten::nothing CPU",
+         "dispatch-keyset NoSuchKey")  # fmt: skip
+
+Start = Callable[..., Inferior]
+
+
+def batch(commands: Sequence[str], *options: str, **more: Any) -> str:
+    """What gdb prints, on standard output, for these commands; none of them may end in a traceback."""
+    words = [word for command in commands for word in ("-ex", command)]
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, *options, *words], **more)
+    assert "Traceback" not in outcome.stderr, outcome
+    assert "internal error" not in outcome.stderr, outcome
+    return outcome.stdout
+
+
+def saved(expression: str, path: Path) -> str:
+    """A gdb command that writes a Python expression's value as JSON, and leaves no name behind."""
+    return f"python __import__('pathlib').Path({str(path)!r}).write_text(__import__('json').dumps({expression}))"
+
+
+def test_no_name_no_setting_and_no_selection_changes(inferior: Start, tmp_path: Path) -> None:
+    hang = inferior("meta-mm")
+    names = "sorted(globals())"
+    settings = "gdb.execute('show', False, True).splitlines()"
+    selection = "[gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc()]"
+    before = [saved(names, tmp_path / "names"), saved(settings, tmp_path / "settings")]
+    before += [SOURCE, SOURCE, "thread 2", "frame 1", saved(selection, tmp_path / "selection")]
+    after = [saved(names, tmp_path / "names after")]
+    for number, command in enumerate((*COMMANDS, *WRONG)):
+        after += [command, saved(selection, tmp_path / f"selection {number}")]
+    after += [saved(settings, tmp_path / "settings after"), saved(names, tmp_path / "names at the end"), "detach"]
+    batch(before + after, "-p", str(hang.pid))
+    read = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert read["names"] == read["names after"] == read["names at the end"]
+    assert len(read["settings"]) > 300
+    changed = set(read["settings"]) ^ set(read["settings after"])
+    assert not {line for line in changed if not line.startswith(("$_gthread", "$_thread"))}  # we chose another thread
+    for number, command in enumerate((*COMMANDS, *WRONG)):
+        assert read[f"selection {number}"] == read["selection"], command
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_use_says_why_and_what_to_try(inferior: Start, words: str) -> None:
+    hang = inferior("meta-mm")
+    outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(hang.pid), "-ex", SOURCE, "-ex", words])
+    assert re.search(r"^  (why|try): ", outcome.stderr, re.MULTILINE), outcome
+    assert "Traceback" not in outcome.stderr, outcome
+
+
+def test_sourced_from_another_folder_before_there_is_a_target(inferior: Start, tmp_path: Path) -> None:
+    hang = inferior("meta-mm")
+    relative = os.path.relpath(ROOT / "gdbext/init.py", tmp_path)
+    source = f"source {relative}"
+    commands = [source, "dispatch-bt", f"attach {hang.pid}", "dispatch-bt", source, "dispatch-bt", "detach"]
+    assert batch(commands, cwd=tmp_path).count("op=[aten::mm], key=[Meta]") == 2
+
+
+def test_without_a_target_each_command_says_what_to_do(tmp_path: Path) -> None:
+    for command in COMMANDS:
+        outcome = run(["gdb", "-nx", "-q", "-batch", "-ex", SOURCE, "-ex", command], cwd=tmp_path)
+        assert "attach PID" in outcome.stderr, outcome
+        assert "why:" in outcome.stderr, outcome
+
+
+def test_a_process_that_runs_must_be_stopped_first(inferior_pool: Pool) -> None:
+    doomed = inferior_pool.get("strange-names", "interrupted")  # detached at once, gdb may leave it the SIGINT
+    try:
+        commands = [SOURCE, "continue &", "dispatch-bt", "interrupt -a", "detach"]
+        words = [word for command in commands for word in ("-ex", command)]
+        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(doomed.pid), *words])
+        assert "is running" in outcome.stderr, outcome
+        assert "interrupt" in outcome.stderr
+    finally:
+        inferior_pool.discard(doomed)
+
+
+def test_threads_that_run_cost_themselves(inferior_pool: Pool) -> None:
+    """Non-stop: only the thread that gdb stopped can be read, and the report says so of the other."""
+    strange = inferior_pool.get("strange-names", "doomed")  # detached at once, gdb 13 leaves it stopped in this mode
+    try:
+        commands = [SOURCE, "dispatch-bt --all", "detach"]
+        text = batch(commands, "-iex", "set non-stop on", "-p", str(strange.pid))
+        assert "stand_still" in text
+        assert f"thread {strange.tid('nameless')} is running" in text
+    finally:
+        inferior_pool.discard(strange)
+
+
+def test_through_gdbserver(inferior: Start) -> None:
+    """A remote target: no /proc for gdb's process, everything through the connection."""
+    if not shutil.which("gdbserver"):
+        pytest.skip("gdbserver is not installed")
+    strange = inferior("strange-names")
+    server = subprocess.Popen(
+        ["gdbserver", "--once", "localhost:0", "--attach", str(strange.pid)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stderr is not None
+        listening = next(line for line in server.stderr if "Listening on port" in line)
+        port = listening.split()[-1]
+        text = batch([f"target remote localhost:{port}", SOURCE, "dispatch-bt", "detach"])
+        assert "stand_still" in text
+        server.wait(30)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_the_process_is_killed_while_gdb_holds_it(inferior_pool: Pool) -> None:
+    """What was read at this stop stays known; whatever was not says that the process has ended."""
+    strange = inferior_pool.get("strange-names", "doomed")
+    try:
+        commands = [SOURCE, "dispatch-bt", f"shell kill -9 {strange.pid}; sleep 0.3", "dispatch-bt", "dispatch-info"]
+        words = [word for command in commands for word in ("-ex", command)]
+        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-p", str(strange.pid), *words])
+        assert re.search(r"process \d+ has ended", outcome.stderr), outcome
+        assert "internal error" not in outcome.stderr, outcome
+    finally:
+        inferior_pool.discard(strange)
+
+
+@pytest.fixture
+def terminal() -> Iterator[DebuggerTerminal]:
+    options = ("-iex", "set style enabled off", "-iex", "set confirm off")
+    one = DebuggerTerminal(["gdb", "-nx", "-q", *QUIET, *options], "(gdb) ")
+    one.until(one.prompt)
+    yield one
+    one.close()
+
+
+def test_control_c_in_a_users_gdb(inferior: Start, terminal: DebuggerTerminal) -> None:
+    """The command ends, gdb and the commands stay usable, and the process goes on after detach."""
+    hang = inferior("meta-mm")
+    terminal.answer(SOURCE)
+    terminal.answer(f"attach {hang.pid}")
+    for pause in (0.05, 0.3, 1.0):
+        terminal.type("dispatch-op --all --json\n")
+        time.sleep(pause)
+        begin = time.monotonic()
+        terminal.type("\x03")
+        seen = terminal.until(terminal.prompt)
+        assert time.monotonic() - begin < 10
+        assert re.search("interrupted|Quit", seen), seen[-2000:]
+        assert "Traceback" not in seen
+        assert "op=[aten::mm], key=[Meta]" in terminal.answer("dispatch-bt")
+    terminal.answer("detach")
+    terminal.type("quit\n")
+    wait_until(lambda: terminal.process.poll() is not None, "gdb ends")

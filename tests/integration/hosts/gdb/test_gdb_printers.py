@@ -1,0 +1,131 @@
+"""gdb's own print, info locals and bt on C++ types of PyTorch, in an extension that has debug information."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.programs.harness import ROOT, Inferior, run
+
+pytestmark = [pytest.mark.gdb, pytest.mark.compiler, pytest.mark.torch]
+
+INIT = ROOT / "gdbext" / "init.py"
+SELECT = """
+import gdb, json
+EXPRESSIONS = ["kept", "a", "&kept", "implementation", "&implementation", "integers.impl_.target_",
+               "both._M_impl._M_start[1]", "tensors.Data[0]", "$again", "kept.dim()", "kept.impl_.target_=0",
+               "nothing"]
+gdb.execute("set $again = 0")
+def select():
+    for thread in gdb.selected_inferior().threads():
+        thread.switch()
+        frame = gdb.newest_frame()
+        while frame is not None:
+            if (frame.name() or "").endswith("::types"):
+                return frame.select()
+            frame = frame.older()
+select()
+shown = {}
+def show(name, command):
+    try:
+        shown[name] = gdb.execute(command, False, True).strip()
+    except gdb.error as error:
+        shown[name] = f"error: {error}"
+for line in gdb.execute("info locals", False, True).splitlines():
+    name, _, text = line.partition(" = ")
+    shown[name] = text
+show("elements", "print ivalues._M_impl._M_start[0]@12")
+show("raw", "print/r sizes")
+show("frame", "bt 2")
+for kind in ("at::Tensor", "c10::IValue", "c10::OperatorHandle", "c10::KernelFunction", "c10::Storage", "c10::Scalar",
+             "c10::Device", "c10::FunctionSchema", "at::IntArrayRef", "c10::DispatchKeySet", "caffe2::TypeMeta"):
+    show(f"wild {kind}", f"print *({kind}*)garbage")
+for number, expression in enumerate(EXPRESSIONS):
+    show(f"tensor {number}", f"dispatch-tensor {expression}")
+show("again", "print kept")
+for name in ("keyset", "device", "sizes", "symint", "dtype", "key", "whole"):
+    gdb.execute(f"set $copy = {name}")
+    show(f"copy {name}", "print $copy")
+show("registered", "info pretty-printer .*debug_dispatch.*")
+gdb.execute("disable pretty-printer .*debug_dispatch.* gdbext;c10::Device")
+show("disabled", "print device")
+print("SHOWN", json.dumps(shown))
+"""
+
+
+def test_values_in_gdb(inferior: Callable[..., Inferior], tmp_path: Path) -> None:
+    process = inferior("printed-types")
+    (tmp_path / "select.py").write_text(SELECT)
+    commands = [f"source {INIT}", "sharedlibrary libdebug_dispatch", f"source {tmp_path / 'select.py'}"]
+    words = [word for command in commands for word in ("-ex", command)]
+    settings = ("debuginfod enabled off", "auto-solib-add off", "width 0")
+    quiet = [word for name in settings for word in ("-iex", f"set {name}")]
+    outcome = run(["gdb", "-nx", "-q", "-batch", *quiet, "-p", str(process.pid), *words], timeout=120)
+    lines = [line for line in outcome.stdout.splitlines() if line.startswith("SHOWN ")]
+    assert lines, outcome
+    shown = json.loads(lines[0][len("SHOWN ") :])
+    schema = process.truth["schema"]
+    keys = process.truth["keyset"]
+    values = "[[0.5, -1], [2, 3.25]]"
+    tensor = f"f32[2, 2] CPU requires_grad = {{keys = {keys}, strides = [2, 1], values = {values}}}"
+    assert {name: shown[name] for name in EXPECTED} == EXPECTED
+    assert shown["keyset"] == keys
+    assert shown["schema"] == schema
+    assert shown["handle"] == shown["typed"] == f"aten::add.Tensor = {{schema = {schema}}}"
+    assert shown["kept"] == shown["implementation"] == shown["pointer"] == tensor
+    assert shown["kernel"].startswith("(anonymous namespace)::mm_boxed = {functor = 0x")
+    assert shown["storage"].startswith("48 bytes on cpu at 0x")
+    assert shown["storage_pointer"].partition(", ")[2].startswith("4 references, 0 weak = {* = 48 bytes on cpu at 0x")
+    assert shown["tensors"].startswith(f"2 elements = {{{tensor}, i64[2, 3] CPU = {{")
+    assert "Length = 2" in shown["raw"]
+    assert "types (a=f32[2, 2] CPU requires_grad = {...}) at " in shown["frame"]
+    for name, text in shown.items():
+        if name.startswith("wild "):
+            assert " = <" in text, (name, text)
+    for name in ("keyset", "device", "sizes", "symint", "dtype", "key"):  # values that are not in memory
+        assert shown[f"copy {name}"].partition(" = ")[2] == shown[name]
+    assert "not in memory" in shown["copy whole"]
+    assert "gdbext" in shown["registered"]
+    first, second = "f32[2, 2] cpu", "i64[2, 3] cpu"
+    for number, headline in enumerate((first, first, first, first, first, second, second, first)):
+        assert shown[f"tensor {number}"].partition("\n")[0].endswith(headline), shown[f"tensor {number}"]
+    for number in range(8, 12):
+        assert shown[f"tensor {number}"].startswith("error: "), shown[f"tensor {number}"]
+    assert "nothing is called" in shown["tensor 9"]
+    assert shown["again"].endswith(tensor)
+    assert "type_ =" in shown["disabled"]
+
+
+EXPECTED = {
+    "key": "AutogradCPU",
+    "name": "aten::add.Tensor",
+    "no_kernel": "no kernel",
+    "undefined": "undefined",
+    "moved": "undefined",
+    "no_storage": "no storage",
+    "whole": "-42",
+    "real": "2.5",
+    "truth": "True",
+    "complex": "(1-2j)",
+    "device": "cuda:1",
+    "dtype": "torch.int64",
+    "meta": "torch.float32",
+    "symint": "7",
+    "sizes": "2 elements = {2, 3}",
+    "empty": "0 elements",
+    "small": "3 elements = {4, 5, 6}",
+    "small_elements": "3 elements = {torch.float32, torch.bool, torch.float16}",
+    "null": "nullptr",
+    "list": "2 elements = {Tensor f32[2, 2] CPU, Tensor i64[2, 3] CPU}",
+    "dict": '2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}',
+    "nested": 'Tuple of 2 elements = {Int 1, String "two"}',
+    "elements": (
+        '$1 = {None, Int 5, Double 0.5, Bool True, String "text", Tensor f32[2, 2] CPU, Device cuda:1, '
+        "ComplexDouble (3+4j), GenericList of 2 elements = {Tensor f32[2, 2] CPU, Tensor i64[2, 3] CPU}, "
+        'GenericDict of 2 elements = {[String "one"] = Int 1, [String "two"] = Int 2}, '
+        'Tuple of 2 elements = {Int 1, String "two"}, Tuple of 4 elements = {Int 1, Int 2, Int 3, Int 4}}'
+    ),
+}

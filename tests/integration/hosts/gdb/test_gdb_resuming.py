@@ -1,0 +1,192 @@
+"""What lets the process run inside a user's own gdb, as editors run it (MI) and on the console: every command has its
+result, every stop a frame, all output is gdb's; descriptors, settings and the job are as before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.installed import gdbs
+from support.programs import harness
+from support.programs.dap_session import DapSession
+from support.programs.harness import ROOT, Inferior, wait_until
+from support.programs.mi_session import WELL_FORMED, MiSession, console_text
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.xdist_group("gdb_resuming")]
+
+SOURCE = f"{ROOT}/gdbext/init.py"
+TRACE = "dispatch-trace --engine breakpoints --all --limit 3"
+VALUES = "dispatch-values print aten::add.Tensor --limit 1"
+SAMPLES = "dispatch-diagnose --samples 3 --interval 0.1"
+
+
+@pytest.fixture(scope="module")
+def job() -> Iterator[Inferior]:
+    with harness.started("small_calls") as running:
+        yield running
+
+
+def goes_on(job: Inferior) -> None:
+    """The program computes, nobody holds it, and its code is that of the files."""
+    assert changed_text(job.pid) == []
+    turns = Path(job.truth["turns"])
+    before = turns.read_text()
+    wait_until(lambda: turns.read_text() not in ("", before), "the job goes on")
+
+
+@pytest.mark.parametrize("gdb", gdbs.parameters())
+def test_editors_get_results_stops_and_console_records(job: Inferior, gdb: str) -> None:
+    editor = MiSession(gdbs.executable(gdb), SOURCE)
+    try:
+        editor.command(f"-target-attach {job.pid}")
+        settings = console_text(editor.console("show"))
+        for command, said in ((TRACE, "[call] op=[aten::add.Tensor]"), (VALUES, "Number of elements: 4")):
+            lines = editor.console(command)
+            assert editor.result(lines) == "running", lines
+            stopped = [line for line in lines if line.startswith("*stopped")]
+            assert len(stopped) == 1, lines
+            assert ",frame={" in stopped[0]
+            assert ",thread-id=" in stopped[0]
+            assert said in console_text(lines)
+            assert not [line for line in lines if line.startswith("=breakpoint")], lines
+        lines = editor.console(SAMPLES)
+        assert "samples over" in console_text(lines)
+        assert not [line for line in lines if "exited" in line or "thread-group" in line], lines
+        before, after = (set(text.splitlines()) for text in (settings, console_text(editor.console("show"))))
+        assert not {line for line in before ^ after if not re.match(r"\$|convenience:|.*history", line)}
+        editor.console("break small_calls_has_no_such_function")
+        editor.command("-break-insert -f nowhere_at_all")
+        assert re.search(r'bkpt=\{number="1"', "\n".join(editor.lines)), "our breakpoints took a number of the user's"
+        editor.command("-target-detach")
+        bad = [line for line in editor.lines if line and not WELL_FORMED.fullmatch(line)]
+        assert not bad
+    finally:
+        editor.close()
+    goes_on(job)
+
+
+def test_the_debug_adapter_protocol(job: Inferior) -> None:
+    """Stacks with added frames, results of resuming commands, and no end of the session."""
+    editor = DapSession(gdbs.executable("gdb18"), ["-ex", f"source {SOURCE}"])
+    try:
+        editor.attach(job.pid)
+        thread = editor.request("threads")["body"]["threads"][0]["id"]
+        editor.evaluate("dispatch-break kernel aten::add.Tensor --key AutogradCPU")
+        editor.evaluate("continue")
+        editor.evaluate("dispatch-frames on")
+        stack = editor.request("stackTrace", {"threadId": thread, "startFrame": 0, "levels": 30})
+        assert stack["success"], stack
+        names = [frame["name"].strip() for frame in stack["body"]["stackFrames"]]
+        assert "[call] op=[aten::add.Tensor], key=[AutogradCPU]" in names
+        editor.evaluate("dispatch-frames off")
+        editor.evaluate("delete")
+        assert "op=[aten::add.Tensor]" in editor.evaluate(TRACE)
+        assert "Number of elements: 4" in editor.evaluate(VALUES)
+        before = len(editor.events("continued"))
+        assert "samples over" in editor.evaluate(SAMPLES)
+        assert len(editor.events("continued")) - before == 2
+        assert not editor.events("exited", "terminated")
+        editor.request("disconnect", {"terminateDebuggee": False})
+    finally:
+        editor.close()
+    goes_on(job)
+
+
+@pytest.mark.parametrize("hook", ["call", "lookup"])
+def test_bt_says_what_the_stop_has_said(job: Inferior, hook: str) -> None:
+    """The keyset is in a register at the instruction that looks it up, and nowhere else yet."""
+    words = ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-p", str(job.pid)]
+    commands = (f"source {SOURCE}", f"dispatch-break {hook} aten::add.Tensor", "continue", "dispatch-bt --json")
+    for command in (*commands, "delete", "detach"):
+        words += ["-ex", command]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    keyset = re.search(r"keyset DispatchKeySet\(.*\) (0x[0-9a-f]+)", shown)
+    assert keyset is not None, shown
+    document = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
+    innermost = document["threads"][0]["dispatch"][0]
+    assert innermost["op"] == "aten::add"
+    assert innermost["keyset"]["bits"] == keyset.group(1)
+    assert (innermost["key"], innermost["confidence"]) == ("AutogradCPU", "exact")
+    goes_on(job)
+
+
+def test_nothing_is_kept_and_nothing_escapes(job: Inferior, tmp_path: Path) -> None:
+    """Thirty resuming commands in one gdb: descriptors and objects of ours of one session more than after three, at
+    most; what is shown is in the string that the user asked for, all of it."""
+    found = tmp_path / "found.json"
+    script = tmp_path / "many.py"
+    script.write_text(f"""
+import gc, json, os
+import gdb
+
+gdb.execute("source {SOURCE}")
+gdb.execute("attach {job.pid}", False, True)
+counts, texts = [], []
+for number in range(31):
+    texts.append(gdb.execute({(TRACE, VALUES, SAMPLES)!r}[number % 3], False, True))
+    if number in (3, 30):  # the same command
+        gc.collect()
+        ours = [each for each in gc.get_objects() if type(each).__module__.startswith("gdbext")]
+        counts.append((len(os.listdir("/proc/self/fd")), len(ours)))
+gdb.execute("detach", False, True)
+with open({str(found)!r}, "w") as file:
+    json.dump([counts, texts], file)
+""")
+    done = subprocess.run(
+        ["gdb", "-nx", "-q", "-batch", "-iex", "set auto-solib-add off", "-x", str(script)],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300,
+    )  # fmt: skip
+    assert found.exists(), done
+    (first, last), texts = json.loads(found.read_text())
+    assert last[0] <= first[0] + 80, (first, last)  # a descriptor per mapped library
+    assert last[1] <= first[1] * 2 + 50, (first, last)
+    assert "op=[aten::add" not in done.stdout, done.stdout
+    assert all("op=[aten::add.Tensor]" in text for text in texts[::3])
+    assert all("Number of elements: 4" in text for text in texts[1::3])
+    goes_on(job)
+
+
+def changed_text(pid: int) -> list[str]:
+    """The mapped files whose executable pages in memory are not those of the file."""
+    changed = []
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, permissions, offset, _, _, *path = line.split(maxsplit=5)
+            if permissions != "r-xp" or not path or not path[0].startswith("/") or "torch" not in path[0]:
+                continue
+            start, end = (int(each, 16) for each in span.split("-"))
+            memory.seek(start)
+            with open(path[0], "rb") as file:
+                file.seek(int(offset, 16))
+                if memory.read(end - start) != file.read(end - start):
+                    changed.append(path[0])
+    return changed
+
+
+@pytest.mark.parametrize("way", ["script", "option", "gdbinit", "nested"])
+def test_loaded_by_a_team_s_own_loader(way: str, tmp_path: Path) -> None:
+    """A Python script, an option, a .gdbinit, a script that sources a script: __file__ is the outermost one's, and a
+    package beside that is not ours."""
+    (tmp_path / "__init__.py").write_text("raise SystemExit('the neighbour was run')")
+    loader, outer = tmp_path / "loader.py", tmp_path / "outer.py"
+    loader.write_text(f"import gdb\ngdb.execute('source {SOURCE}')\n")
+    outer.write_text(f"import gdb\ngdb.execute('source {loader}')\n")
+    (tmp_path / ".gdbinit").write_text(f"source {loader}\n")
+    words = {
+        "script": ["-nx", "-ex", f"source {loader}"],
+        "option": ["-nx", "-x", str(loader)],
+        "nested": ["-nx", "-x", str(outer)],
+        "gdbinit": [],
+    }[way]
+    done = subprocess.run(
+        ["gdb", "-q", "-batch", *words, "-ex", "help dispatch-bt"], capture_output=True, text=True, check=True,
+        env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert "Show the dispatcher's path" in done.stdout, done
+    assert "neighbour" not in done.stdout + done.stderr

@@ -1,0 +1,230 @@
+"""Inside gdb: sourcing leaves no trace, and commands change neither the selection nor a setting."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.programs import plain_program
+from support.programs.harness import ROOT, Outcome, run
+from support.programs.plain_program import Plain, running
+
+pytestmark = [pytest.mark.gdb, pytest.mark.compiler]
+
+INIT = ROOT / "gdbext" / "init.py"
+NAMES = "python import json; print('NAMES', json.dumps(sorted(globals())), __doc__)"
+QUIET = ["-iex", "set debuginfod enabled off", "-iex", "set width 0"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def plain(program: Path) -> Iterator[Plain]:
+    with running(program, "3") as one:
+        yield one
+        assert one.is_untouched()
+
+
+def gdb(*commands: str, pid: int | None = None, cwd: Path | None = None) -> Outcome:
+    """gdb with these commands; those that must succeed are checked by their output."""
+    what = [] if pid is None else ["-p", str(pid)]
+    words = [word for command in commands for word in ("-ex", command)]
+    return run(["gdb", "-nx", "-q", "-batch", *QUIET, *what, *words], cwd=cwd, timeout=60)
+
+
+def lines(outcome: Outcome, mark: str) -> list[str]:
+    found = [line[len(mark) + 1 :] for line in outcome.stdout.splitlines() if line.startswith(mark + " ")]
+    assert found, outcome
+    return found
+
+
+def test_sourcing_leaves_no_names_behind() -> None:
+    before, once, twice = lines(gdb(NAMES, f"source {INIT}", NAMES, f"source {INIT}", NAMES), "NAMES")
+    assert before == once == twice
+
+
+def test_sourcing_again_at_a_prompt(program: Path) -> None:
+    """Prompts finish the help, and take printers back from object files without debug information."""
+    source, count = f"source {INIT}", "python print('COUNT', sum(len(each.pretty_printers) for each in gdb.objfiles()))"
+    typed = "\n".join((source, count, "print 1", count, source, count, "help dispatch-bt", "print 1", count, ""))
+    command = ["gdb", "-nx", "-q", *QUIET, str(program)]
+    outcome = subprocess.run(command, input=typed, text=True, capture_output=True, timeout=60)
+    assert "Error" not in outcome.stderr
+    assert [line.split()[-1] for line in outcome.stdout.splitlines() if "COUNT" in line] == ["1", "0", "1", "0"]
+    assert "--native" in outcome.stdout
+
+
+def test_sourcing_leaves_the_path_and_the_settings_alone() -> None:
+    ask = "python import sys; print('STATE', sys.path, sys.dont_write_bytecode, hash(gdb.execute('show', False, True)))"
+    before, after = lines(gdb(ask, f"source {INIT}", ask), "STATE")
+    assert before == after
+
+
+@pytest.mark.parametrize("typed", ["init.py", "./init.py", "../gdbext/init.py", str(INIT)])
+def test_sourcing_from_any_folder(typed: str) -> None:
+    outcome = gdb(f"source {typed}", "help dispatch-bt", cwd=INIT.parent)
+    assert "dispatch-bt --help" in outcome.stdout
+    assert outcome.stderr == ""
+
+
+def test_sourcing_again_takes_a_changed_version(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "gdbext", tmp_path / "gdbext", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    registry = tmp_path / "gdbext" / "tools" / "table.py"
+    change = f"""python
+import pathlib, re
+file = pathlib.Path({str(registry)!r})
+file.write_text(file.read_text().replace("Show the dispatcher's path", "A changed summary"))
+end"""
+    script = tmp_path / "script.gdb"
+    init = tmp_path / "gdbext" / "init.py"
+    script.write_text(f"source {init}\n{change}\nsource {init}\nhelp dispatch-bt\n")
+    assert "A changed summary" in run(["gdb", "-nx", "-q", "-batch", "-x", script]).stdout
+
+
+def test_sourcing_before_or_after_there_is_a_process(plain: Plain) -> None:
+    command = "dispatch-bt --json"
+    before = gdb(f"source {INIT}", f"attach {plain.pid}", command)
+    after = gdb(f"source {INIT}", command, pid=plain.pid)
+    for outcome in (before, after):
+        (document,) = outcome.documents
+        assert document["target"]["pid"] == plain.pid
+        assert document["target"]["debugger"] == "gdb"
+
+
+def test_sourcing_is_quick() -> None:
+    """A quarter of what gdb itself takes to start, and no command is imported."""
+    clock = (
+        "python import sys, time; print('CLOCK', time.process_time(), 'gdbext.diagnosis.report.report' in sys.modules)"
+    )
+    seconds = []
+    for _ in range(5):
+        begin, end = (line.split() for line in lines(gdb(clock, f"source {INIT}", clock), "CLOCK"))
+        seconds.append(float(end[0]) - float(begin[0]))
+        assert end[1] == "False"
+    assert min(seconds) < 0.05, seconds
+
+
+def test_help_is_whole_at_the_prompt() -> None:
+    script = f"source {INIT}\nhelp dispatch-bt\nquit\n"
+    outcome = run(["sh", "-c", 'printf "%s" "$1" | gdb -nx -q', "sh", script])
+    by_dispatch = run([ROOT / "scripts" / "dispatch", "dispatch-bt", "--help"]).stdout.strip()
+    assert "--native" in by_dispatch
+    assert by_dispatch in outcome.stdout
+
+
+def test_the_selected_thread_and_frame_stay_selected(plain: Plain) -> None:
+    show = "python print('AT', gdb.selected_thread().num, gdb.selected_frame().level(), gdb.selected_frame().pc())"
+    outcome = gdb(
+        "thread 3", "frame 1", show, f"source {INIT}", "dispatch-bt --all --native --json", show,
+        "frame 0", show, "dispatch-bt --all", show, pid=plain.pid,
+    )  # fmt: skip
+    outer, outer_after, inner, inner_after = lines(outcome, "AT")
+    assert outer.startswith("3 1 ")
+    assert outer == outer_after
+    assert inner.startswith("3 0 ")
+    assert inner == inner_after
+
+
+def test_the_selected_thread_is_the_one_that_is_shown(plain: Plain) -> None:
+    outcome = gdb(f"source {INIT}", "thread 2", "dispatch-bt --json", "thread 4", "dispatch-bt --json", pid=plain.pid)
+    documents = outcome.documents
+    assert [document["threads"][0]["number"] for document in documents] == [2, 4]
+
+
+def test_registers_are_right_whatever_is_selected(plain: Plain) -> None:
+    code = (
+        f"python import sys; sys.path.append({str(ROOT)!r}); "
+        "from gdbext.hosts.gdb.gdb_batch import current_target; "
+        "threads = current_target().threads(); "
+        "print('REGS', sorted((t.tid, t.registers()['rbx'], t.registers()['fs_base']) for t in threads))"
+    )
+    inner, outer = lines(gdb("thread 2", code, "thread 3", "frame 1", code, pid=plain.pid), "REGS")
+    magic = plain.truth["magic"]
+    wanted = sorted((t["tid"], magic + 16 * i, t["tls"]) for i, t in enumerate(plain.truth["threads"]))
+    assert inner == outer == str(wanted)
+
+
+def test_what_was_read_is_forgotten_when_the_process_runs(program: Path) -> None:
+    """After a stop elsewhere the same command tells the new state."""
+    outcome = run(
+        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "starti", "-ex", "dispatch-bt --json",
+         "-ex", "continue", "-ex", "dispatch-bt --json", "--args", program, "2", "crash"],
+        timeout=60,
+    )  # fmt: skip
+    first, second = outcome.documents
+    assert first["threads"][0]["signal"] is None
+    assert second["threads"][0]["signal"] == "SIGSEGV"
+
+
+def test_without_a_process(program: Path) -> None:
+    for words in ([f"source {INIT}", "dispatch-bt"], [f"source {INIT}", f"file {program}", "dispatch-bt"]):
+        outcome = gdb(*words)
+        assert "gdb has no process and no core" in outcome.stderr
+        assert "try: attach PID" in outcome.stderr
+
+
+def test_after_the_process_has_ended() -> None:
+    outcome = run(
+        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "run", "-ex", "dispatch-bt --json",
+         "--args", "/bin/true"]
+    )  # fmt: skip
+    (document,) = outcome.documents
+    assert "no process" in document["errors"][0]["what"]
+
+
+def test_while_the_process_runs(program: Path) -> None:
+    outcome = run(
+        ["gdb", "-nx", "-q", "-batch", *QUIET, "-ex", f"source {INIT}", "-ex", "starti", "-ex", "continue &",
+         "-ex", "dispatch-bt", "-ex", "kill", "--args", program, "2"],
+        timeout=60,
+    )  # fmt: skip
+    assert "is running" in outcome.stderr
+    assert "try: stop it first: interrupt" in outcome.stderr
+
+
+def test_wrong_arguments_do_not_end_gdb(plain: Plain) -> None:
+    outcome = gdb(f"source {INIT}", "dispatch-bt --bogus", 'dispatch-bt "unbalanced', "echo ALIVE\\n", pid=plain.pid)
+    assert "unrecognized arguments: --bogus" in outcome.stderr
+    assert "ALIVE" in outcome.stdout
+
+
+def test_completion(plain: Plain) -> None:
+    outcome = gdb(f"source {INIT}", "complete dispatch-bt --na", "complete dispatch-bt --thread ", pid=plain.pid)
+    assert "dispatch-bt --native" in outcome.stdout.splitlines()
+    assert {f"dispatch-bt --thread {number}" for number in range(1, 5)} <= set(outcome.stdout.splitlines())
+
+
+def test_a_core_goes_by_gdbs_thread_numbers_and_sysroot(plain: Plain, program: Path, tmp_path: Path) -> None:
+    core = plain_program.take_gcore(plain.pid, tmp_path / "a core")
+    moved = tmp_path / "root" / str(program).lstrip("/")
+    moved.parent.mkdir(parents=True)
+    shutil.copy(program, moved)
+    hidden = program.with_name("hidden")
+    program.rename(hidden)
+    try:
+        words = [f"source {INIT}", f"set sysroot {tmp_path}/root", "thread 2", "dispatch-bt --native --json"]
+        pairs = [word for command in words for word in ("-ex", command)]
+        outcome = run(["gdb", "-nx", "-q", "-batch", *QUIET, "-c", core, *pairs])
+    finally:
+        hidden.rename(program)
+    (document,) = outcome.documents
+    (thread,) = document["threads"]
+    assert document["target"]["kind"] == "core"
+    assert thread["number"] == 2
+    assert thread["frames"][0]["function"] == "stand_still"
+
+
+def test_gdbserver(plain: Plain) -> None:
+    if shutil.which("gdbserver") is None:
+        pytest.skip("no gdbserver here")
+    words = [f"target remote | gdbserver --once --attach - {plain.pid}", f"source {INIT}", "dispatch-bt --all --json"]
+    outcome = gdb(*words, "detach")
+    (document,) = outcome.documents
+    assert {thread["tid"] for thread in document["threads"]} == {thread["tid"] for thread in plain.truth["threads"]}

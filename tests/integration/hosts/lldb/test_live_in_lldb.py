@@ -1,0 +1,106 @@
+"""dispatch-trace and dispatch-break through LLDB: the same output as through gdb."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.installed import lldbs
+from support.programs import harness
+from support.programs.harness import DISPATCH, ROOT, run
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb, pytest.mark.parametrize("name", lldbs.parameters())]
+
+PROGRAM = """\
+import sys, torch
+a = torch.ones(2, 2, requires_grad=True)
+for _ in range(2): torch.mm(a, a)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_the_same_trace(name: str, program: Path) -> None:
+    words = ["dispatch-trace", "aten::mm.default", "--verbose", "--", sys.executable, program]
+    through = run([DISPATCH, "--debugger", "lldb", *words], env={"LLDB": lldbs.executable(name)})
+    by_gdb = run([DISPATCH, *words])
+    assert through.status == by_gdb.status == 0, (through, by_gdb)
+    assert through.stdout == by_gdb.stdout
+    assert "the process exited with status 7" in through.stdout
+
+
+def test_breakpoints_in_a_users_lldb(name: str, program: Path) -> None:
+    """Pending, then real, with a condition; gone when they are deleted. Those that nobody asked about do not stop."""
+    commands = [
+        f"command script import {ROOT}/gdbext/lldb_init.py", "dispatch-break redispatch aten::mm.default --key CPU",
+        "run", "dispatch-break --list", "continue", "dispatch-break --delete", "continue",
+    ]  # fmt: skip
+    words = [word for command in commands for word in ("-o", command)]
+    settings = ["-O", "settings set target.preload-symbols false"]
+    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *settings, *words, "--", sys.executable, program])
+    text = outcome.stdout
+    assert "Traceback" not in text + outcome.stderr, outcome
+    assert "pending: set when torch is loaded and used" in text, outcome
+    assert text.count("dispatch-break: aten::mm at redispatch") == 2
+    assert "keyset DispatchKeySet(CPU" in text
+    assert re.search(r"breakpoint \d+ at 0x.*aten::mm redispatch.*, 1 hit\b", text)
+    assert "1 breakpoints deleted" in text
+    assert "exited with status = 7" in text
+
+
+ONE_SESSION = 80
+"""Descriptors of the libraries of one session, which Python may not have collected yet."""
+
+
+def test_nothing_is_kept(name: str, tmp_path: Path) -> None:
+    """Resuming commands in one LLDB: as many descriptors after thirteen as after four, and the program goes on."""
+    found, script = tmp_path / "found.json", tmp_path / "many.py"
+    commands = (
+        "dispatch-trace --engine breakpoints --all --limit 3",
+        "dispatch-values print aten::add.Tensor --limit 1",
+        "dispatch-diagnose --samples 3 --interval 0.1",
+    )
+    script.write_text(f"""
+import gc, json, os
+
+counts, failures = [], []
+for number in range(13):
+    result = lldb.SBCommandReturnObject()
+    lldb.debugger.GetCommandInterpreter().HandleCommand({commands!r}[number % 3], result)
+    failures += [] if result.Succeeded() else [result.GetError()]
+    if number in (3, 12):  # the same command
+        gc.collect()
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+with open({str(found)!r}, "w") as file:
+    json.dump([counts, failures], file)
+""")
+    with harness.started("small_calls") as job:
+        words = [f"process attach -p {job.pid}", f"command script import {ROOT}/gdbext/lldb_init.py"]
+        words += [f"script exec(open({str(script)!r}).read(), {{'lldb': lldb}})", "process detach"]
+        options = ["-O", "settings set target.preload-symbols false"]
+        run(
+            [
+                lldbs.executable(name),
+                "--no-lldbinit",
+                "-b",
+                *options,
+                *(word for each in words for word in ("-o", each)),
+            ]
+        )
+        (first, last), failures = json.loads(found.read_text())
+        assert not failures
+        assert last <= first + ONE_SESSION, "nine commands leave less than two sessions would"
+        turns = Path(job.truth["turns"])
+        before = turns.read_text()
+        harness.wait_until(lambda: turns.read_text() not in ("", before), "the program goes on")

@@ -1,0 +1,47 @@
+"""LLDB at a terminal: Ctrl+C in the middle of a command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support.installed import lldbs
+from support.programs.debugger_terminal import DebuggerTerminal
+from support.programs.harness import ROOT, Inferior, wait_until
+
+pytestmark = [pytest.mark.torch, pytest.mark.parametrize("name", lldbs.parameters())]
+
+
+def test_control_c_in_a_users_lldb(inferior: Callable[..., Inferior], name: str) -> None:
+    """The command ends, LLDB and the commands stay usable, and the process goes on after detach."""
+    hang = inferior("meta-mm")
+    settings = ["-O", "settings set target.preload-symbols false"]
+    start = [lldbs.executable(name), "--no-lldbinit", "--no-use-colors", *settings]
+    terminal = DebuggerTerminal(start, "(lldb) ")
+    try:
+        terminal.until(terminal.prompt)
+        terminal.answer(f"process attach --pid {hang.pid}", "Architecture set to")
+        terminal.answer(f"command script import {ROOT}/gdbext/lldb_init.py")
+        terminal.answer("dispatch-bt", "op=[aten::linear]")
+        for pause in (0.3, 1.0):
+            terminal.type("dispatch-op --all\n")
+            time.sleep(pause)
+            begin = time.monotonic()
+            terminal.type("\x03")
+            seen = terminal.until("the process was not changed")
+            assert time.monotonic() - begin < 10
+            assert "error: interrupted" in seen
+            assert "Traceback" not in seen
+            terminal.answer("dispatch-bt", "op=[aten::linear]")
+        terminal.type("dispatch-diagnose --samples 2 --interval 60\n")
+        time.sleep(2)
+        terminal.type("\x03")
+        terminal.until("the process was not changed")
+        terminal.answer("dispatch-bt", "op=[aten::linear]")  # it stands again
+        terminal.answer("detach", "detached")
+        terminal.type("quit\n")
+        wait_until(lambda: terminal.process.poll() is not None, "LLDB ends")
+    finally:
+        terminal.close()

@@ -1,0 +1,206 @@
+"""The commands inside a user's own LLDB: the same as everywhere, and its names, selection and process stay as they
+were."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.tools import table
+from support.installed import lldbs
+from support.programs import plain_program
+from support.programs.harness import ROOT, Outcome, run
+from support.programs.plain_program import Plain, running
+
+pytestmark = [pytest.mark.compiler, pytest.mark.parametrize("name", lldbs.parameters())]
+
+IMPORT = f"command script import {ROOT}/gdbext/lldb_init.py"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain_program.build(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def plain(program: Path) -> Iterator[Plain]:
+    with running(program, "3") as one:
+        yield one
+        assert one.is_untouched()
+
+
+def lldb(name: str, *commands: str, pid: int | None = None) -> Outcome:
+    """LLDB with these commands, each of which runs whatever becomes of the one before: given as such, they would end
+    with the first that fails."""
+    words = [word for command in commands for word in ("-o", f"script lldb.debugger.HandleCommand({command!r})")]
+    what = [] if pid is None else ["-p", str(pid)]
+    outcome = run([lldbs.executable(name), "--no-lldbinit", "-b", *what, *words], timeout=120)
+    assert "Traceback" not in outcome.stdout + outcome.stderr, outcome
+    return outcome
+
+
+def release(name: str) -> int:
+    """The 19 of lldb-19."""
+    return int(name.rpartition("-")[2]) if "-" in name else 0
+
+
+def documents(outcome: Outcome) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith('{"schema"')]
+
+
+def shown(outcome: Outcome, mark: str) -> list[str]:
+    return [line for line in outcome.stdout.splitlines() if line.startswith(f"{mark} ")]
+
+
+def test_reports_and_selection(name: str, plain: Plain) -> None:
+    """What is selected is what is reported, by command and by word, and stays selected."""
+    show = (
+        "script t = lldb.debugger.GetSelectedTarget().process.GetSelectedThread(); "
+        "print('AT', t.GetIndexID(), t.GetSelectedFrame().GetFrameID())"
+    )
+    reports = ["dispatch-bt --json", "dispatch bt --json", "dispatch-bt --all --native --json", "all-threads --json"]
+    outcome = lldb(name, IMPORT, "thread select 3", "frame select 1", show, *reports, show, "detach", pid=plain.pid)
+    selected, by_word, everyone, threads = documents(outcome)
+    assert [each["number"] for each in selected["threads"]] == [3]
+    assert selected == {**by_word, "target": selected["target"]}
+    tids = {thread["tid"] for thread in plain.truth["threads"]}
+    assert {each["tid"] for each in everyone["threads"]} == {each["tid"] for each in threads["threads"]} == tids
+    assert {each["target"]["debugger"] for each in (selected, by_word, everyone, threads)} == {"lldb"}
+    before, after = shown(outcome, "AT")
+    assert before == after == "AT 3 1"
+
+
+WRITES = """
+import lldb, sys
+process = lldb.debugger.GetSelectedTarget().process
+session = sys.modules["gdbext"].commands_in_lldb._shell._current
+first = session()
+thread = first.target.selected_thread()
+before = dict(thread.registers())
+word = first.memory.u64(before["rsp"])
+print("SAME", session() is first)
+error = lldb.SBError()
+process.WriteMemory(before["rsp"], (word ^ 1).to_bytes(8, "little"), error)
+second = session()
+print("MEMORY", second is not first, second.memory.u64(before["rsp"]) == word ^ 1, error.Success())
+process.WriteMemory(before["rsp"], word.to_bytes(8, "little"), error)
+frame = process.GetSelectedThread().GetFrameAtIndex(0)
+third = session()
+third.target.selected_thread().registers()
+frame.FindRegister("rbx").SetValueFromCString(str(before["rbx"] ^ 1), error)
+fourth = session()
+print("REGISTER", fourth is not third, fourth.target.selected_thread().registers()["rbx"] == before["rbx"] ^ 1)
+process.GetSelectedThread().GetFrameAtIndex(0).FindRegister("rbx").SetValueFromCString(str(before["rbx"]), error)
+last = session()
+process.SetSelectedThreadByIndexID(2)
+print("SELECTED", session() is last, last.target.selected_thread().number)
+"""
+
+
+def test_a_session_lasts_until_something_is_written(name: str, plain: Plain, tmp_path: Path) -> None:
+    """LLDB tells nobody; and what is selected is asked anew."""
+    script = tmp_path / "writes.py"
+    script.write_text(WRITES)
+    run_it = f"script exec(open({str(script)!r}).read(), {{}})"
+    outcome = lldb(name, IMPORT, "dispatch-bt --json", run_it, "thread select 1", "detach", pid=plain.pid)
+    assert shown(outcome, "SAME") == ["SAME True"], outcome
+    if "16" not in name:  # it goes on giving what it had read of a range that overlaps the written one
+        assert shown(outcome, "MEMORY") == ["MEMORY True True True"]
+    assert shown(outcome, "REGISTER") == ["REGISTER True True"]
+    assert shown(outcome, "SELECTED") == ["SELECTED True 2"]
+
+
+def test_it_is_imported_twice_and_leaves_nothing_behind(name: str) -> None:
+    names = "script import sys; print('NAMES', sorted(globals()), [p for p in sys.path if 'gdbext' in p])"
+    outcome = lldb(name, names, IMPORT, names, IMPORT, names)
+    before, once, twice = shown(outcome, "NAMES")
+    assert once == twice
+    assert once == before.replace("'lldb',", "'lldb', 'lldb_init',", 1)
+
+
+def test_errors_end_nothing(name: str, plain: Plain) -> None:
+    """A command that fails says why and what to try, and the next one works."""
+    wrong = ["dispatch-bt --bogus", "dispatch-bt 'open", "dispatch-bt --thread 99999", "dispatch-keyset NoSuchKey"]
+    outcome = lldb(name, IMPORT, *wrong, "dispatch-bt --json", "detach", pid=plain.pid)
+    assert outcome.stderr.count("error: ") >= len(wrong), outcome
+    by_lldb = outcome.stderr.count("unknown or ambiguous option")  # where it knows the options itself
+    assert by_lldb == (release(name) >= 19), outcome
+    assert outcome.stderr.count("  try: ") >= len(wrong) - by_lldb, outcome
+    assert len(documents(outcome)) == 1
+
+
+def test_without_a_process(name: str) -> None:
+    outcome = lldb(name, IMPORT, "dispatch-diagnose", "dispatch-bt --json")
+    assert "process attach --pid PID" in outcome.stderr
+    (document,) = documents(outcome)
+    assert document["errors"][0]["what"] == "lldb has no process and no core"
+
+
+def test_one_that_is_too_old_says_so(name: str) -> None:
+    old = "script lldb.SBDebugger.GetVersionString = staticmethod(lambda: 'lldb version 15.0.7')"
+    outcome = lldb(name, old, IMPORT)
+    assert "gdbext: this is LLDB 15; 16 or later is needed" in outcome.stderr, outcome
+    assert "  try: apt-get install" in outcome.stderr
+
+
+def test_help(name: str) -> None:
+    """A line each in the list, the whole help for one."""
+    outcome = lldb(name, IMPORT, "help", "help dispatch-lookup", "help dispatch")
+    text = " ".join(outcome.stdout.split())
+    assert all(row.name in text for row in table.commands())
+    for action in table.parser_of(table.find("dispatch-lookup")).full()._actions:
+        assert " ".join(str(action.help).split()) in text
+        assert all(option in text for option in action.option_strings)
+    assert ("are completed from LLDB" in text) == (0 < release(name) < 20)
+
+
+COMPLETE = """
+import lldb
+def complete(line):
+    found = lldb.SBStringList()
+    lldb.debugger.GetCommandInterpreter().HandleCompletion(line, len(line), 0, -1, found)
+    print("BECOMES", line, "->", *(found.GetStringAtIndex(at) for at in range(1, found.GetSize())))
+"""
+
+
+def completed(name: str, script: Path, *lines: str) -> dict[str, set[str]]:
+    """What LLDB makes of each line."""
+    script.write_text(COMPLETE)
+    scripts = [f"script __import__({script.stem!r}).complete({line!r})" for line in lines]
+    outcome = lldb(name, IMPORT, f"command script import {script}", *scripts)
+    found = [line.removeprefix("BECOMES ").partition(" ->") for line in shown(outcome, "BECOMES")]
+    return {line: set(words.split()) for line, _, words in found}
+
+
+def test_completion(name: str, tmp_path: Path) -> None:
+    """Names by every LLDB, options from 19 on, arguments from 20 on."""
+    (tmp_path / "graph.dot").touch()
+    dot, values, frames = f"all-threads --dot {tmp_path}/gr", "dispatch-values --when b", "dispatch frames --json o"
+    names = ("dispatch-lo", "dispatch lo")
+    found = completed(name, tmp_path / "lines.py", *names, "dispatch-bt --th", dot, values, frames)
+    assert [found[each] for each in names] == [{"dispatch-lookup"}, {"lookup"}]
+    if release(name) >= 19:
+        assert found["dispatch-bt --th"] == {"--thread"}
+        assert found[values] == {"before", "both"}
+        assert found[dot] == {f"{tmp_path}/graph.dot"}
+    if release(name) >= 20:
+        assert found[frames] == {"on", "off"}
+
+
+def test_lines_are_understood_as_elsewhere(name: str) -> None:
+    """Also where LLDB takes them apart: quotes, values with a dash, arguments that look like options."""
+    lines = ["dispatch-op --key=-x 'a b' --json", "dispatch-keyset --json -- -1", "dispatch-break --json --delete 3 4"]
+    instead = "lambda name, argv, *_: r.Outcome(0, f'ARGV {argv}')"
+    outcome = lldb(name, IMPORT, f"script import gdbext.tools.table as r; r.execute = {instead}", *lines)
+    given = [ast.literal_eval(line.removeprefix("ARGV ")) for line in shown(outcome, "ARGV")]
+    assert len(given) == len(lines), outcome
+    for line, argv in zip(lines, given):
+        command, *words = shlex.split(line)
+        parser = table.parser_of(table.find(command))
+        assert parser.parse(argv) == parser.parse(words)

@@ -1,0 +1,82 @@
+"""What a trace costs: nothing for operators that are not traced, little more than a breakpoint for those that are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.programs.harness import DISPATCH, INFERIORS, PATIENCE, UNDEMANGLED
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+ROUNDS = 10
+"""Tries until the best of both is within the bound: the machine has other work, which only ever makes things slower."""
+SCRIPT = INFERIORS / "costs.py"
+MM_CALL = "_ZN2at4_ops2mm4callERKNS_6TensorES4_"
+
+
+def best(command: list[str | Path]) -> float:
+    """Microseconds of the best call, as the program prints it (among whatever else is printed)."""
+    return float(_find(r"best ([\d.]+)", command))
+
+
+def dispatches(command: list[str | Path]) -> int:
+    """How many dispatches a trace has seen: each is one stop."""
+    return int(_find(r"^(\d+) dispatches traced", command))
+
+
+def _find(pattern: str, command: list[str | Path]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    found = re.search(pattern, done.stdout + done.stderr, re.MULTILINE)
+    assert found is not None, (command, done.stdout[-2000:], done.stderr[-2000:])
+    return found[1]
+
+
+def program(*words: str) -> list[str | Path]:
+    return [sys.executable, SCRIPT, *words]
+
+
+def traced(*words: str) -> list[str | Path]:
+    return [DISPATCH, "dispatch-trace", "aten::mm", "--", *program(*words)]
+
+
+def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
+    words = ("add", "20000", "20")
+    plain: list[float] = []
+    under: list[float] = []
+    while not plain or (min(under) > 1.05 * min(plain) and len(plain) < ROUNDS):
+        plain.append(best(program(*words)))
+        under.append(best(traced(*words)))
+    assert min(under) <= 1.05 * min(plain), (plain, under)
+
+
+def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    script.write_text(
+        "import gdb\n"
+        "class Empty(gdb.Breakpoint):\n"
+        "    def stop(self):\n"
+        "        return False\n"
+        "gdb.execute('set pagination off')\n"
+        "gdb.execute('catch load libtorch_python')\n"
+        "gdb.execute('run')\n"
+        f"Empty('*(char*)&{MM_CALL}')\n"
+        "gdb.execute('continue')\n"
+    )
+    words = ("mm", "200", "10")
+    settings = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off", *UNDEMANGLED]
+    bare = ["gdb", "-nx", "-batch", *settings, "-x", script, "--args", *program(*words)]
+    once, twice = dispatches(traced("mm", "1", "1")), dispatches(traced("mm", "2", "1"))
+    stops = twice - once  # of one call: AutogradCPU, then CPU
+    assert stops == 2
+    empty: list[float] = []
+    ours: list[float] = []
+    while not empty or (min(ours) > 1.5 * min(empty) and len(empty) < ROUNDS):
+        empty.append(best(bare))
+        assert empty[-1] > 20, f"the breakpoint was not hit: {empty[-1]} µs a call"
+        ours.append(best(traced(*words)) / stops)
+    assert min(ours) <= 1.5 * min(empty), (empty, ours)

@@ -1,0 +1,52 @@
+"""mypy over a program of a user of the library: it knows every name, and finds the misspelt ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+GOOD = """\
+import gdbext
+from gdbext import Process, Thread
+
+def innermost(thread: Thread) -> str:
+    return thread.dispatch[0].op or "?" if thread.dispatch else ""
+
+with gdbext.open(pid=1) as process:
+    found: Process = process
+    kind: str = process.diagnose().verdict.kind.value
+    summary: str = process.diagnose().verdict.summary
+    for thread in process.threads:
+        line: int | None = thread.python[0].line
+        names: tuple[str, ...] = thread.dispatch[0].keyset.keys if thread.dispatch[0].keyset else ()
+        where: str = thread.frames[0].function
+        at: int = thread.wait.address if thread.wait else 0
+        print(innermost(thread), thread.wait.certainty.value if thread.wait else "")
+"""
+WRONG = {
+    "thread.pyhton[0].line": "pyhton",
+    "process.diagnose().verdict.sumary": "sumary",
+    "thread.dispatch[0].opp": "opp",
+    "thread.wait and thread.wait.adress": "adress",
+    "gdbext.opne(pid=1)": "opne",
+    "gdbext.open(1)": "positional",
+}
+
+
+def test_types_for_users(tmp_path: Path) -> None:
+    """In a project of the user's own, of whose settings ours are no part."""
+    misspelt = "".join(f"    {line}\n" for line in WRONG)
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "misspelt.py").write_text(
+        "import gdbext\ndef run(process: gdbext.Process, thread: gdbext.Thread) -> None:\n" + misspelt
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "misspelt.py"],
+        cwd=tmp_path, env={"MYPYPATH": "", "PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert not [line for line in done.stdout.splitlines() if line.startswith("good.py")], done.stdout
+    errors = [line for line in done.stdout.splitlines() if "misspelt.py" in line and "error" in line]
+    for number, word in enumerate(WRONG.values(), 3):
+        assert any(f"misspelt.py:{number}:" in line and word in line for line in errors), done.stdout

@@ -1,0 +1,126 @@
+"""scripts/dispatch watch: a program that hangs, goes on and ends, once with its evidence and once from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.programs import procfs
+from support.programs.harness import DISPATCH, run, wait_until
+
+HANGS = """
+import os, signal, sys, threading, time
+
+def go_on(*_):
+    raise InterruptedError
+
+signal.signal(signal.SIGUSR1, go_on)
+began = time.monotonic()
+while time.monotonic() - began < 1: pass
+lock = threading.Lock()
+lock.acquire()
+try:
+    lock.acquire(timeout=1000)
+except InterruptedError:
+    while not os.path.exists(sys.argv[1]): pass
+sys.exit(3)
+"""
+"""Goes on at a signal, and ends when that file is there: the watch may take as long as it likes."""
+
+
+def test_a_program_that_hangs_once(tmp_path: Path) -> None:
+    script, told, end = tmp_path / "hangs.py", tmp_path / "told", tmp_path / "end"
+    script.write_text(HANGS)
+    words = [DISPATCH, "watch", "--json", "--hung-after", "1.5", "--save", tmp_path / "kept",
+             "--run", f'echo "$GDBEXT_VERDICT $GDBEXT_PID $GDBEXT_FILE" >> {told}', "--",
+             sys.executable, script, end]  # fmt: skip
+    events = []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as watch:  # fmt: skip
+        try:
+            assert watch.stderr is not None
+            for line in watch.stderr:
+                events.append(json.loads(line))
+                if events[-1]["event"] == "hung":
+                    wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the command has run")
+                    os.kill(events[-1]["pid"], signal.SIGUSR1)
+                elif events[-1]["event"] == "moves":
+                    end.touch()
+            stdout, _ = watch.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(watch.pid, signal.SIGKILL)
+    assert (watch.returncode, stdout) == (3, "")  # the output is the program's
+    assert [event["event"] for event in events] == ["watching", "hung", "moves", "ended"]
+    hung, ended = events[1], events[3]
+    assert "threading.Lock" in hung["verdict"]["summary"]
+    assert ended["text"] == "the program exited with status 3"
+    kind, pid, file = told.read_text().split()
+    assert (kind, int(pid), file) == (hung["verdict"]["kind"], hung["pid"], hung["file"])
+    assert "threading.Lock" in Path(f"{file}.txt").read_text()
+    assert json.loads(Path(f"{file}.json").read_text())["verdict"]["kind"] == kind
+    replayed = run([DISPATCH, "-r", f"{file}.rec", "dispatch-diagnose"])
+    assert replayed.stdout == Path(f"{file}.txt").read_text()
+
+
+@pytest.mark.gdb
+def test_a_process_that_hangs_all_the_time_is_told_once(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
+    words = [DISPATCH, "watch", "-p", str(process.pid), "--hung-after", "1", "--save", str(tmp_path), "--core", "--job"]
+    watch = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert watch.stdout is not None
+        output = ""
+        for line in watch.stdout:
+            output += line
+            if line.rstrip().endswith(".core"):
+                break
+        time.sleep(2)  # it must not be told again
+        assert procfs.status(process.pid)["TracerPid"] == "0"
+        process.terminate()
+        process.wait()
+        output += watch.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+        watch.kill()
+    assert watch.returncode == 0
+    assert output.count("kept: ") == 3, output
+    (core,) = tmp_path.glob("hang-*.core")
+    (page,) = tmp_path.glob("hang-*.job.html")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert {path.name[len(core.stem) + 1 :] for path in tmp_path.iterdir()} == {
+        "txt", "json", "rec", "core", "job.txt", "job.json", "job.html",
+    }  # fmt: skip
+    looked = run([DISPATCH, "--debugger", "none", "-c", core, "dispatch-diagnose"])
+    assert "waits for" in looked.stdout, looked
+    assert output.rstrip().endswith("the process has ended")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say what to watch"),
+        (["-p", "1", "--", "true"], "say what to watch"),
+        (["--hung-after", "0", "--", "true"], "--hung-after takes up to"),
+        (["-p", "x"], "invalid int value"),
+        (["--core", "--", "true"], "--core, --job and --trace need --save"),
+    ],
+)
+def test_wrong_usage(words: list[str], said: str) -> None:
+    outcome = run([DISPATCH, "watch", *words])
+    assert outcome.status == 2, outcome
+    assert said in outcome.stderr
+
+
+def test_a_program_that_cannot_be_started() -> None:
+    outcome = run([DISPATCH, "watch", "--", "/nonexistent/program"])
+    assert outcome.status == 1, outcome
+    assert "cannot be started" in outcome.stderr

@@ -1,0 +1,101 @@
+"""Operators and calls of every kind in a C++ program without Python, compiled in several ways: nothing wrong, nothing
+missing without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.programs import matrix
+from support.programs.harness import DISPATCH, run
+from support.programs.matrix import Matrix, Score
+
+pytestmark = [pytest.mark.torch, pytest.mark.compiler]
+
+
+@pytest.fixture(scope="module", params=matrix.IN_SUITE)
+def program(request: pytest.FixtureRequest) -> Iterator[Matrix]:
+    """The program, compiled in one way."""
+    with matrix.running(request.param) as running:
+        yield running
+
+
+def test_every_pass(program: Matrix) -> None:
+    """Operator, key, event and keyset of each pass are those that the program wrote down, or unknown."""
+    document = program.document("dispatch-bt", "--all")
+    score = matrix.compare(program.truth, document)
+    assert not score.wrong, matrix.report("", score)
+    assert score.right >= 0.98 * score.passes, matrix.report("", score)
+    assert_missing_is_said(score, document, program)
+
+
+def assert_missing_is_said(score: Score, document: dict[str, object], program: Matrix) -> None:
+    silent = []
+    for missing in score.missing:
+        tid = program.case(missing.partition(":")[0])["tid"]
+        (thread,) = [each for each in document["threads"] if each["tid"] == tid]  # type: ignore[attr-defined]
+        if "passes may be missing" not in (thread["dispatch_doubt"] or ""):
+            silent.append(missing)
+    assert not silent
+
+
+def test_recursions(program: Matrix) -> None:
+    """Those that end are deep and blocked; those that do not end get the same arguments, or the same keyset, again."""
+    document = program.document("dispatch-diagnose")
+    runaway = {
+        tid for found in document["findings"] if found["kind"] == "runaway-recursion" for tid in found["threads"]
+    }
+    assert runaway == {program.case(name)["tid"] for name in ("endless", "again")}
+    blocked = [found["summary"] for found in document["findings"] if "zoo::countdown" in found["summary"]]
+    assert any("levels deep" in text for text in blocked), blocked
+
+
+def test_a_backend_with_a_name_of_its_own(program: Matrix) -> None:
+    """register_privateuse1_backend("npu"): devices have that name, keys have it, too, and it is accepted as input."""
+    tid = str(program.case("device")["tid"])
+    text = program.text("dispatch-bt", "--args", "--thread", tid)
+    assert "key=[PrivateUse1 (npu)]" in text, text
+    assert "f32[4] npu:0" in text or "a=?" in text, text
+    (operator,) = program.document("dispatch-op", "zoo::plain", "--key", "npu")["operators"]
+    assert [row["key"] for row in operator["table"]] == ["PrivateUse1"]
+    assert "PrivateUse1 (npu)" in program.text("dispatch-keyset", "AutogradNPU,npu")
+
+
+@pytest.mark.gdb
+@pytest.mark.parametrize("way", ["O0-g", "O3-hidden"])
+def test_kernels_are_stopped_at_however_they_are_entered(way: str) -> None:
+    """PyTorch's autograd fallback enters by the boxed function, into which the compiler has inlined the kernel."""
+    with matrix.running(way, only="loop") as looping:
+        for operator, entry in (("zoo::plain", "CPU"), ("zoo::layered", "CPU"), ("zoo::lambda", "CPU")):
+            words = ["--timeout", "60", "--json", "-p", str(looping.pid), "dispatch-break", "kernel", operator]
+            outcome = run([DISPATCH, *words, "--key", entry])
+            (request,) = outcome.document["breaks"]["requests"]
+            hits = [one["hits"] for one in request["breakpoints"]]
+            assert sum(hits) == 1, (operator, outcome)
+
+
+TENSOR = "f32[3] cpu"
+GIVEN = {
+    "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
+              "e": "8", "e2": "None", "f": "[4, 5]", "g": "[6]"},
+    "numbers": {"a": TENSOR, "b": "0.5", "c": "1.5", "d": "[1.5, 2.5]", "e": "True", "f": "False",
+                "g": "[True, False, True]", "h": "3", "i": "4.5", "j": "(1-2j)"},
+    "words": {"a": TENSOR, "b": '"here"', "c": '"there"', "d": "torch.float32", "e": "torch.float16",
+              "f": "torch.strided", "g": "cpu", "h": "cuda:1", "i": "torch.channels_last", "j": "9", "k": "[2, 3]"},
+}  # fmt: skip
+"""What the program calls its operators with: every kind of the schema language."""
+
+
+def test_arguments_of_every_kind(program: Matrix) -> None:
+    """None is wrong; with symbols four of five are known, boxed and unboxed."""
+    document = program.document("dispatch-bt", "--all", "--args")
+    shown = []
+    for case in ("kinds", "numbers", "words", "words/boxed"):
+        (thread,) = [each for each in document["threads"] if each["tid"] == program.case(case)["tid"]]
+        given = GIVEN[case.partition("/")[0]]
+        shown += [(one["value"], given[one["name"]]) for step in thread["dispatch"] for one in step["arguments"]]
+    known = [(value, true) for value, true in shown if value is not None]
+    assert [pair for pair in known if pair[0] != pair[1]] == []
+    if "-s" not in program.way:
+        assert len(known) >= 0.8 * len(shown)

@@ -1,0 +1,1 @@
+"""Targets, debuggers, files and reports that are made up."""

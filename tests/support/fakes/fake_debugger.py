@@ -1,0 +1,146 @@
+"""A debugger that is not there: says what it was asked for, and can be told that something happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from gdbext.diagnosis.samples import Pause
+from gdbext.engine.targets.base_target import Target
+from gdbext.errors import TargetError
+from gdbext.hosts.debugger.base_debugger import Debugger, Job
+from gdbext.hosts.debugger.frame_source import FrameSource
+from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
+from gdbext.hosts.resume.host import RunControl
+from support.fakes.fake_target import FakeTarget
+
+
+class ClosingTarget(FakeTarget):
+    """Remembers that it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeBreakpoint:
+    """One that the test can hit and delete."""
+
+    def __init__(self, number: int, place: object, reached: Callable[..., Any] | None = None) -> None:
+        self.number = number
+        self.place = place
+        self.hit = reached
+        self._alive = True
+
+    def is_alive(self) -> bool:
+        return self._alive
+
+    def delete(self) -> None:
+        self._alive = False
+
+    delete_later = delete
+
+
+class FakeSetter:
+    """Gives breakpoints numbers from 1, and remembers them."""
+
+    note_on_calls = "they go on"
+
+    def __init__(self) -> None:
+        self.made: list[FakeBreakpoint] = []
+        self.ended: Callable[[], None] = lambda: None
+
+    def _make(self, place: object, reached: Callable[..., Any] | None = None) -> FakeBreakpoint:
+        self.made.append(FakeBreakpoint(len(self.made) + 1, place, reached))
+        return self.made[-1]
+
+    def set_pending(self, symbol: str, reached: Callable[[], bool]) -> FakeBreakpoint:
+        return self._make(symbol, reached)
+
+    def set_call(self, address: int, reached: Callable[..., Any]) -> FakeBreakpoint:
+        return self._make(address, reached)
+
+    def set_stop(self, address: int, _condition: object, reached: Callable[..., Any]) -> FakeBreakpoint:
+        return self._make(address, reached)
+
+    def text_of(self, condition: object) -> str:
+        return str(condition)
+
+    def on_exit(self, action: Callable[[], None]) -> None:
+        self.ended = action
+
+
+class FakeDebugger(Debugger):
+    """``log`` is what it was asked to do, in order."""
+
+    name = "fake"
+
+    def __init__(self, process: bool = True) -> None:
+        self.log: list[str] = []
+        self.shown = ""
+        self.setter = FakeSetter()
+        self.process = process
+        self.source: FrameSource | None = None
+        self.which: Hashable = 1
+        self.targets: list[ClosingTarget] = []
+        self._actions: list[Callable[[], None]] = []
+
+    def target(self) -> Target:
+        if not self.process:
+            raise TargetError("there is no process")
+        self.targets.append(ClosingTarget())
+        return self.targets[-1]
+
+    def stopped_target(self) -> Target:
+        return self.target()
+
+    def has_process(self) -> bool:
+        return self.process
+
+    def identity(self) -> Hashable:
+        return self.which
+
+    def thread_numbers(self) -> Sequence[int]:
+        return (1, 2, 10)
+
+    def on_change(self, action: Callable[[], None]) -> Callable[[], None]:
+        self._actions.append(action)
+        return lambda: self._actions.remove(action)
+
+    def change(self) -> None:
+        """The process ran, or was changed."""
+        for action in list(self._actions):
+            action()
+
+    @property
+    def is_listened_to(self) -> bool:
+        return bool(self._actions)
+
+    def run_control(self) -> RunControl:
+        self.log.append("run control")
+        control: Any = object()
+        return control  # type: ignore[no-any-return]
+
+    def pause(self, target: Target) -> Pause:
+        raise NotImplementedError
+
+    def breakpoint_setter(self) -> BreakpointSetter:
+        self.log.append("breakpoint setter")
+        setter: Any = self.setter
+        return setter  # type: ignore[no-any-return]
+
+    def write(self, text: str) -> None:
+        self.shown += text
+
+    def extend_stacks(self, source: FrameSource | None) -> None:
+        self.source = source
+
+    def open(self, job: Job, live: bool) -> Target:
+        self.log.append(f"open {job.command}, live={live}")
+        return self.target()
+
+    def let_go(self, job: Job, runs_on: bool) -> None:
+        self.log.append(f"let go of {job.command}, runs on={runs_on}")

@@ -1,0 +1,66 @@
+"""What dispatch-autograd reports, made by hand: for golden texts and documents."""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.report.thread_report import BackwardNode, Frame, FrameKind, ThreadReport
+from gdbext.engine.vocabulary import Hexadecimal
+from gdbext.tools.autograd.autograd_section import (
+    AutogradNode,
+    AutogradSection,
+    AutogradThread,
+    DeviceQueue,
+    GraphFile,
+    GraphTask,
+    HookKind,
+    NextFunction,
+    NodeHook,
+    NodeReference,
+    Phase,
+    SavedTensor,
+    StaleTensor,
+)
+
+LEAF = NodeReference("torch::autograd::AccumulateGrad", Hexadecimal(0x5000), (1 << 64) - 1, "f32[6] CPU")
+NODE = AutogradNode(
+    name="AddmmBackward0",
+    address=Hexadecimal(0x4000),
+    sequence_nr=42,
+    variable=None,
+    topological_nr=3,
+    made_by=8,
+    forward_op="aten::addmm",
+    file="train.py",
+    line=12,
+    function="forward",
+    source="x = self.fc(x)\x1b",
+    line_known_by="anomaly mode",
+    hooks=(NodeHook(HookKind.TENSOR, "clip", "train.py", 40, runs=True),
+           NodeHook(HookKind.NODE_AFTER, "c10d::Reducer::Hook")),
+    saved=(SavedTensor("mat1", "f32[2, 6] CPU", 0, 2), SavedTensor("mat2", "f32[6, 6] CPU", 1, 1),
+           SavedTensor("bias", "none", None, None)),
+    next_functions=(NextFunction(LEAF, 0), NextFunction(None, 0), *[NextFunction(LEAF, 1)] * 6),
+)  # fmt: skip
+SIGMOID = NodeReference("SigmoidBackward0", Hexadecimal(0x4800), 41, None)
+STALE = StaleTensor(SIGMOID, SavedTensor("result", "f32[2] CPU", 0, 2))
+THREADS = (
+    AutogradThread(7, "main", Phase.BACKWARD, NODE, 57, Hexadecimal(0x6000), False, "aten::mm", "train.py:41 (clip)",
+                   outer=(SIGMOID,)),
+    AutogradThread(8, None, Phase.FORWARD, None, 3, None, False, "aten::conv2d", "train.py:9 (forward)"),
+    AutogradThread(9, "waits", Phase.BACKWARD, None, None, None, None, None, "", ("no such variable",)),
+    AutogradThread(10, "idle", Phase.NONE, None, 0, None, True, None, ""),
+)  # fmt: skip
+TASKS = (
+    GraphTask(Hexadecimal(0x6000), 1, (7,), 2, 12, 20, 1, "cpu", 1, True, True, (LEAF,), (STALE,) * 11, True),
+    GraphTask(Hexadecimal(0x7000), None, (9, 11), None, None, None, None, None, None, None, None),
+)
+BACKWARD = ThreadReport(
+    7,
+    "main",
+    python=(Frame(3, FrameKind.PYTHON, "clip", file="train.py", line=41),
+            Frame(30, FrameKind.PYTHON, "<module>", file="train.py", line=50)),
+    nodes=(BackwardNode(9, "Mul\x1bBackward0", 4), BackwardNode(12, "torch::autograd::AccumulateGrad", (1 << 64) - 1,
+                                                              "f32[6] CPU"), BackwardNode(20, "TwiceBackward", None)),
+)  # fmt: skip
+GRAPH = GraphFile(LEAF, 1, True, ("graph.dot", "graph.svg"), (STALE,), saved_known=False)
+BUSY = AutogradSection(THREADS, TASKS, True, GRAPH, (DeviceQueue(0, 1, (SIGMOID,)), DeviceQueue(1, None, ())))
+QUIET = AutogradSection(THREADS[3:], (), None)

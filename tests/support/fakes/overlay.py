@@ -1,0 +1,55 @@
+"""A real target with some of its memory changed or missing, to see what damage does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.errors import MemoryFault
+
+
+class OverlayTarget(Target):
+    """Reads through to ``inner``: ``patches`` (address to bytes) lie over it, ``holes`` are unreadable."""
+
+    def __init__(
+        self, inner: Target, patches: Mapping[int, bytes] | None = None, holes: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.inner = inner
+        self.kind = inner.kind
+        self.debugger = inner.debugger
+        self.pid = inner.pid
+        self.architecture = inner.architecture
+        self._patches = dict(patches or {})
+        self._holes = tuple(holes)
+
+    def read(self, address: int, size: int) -> bytes:
+        for start, length in self._holes:
+            if address < start + length and start < address + size:
+                raise MemoryFault(max(address, start), size, "a hole made by the test")
+        raw = bytearray(self.inner.read(address, size))
+        for start, contents in self._patches.items():
+            low, high = max(start, address), min(start + len(contents), address + size)
+            if low < high:
+                raw[low - address : high - address] = contents[low - start : high - start]
+        return bytes(raw)
+
+    def threads(self) -> Sequence[TargetThread]:
+        return self.inner.threads()
+
+    def selected_thread(self) -> TargetThread | None:
+        return self.inner.selected_thread()
+
+    def maps(self) -> Sequence[MemoryMapping]:
+        return self.inner.maps()
+
+    def auxv(self) -> Mapping[int, int]:
+        return self.inner.auxv()
+
+    def local_path(self, path: str) -> str:
+        return self.inner.local_path(path)
+
+    def environ(self) -> Mapping[str, str]:
+        return self.inner.environ()
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,83 @@
+"""Damage to the bytes of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from .look import Change
+
+_EXTREMES = (0, 1, 0x7F, 0x80, 0xFF)
+
+
+@dataclass(frozen=True)
+class Bytes(Change):
+    """``data`` is at ``offset``."""
+
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"offset {self.offset:#x}: {self.data[:32].hex()}{'…' if len(self.data) > 32 else ''}"
+
+
+@dataclass(frozen=True)
+class Cut(Change):
+    """The file ends at ``size``."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"cut off at {self.size:#x}"
+
+
+@dataclass(frozen=True)
+class Insert(Change):
+    """``data`` is pushed in at ``offset``."""
+
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"inserted at {self.offset:#x}: {self.data[:32].hex()}"
+
+
+def scatter(data: bytearray, start: int, size: int, count: int, chance: Random) -> None:
+    """Overwrite ``count`` random bytes of ``data[start:start + size]`` with random ones."""
+    for at, value in zip(chance.choices(range(start, start + size), k=count), chance.randbytes(count)):
+        data[at] = value
+
+
+def damage_bytes(chance: Random, start: int, end: int, size: int, cuts: bool = True) -> list[Change]:
+    """Bytes, words and numbers between ``start`` and ``end`` of a file of ``size`` bytes; its end."""
+    found: list[Change] = []
+    for _ in range(chance.choice((1, 1, 2, 4, 16, 100))):
+        at = chance.randrange(start, max(end, start + 1))
+        width = chance.choice((1, 1, 2, 4, 8))
+        data = chance.choice((
+            bytes([chance.choice(_EXTREMES)]) * width, chance.randbytes(width),
+            chance.choice((1 << 31, (1 << 63) - 1, 1 << 40, 4096, 16)).to_bytes(8, "little")[:width],
+        ))  # fmt: skip
+        found.append(Bytes(at, data[: size - at]))
+    if cuts and chance.random() < 0.15:
+        found.append(Cut(chance.randrange(size + 1)))
+    if cuts and chance.random() < 0.1:
+        at = chance.randrange(start, max(end, start + 1))
+        found.append(Insert(at, chance.randbytes(chance.choice((1, 8, 4096)))))
+    return found
+
+
+def with_bytes(data: bytes, changes: Sequence[Change]) -> bytes:
+    """The file with the changes in it."""
+    found = bytearray(data)
+    for change in changes:
+        if isinstance(change, Bytes):
+            found[change.offset : change.offset + len(change.data)] = change.data
+    for change in changes:
+        if isinstance(change, Insert):
+            found[change.offset : change.offset] = change.data
+    for change in changes:
+        if isinstance(change, Cut):
+            del found[change.size :]
+    return bytes(found)

@@ -1,0 +1,286 @@
+"""Damaged cores, and damaged files behind good ones."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from random import Random
+
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.engine.targets.recording.recording import SparseBytes
+from gdbext.tools import table
+from gdbext.tools.table import Outcome
+from support.fakes import core_maker
+from support.fakes.core_maker import R, W, X
+from support.programs import plain_program
+
+from . import folders, live_programs, memory_damage, subjects
+from .byte_damage import damage_bytes, with_bytes
+from .look import Change, Kind, Look
+from .memory_damage import PAGE, Memory, Patch
+from .statements import Evidence, Statement, of_output
+
+COMMANDS = (*subjects.JUDGED, *subjects.JUDGED, ("dispatch-info", "--json"), ("dispatch-diagnose",), ("dispatch-tls",))
+_NAMES = ("plain", "python")
+
+
+@dataclass
+class CoreFile:
+    """A core that gdb wrote of a small program, and what is true of it."""
+
+    name: str
+    data: bytes
+    memory: Memory
+    offsets: dict[int, int]
+    """Where each loaded segment begins in the file."""
+    truth: dict[Statement, Evidence]
+
+    @property
+    def headers(self) -> int:
+        """Bytes of the ELF header and the program headers."""
+        return int(64 + 56 * struct.unpack_from("<H", self.data, 56)[0])
+
+    @property
+    def notes(self) -> tuple[int, int]:
+        """Where the notes begin and end."""
+        for at in range(64, self.headers, 56):
+            kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", self.data, at)
+            if kind == 4:
+                return offset, offset + size
+        raise AssertionError("gdb wrote no notes")
+
+
+@cache
+def core_path(name: str) -> Path:
+    """The core, taken once. Raises HarnessError."""
+    path = folders.kept() / f"{name}.core"
+    if not path.exists():
+        with live_programs.running(name) as pid:
+            plain_program.take_gcore(pid, path)
+    return path
+
+
+@lru_cache(maxsize=2)
+def core_file(name: str) -> CoreFile:
+    """The core, understood."""
+    path = core_path(name)
+    data = path.read_bytes()
+    segments = []
+    for at in range(64, 64 + 56 * struct.unpack_from("<H", data, 56)[0], 56):
+        kind, _, offset, start, _, size = struct.unpack_from("<IIQQQQ", data, at)
+        if kind == 1 and size:
+            segments.append((start, offset, size))
+    segments.sort()
+    known = SparseBytes([start for start, _, _ in segments], [data[at : at + size] for _, at, size in segments])
+    truth: dict[Statement, Evidence] = {}
+    with subjects.words_used() as used:
+        for command in subjects.JUDGED:
+            truth.update(of_output(_look_at(command, path).output))
+    memory = Memory(known, used)
+    return CoreFile(name, data, memory, {start: offset for start, offset, _ in segments}, truth)
+
+
+def _look_at(command: Sequence[str], path: Path, sysroot: str = "") -> Outcome:
+    opened: list[CoreTarget] = []
+
+    def open_session() -> Session:
+        opened.append(CoreTarget(str(path), sysroot))
+        return Session(opened[0])
+
+    try:
+        return table.execute(command[0], command[1:], open_session)
+    finally:
+        for target in opened:
+            target.close()
+
+
+def _run(command: Sequence[str], data: bytes, changes: Sequence[Change]) -> Outcome:
+    path = folders.scratch() / "core"
+    path.write_bytes(with_bytes(data, changes))
+    return _look_at(command, path)
+
+
+class CoreMemoryKind(Kind):
+    """What the process had in its memory, as the core has it."""
+
+    name = "core-memory"
+    share = 5
+
+    def look(self, seed: int) -> Look:
+        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
+        damages = [damage for name, damage in memory_damage.DAMAGES.items() if name != "holes"]
+        changes = [each for each in chance.choice(damages)(found.memory, chance) if isinstance(each, Patch)]
+        command = chance.choice(COMMANDS)
+        truth = found.truth if command in subjects.JUDGED else None
+        return Look(f"{found.name}.core", command, changes, partial(_run_patched, command, found), truth)
+
+
+def _run_patched(command: Sequence[str], found: CoreFile, changes: Sequence[Change]) -> Outcome:
+    data = bytearray(found.data)
+    for change in changes:
+        if isinstance(change, Patch):
+            start = max(start for start in found.offsets if start <= change.address)
+            at = found.offsets[start] + change.address - start
+            data[at : at + len(change.data)] = change.data
+    return _run(command, bytes(data), [])
+
+
+class CoreBytesKind(Kind):
+    """Headers, notes and any bytes of a core; where it ends."""
+
+    name = "core-bytes"
+    share = 5
+
+    def look(self, seed: int) -> Look:
+        chance, found = self.chance(seed), core_file(self.block_chance(seed).choice(_NAMES))
+        start, end = chance.choice(((0, found.headers), (0, found.headers), found.notes, (0, len(found.data))))
+        command = chance.choice(COMMANDS)
+        changes = damage_bytes(chance, start, end, len(found.data))
+        return Look(f"{found.name}.core", command, changes, partial(_run, command, found.data))
+
+
+class MadeCoreKind(Kind):
+    """Cores that nobody wrote: threads, segments, files and signals as they never are together."""
+
+    name = "core-made"
+    share = 4
+
+    def look(self, seed: int) -> Look:
+        chance = self.chance(seed)
+        data = _made(chance).build()
+        command = chance.choice(COMMANDS)
+        changes = damage_bytes(chance, 0, len(data), len(data)) if chance.random() < 0.3 else []
+        return Look("a made-up core", command, changes, partial(_run, command, data))
+
+
+_PATHS = (
+    "/usr/bin/python3.11", "/lib/x86_64-linux-gnu/libc.so.6", "/etc/passwd", "/dev/zero", "/dev/stdin",
+    "/proc/self/mem",
+    "/", "", "x" * 5000, "/../../../etc/passwd", "/tmp", "/x/torch/lib/libtorch_cpu.so", "/x/libpython3.11.so.1.0",
+    "[vdso]", "\x1b[31m", "/SYSV00000000 (deleted)",
+)  # fmt: skip
+
+
+def _made(chance: Random) -> core_maker.Core:
+    places = [0x400000, 0x7F0000000000, 0x7FFF00000000, 0, (1 << 64) - PAGE, 1 << 47]
+    loads = []
+    for _ in range(chance.choice((0, 1, 3, 20))):
+        start = chance.choice(places) + PAGE * chance.randrange(8) & (1 << 64) - PAGE
+        data = chance.choice((b"", b"\x7fELF\x02\x01\x01" + bytes(57), chance.randbytes(PAGE), bytes(2 * PAGE)))
+        size, flags = chance.choice((0, 0, PAGE, 1 << 40)), chance.choice((R, R | W, R | X))
+        loads.append(core_maker.Load(start, data, size, flags))
+    notes = b"".join(_note(chance, places) for _ in range(chance.choice((1, 2, 5, 50))))
+    machine, kind = chance.choice((62,) * 8 + (183, 3)), chance.choice((4,) * 9 + (2,))
+    elf_class = chance.choice((2, 2, 1))
+    return core_maker.Core(loads, notes, machine, kind, elf_class, chance.random() < 0.5, chance.random() < 0.1)
+
+
+def _note(chance: Random, places: Sequence[int]) -> bytes:
+    def place() -> int:
+        return chance.choice(places) + chance.randrange(1 << 14) & (1 << 64) - 1
+
+    kind = chance.randrange(7)
+    if kind <= 1:
+        tid = chance.choice((1, 100, 100, 0, (1 << 31) - 1))
+        return core_maker.prstatus(tid, chance.choice((0, 11, 6)), rip=place(), rsp=place(), fs_base=place())
+    if kind == 2:
+        return core_maker.prpsinfo(chance.choice((1, 100)), chance.randbytes(16), chance.randbytes(80))
+    if kind == 3:
+        return core_maker.siginfo(chance.randrange(128), chance.choice((1, 128, -6)), place())
+    if kind == 4:
+        numbers = (3, 4, 5, 7, 9, 25, 31, 33)
+        return core_maker.auxv(**{f"n{number}": place() for number in chance.sample(numbers, 4)})
+    if kind == 5:
+        entries = [_entry(chance, place()) for _ in range(chance.choice((1, 3, 30)))]
+        return core_maker.files(*entries)
+    return core_maker.note(chance.randrange(1 << 31), chance.randbytes(chance.choice((0, 1, 7, 4096))), b"CORE\0")
+
+
+def _entry(chance: Random, start: int) -> tuple[int, int, int, str]:
+    start &= -PAGE
+    end = min(start + PAGE * chance.choice((0, 1, 8, 1 << 20)), (1 << 64) - 1)
+    return start, end, PAGE * chance.choice((0, 0, 1, 1 << 30)), chance.choice(_PATHS)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+class FilesKind(Kind):
+    """The ELF files of the process and the indexes of their symbols in the user's cache."""
+
+    name = "files"
+    share = 6
+
+    def look(self, seed: int) -> Look:
+        chance, name = self.chance(seed), self.block_chance(seed).choice(_NAMES)
+        found, root = core_file(name), sysroot(name)
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        cached = sorted(path for path in _cache().rglob("*") if path.is_file())
+        path = chance.choice(cached if cached and chance.random() < 0.3 else files)
+        data = path.read_bytes()
+        spans = _spans(data) or [(0, len(data))]
+        start, end = chance.choice(spans)
+        changes = damage_bytes(chance, start, end, len(data))
+        command = chance.choice(COMMANDS)
+        subject = f"{name}.core with {path.name}"
+        return Look(subject, command, changes, partial(_with_file, command, found.name, root, path, data))
+
+
+def _spans(data: bytes) -> list[tuple[int, int]]:
+    """Where an ELF file has what is read of it: its headers and the sections that are not code."""
+    if data[:4] != b"\x7fELF":
+        return [(0, min(64, len(data))), (0, len(data))]
+    (offset,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    spans = [(0, 64), (64, 1024), (offset, min(len(data), offset + size * count))]
+    for at in range(offset, offset + size * count, size):
+        kind, flags, _, start, length = struct.unpack_from("<IQQQQ", data, at + 4)
+        if kind != 8 and length and not flags & 4 and start + length <= len(data):
+            spans.append((start, start + length))
+    return [span for span in spans if span[0] < span[1]]
+
+
+def _with_file(
+    command: Sequence[str], name: str, root: Path, path: Path, data: bytes, changes: Sequence[Change]
+) -> Outcome:
+    try:
+        path.write_bytes(with_bytes(data, changes))
+        return _look_at(command, core_path(name), str(root))
+    finally:
+        path.write_bytes(data)
+
+
+@cache
+def _cache() -> Path:
+    """A cache of symbol indexes that is the campaign's own."""
+    for name in _NAMES:
+        _look_at(subjects.JUDGED[0], core_path(name))
+    return folders.own_cache()
+
+
+@cache
+def sysroot(name: str) -> Path:
+    """Copies of the files that the process of a core had mapped."""
+    root = folders.scratch() / f"root-{name}"
+    target = CoreTarget(str(core_path(name)))
+    paths = {mapping.path for mapping in target.maps() if mapping.path.startswith("/")}
+    target.close()
+    for path in sorted(paths):
+        if (Path(path).is_file() and Path(path).stat().st_size < 8 << 20) or "python" in Path(path).name:
+            copy = root / path.lstrip("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    return root
+
+
+def can_take_cores() -> bool:
+    """gdb and gcc are here."""
+    return bool(shutil.which("gdb") and shutil.which("gcc"))
+
+
+KINDS: tuple[Kind, ...] = (CoreMemoryKind(), CoreBytesKind(), MadeCoreKind(), FilesKind())

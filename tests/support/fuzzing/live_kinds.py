@@ -1,0 +1,162 @@
+"""Live processes that another process overwrites while they are looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Sequence
+from functools import partial
+from random import Random
+
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.targets.live.proc_target import ProcTarget
+from gdbext.engine.targets.live.snapshot_target import brief_stop
+from gdbext.engine.targets.recording.recording import SparseBytes
+from gdbext.tools import table
+from gdbext.tools.table import Outcome
+
+from . import live_programs, memory_damage, subjects
+from .look import Change, Kind, Look
+from .memory_damage import PAGE, Memory, Patch
+from .statements import Evidence, Statement, of_output
+
+COMMANDS = (*subjects.JUDGED, ("dispatch-info", "--json"), ("all-threads", "--stacks"), ("dispatch-diagnose",))
+_LOOKS = 200
+"""After so many a process is replaced by a new one: scribbling leaves traces."""
+
+
+class LiveKind(Kind):
+    """A hung process whose memory changes all the time: a helper writes the damage and what was there in turn."""
+
+    name = "live"
+    share = 5
+
+    def __init__(self) -> None:
+        self._inferiors: dict[str, Inferior] = {}
+
+    def look(self, seed: int) -> Look:
+        chance, name = self.chance(seed), self.block_chance(seed).choice(("plain", "python", "python"))
+        inferior = self._inferior(name)
+        damage = memory_damage.DAMAGES[chance.choice(("bits", "pointers", "pointers", "counts", "strings"))]
+        changes = damage(inferior.memory, chance)
+        command, brief = chance.choice(COMMANDS), chance.random() < 0.5
+        truth = inferior.truth if command in subjects.JUDGED else None
+        how = "copied" if brief else "stopped"
+        return Look(f"{name}, {how}", command, changes, partial(inferior.run, command, brief), truth)
+
+    def _inferior(self, name: str) -> Inferior:
+        inferior = self._inferiors.get(name)
+        if inferior is None or not inferior.is_well():
+            if inferior is not None:
+                inferior.end()
+            inferior = self._inferiors[name] = Inferior(name)
+        return inferior
+
+    def close(self) -> None:
+        for inferior in self._inferiors.values():
+            inferior.end()
+        self._inferiors.clear()
+
+
+class Inferior:
+    """A process, and which of its memory a look at it uses."""
+
+    def __init__(self, name: str) -> None:
+        self._process: subprocess.Popen[bytes] = live_programs.start(name)
+        self.pid = self._process.pid
+        self.truth: dict[Statement, Evidence] = {}
+        self._looks = 0
+        with subjects.words_used() as used:
+            for command in subjects.JUDGED:
+                self.truth.update(of_output(_look_at(self.pid, command, False).output))
+        self.memory = Memory(self._writable(used), used)
+
+    def _writable(self, used: Collection[int]) -> SparseBytes:
+        """The pages that the process may write itself, of those that are used."""
+        pages = sorted({word & -PAGE for word in used})
+        pieces = []
+        with open(f"/proc/{self.pid}/maps") as file:
+            spans = [line.split()[:2] for line in file]
+        ranges = [tuple(int(each, 16) for each in span.split("-")) for span, rights in spans if rights[1] == "w"]
+        with open(f"/proc/{self.pid}/mem", "rb") as memory:
+            for page in pages:
+                if any(start <= page < end for start, end in ranges):
+                    memory.seek(page)
+                    pieces.append((page, memory.read(PAGE)))
+        return SparseBytes.merged(pieces)
+
+    def run(self, command: Sequence[str], brief: bool, changes: Sequence[Change]) -> Outcome:
+        """The command while a helper writes; afterwards all is as it was."""
+        self._looks += 1
+        patches = [change for change in changes if isinstance(change, Patch)]
+        helper = os.fork()
+        if not helper:
+            _scribble(self.pid, patches, self.memory)
+        try:
+            return _look_at(self.pid, command, brief)
+        finally:
+            os.kill(helper, signal.SIGKILL)
+            os.waitpid(helper, 0)
+            _restore(self.pid, patches, self.memory)
+
+    def is_well(self) -> bool:
+        """It still hangs as it did."""
+        return self._looks < _LOOKS and self._process.poll() is None and live_programs.is_asleep(self.pid)
+
+    def end(self) -> None:
+        """Kill it."""
+        live_programs.end(self._process)
+
+
+def _scribble(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
+    """Write for as long as we live."""
+    live_programs.end_with_parent()
+    chance = Random(len(patches))
+    try:
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+        while patches:
+            for patch in patches:
+                before = memory.known.read(patch.address, len(patch.data)) or b""
+                os.pwrite(descriptor, patch.data if chance.random() < 0.7 else before, patch.address)
+        signal.pause()
+    finally:
+        os._exit(0)
+
+
+def _restore(pid: int, patches: Sequence[Patch], memory: Memory) -> None:
+    try:
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+    except OSError:
+        return
+    try:
+        for patch in patches:
+            os.pwrite(descriptor, memory.known.read(patch.address, len(patch.data)) or b"", patch.address)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _look_at(pid: int, command: Sequence[str], brief: bool) -> Outcome:
+    opened: list[Target] = []
+
+    def open_session() -> Session:
+        opened.append(brief_stop(pid) if brief else ProcTarget(pid))
+        return Session(opened[0])
+
+    try:
+        return table.execute(command[0], command[1:], open_session)
+    finally:
+        for target in opened:
+            target.close()
+
+
+def can_trace() -> bool:
+    """We may trace a process of ours."""
+    with live_programs.running("python") as pid:
+        return _look_at(pid, ("all-threads",), False).status == 0
+
+
+KINDS: tuple[Kind, ...] = (LiveKind(),)

@@ -1,0 +1,97 @@
+"""Small processes that belong to the campaign: it stops, reads and overwrites them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from support.programs import plain_program, procfs
+
+from . import folders
+
+_DEADLOCK = """
+import threading
+threading.stack_size(1 << 18)
+locks = [threading.RLock(), threading.RLock()]
+both = threading.Barrier(3)
+event = threading.Event()
+def work(number):
+    with locks[number]:
+        both.wait()
+        with locks[1 - number]:
+            pass
+def wait():
+    event.wait()
+threads = [threading.Thread(target=work, args=(n,), daemon=True, name=f"worker-{n}") for n in (0, 1)]
+threads.append(threading.Thread(target=wait, daemon=True))
+for thread in threads:
+    thread.start()
+both.wait()
+print("ready", flush=True)
+threads[0].join()
+"""
+
+
+_ALL = 0x40000000
+"""__WALL of waitpid(2)."""
+
+
+@cache
+def _plain() -> Path:
+    path = folders.kept() / "plain program"
+    return path if path.exists() else plain_program.build(folders.kept())
+
+
+def start(name: str) -> subprocess.Popen[bytes]:
+    """A process of that program, once all of its threads wait: ``plain`` (C) or ``python``."""
+    command = [str(_plain()), "3"] if name == "plain" else [sys.executable, "-I", "-S", "-c", _DEADLOCK]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True, preexec_fn=end_with_parent, env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.readline()
+    end = time.monotonic() + 5
+    while time.monotonic() < end and not is_asleep(process.pid):
+        time.sleep(0.001)
+    return process
+
+
+def is_asleep(pid: int) -> bool:
+    """All of its threads wait."""
+    try:
+        return {procfs.state(pid, tid) for tid in procfs.threads(pid)} == {"S"}
+    except OSError:
+        return False
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it is gone (PR_SET_PDEATHSIG of prctl(2))."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[int]:
+    """The pid of such a process for the duration of a block."""
+    process = start(name)
+    try:
+        yield process.pid
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and collect it."""
+    process.kill()
+    while process.poll() is None:  # its threads, too, are ours to collect, where they ended while we traced them
+        os.waitpid(-1, _ALL)
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,96 @@
+"""One look: a command on a damaged target; and what came of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gdbext.tools.table import Outcome
+
+from .statements import Truth
+
+BLOCK = 40
+"""So many looks in a row, by their seeds, are at the same subject: it is read and understood once for all of them."""
+
+
+class Change:
+    """A part of the damage that can be left out by itself; its text says what it does."""
+
+    @property
+    def words(self) -> Sequence[int]:
+        """The numbers that stand in the place of what was changed, of every width that they may be read with."""
+        return ()
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts that stand there."""
+        return ()
+
+    def is_near(self, address: int) -> bool:  # noqa: ARG002
+        """It changes the object at this address."""
+        return False
+
+
+@dataclass
+class Look:
+    """What is to be run. ``run`` gets the changes, or some of them; ``truth`` is None where nothing is compared."""
+
+    subject: str
+    command: tuple[str, ...]
+    changes: Sequence[Change]
+    run: Callable[[Sequence[Change]], Outcome]
+    truth: Truth | None = None
+
+    @property
+    def title(self) -> str:
+        """``dispatch-bt --all on gil-mutex, 12 changes``."""
+        count = f"{len(self.changes)} change{'s' if len(self.changes) != 1 else ''}"
+        return f"{' '.join(self.command)} on {self.subject}, {count}"
+
+
+class Kind(ABC):
+    """A kind of damage; ``share`` is its part of a campaign."""
+
+    name: str
+    share: int = 1
+
+    @abstractmethod
+    def look(self, seed: int) -> Look:
+        """The look of that seed, the same each time."""
+
+    def chance(self, seed: int) -> Random:
+        """The source of everything that is random in a look."""
+        return Random(f"{self.name}:{seed}")
+
+    def block_chance(self, seed: int) -> Random:
+        """The same for all seeds of a block."""
+        return Random(f"{self.name} block {seed // BLOCK}")
+
+    def close(self) -> None:
+        """End what was started; idempotent."""
+
+
+@dataclass
+class Result:
+    """What came of a look."""
+
+    kind: str
+    seed: int
+    title: str
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """(what kind of failure, what exactly)."""
+    excused: list[str] = field(default_factory=list)
+    """Statements that the target does not make, and that the damage itself says."""
+    status: int = 0
+    seconds: float = 0.0
+    megabytes: int = 0
+    """By which the process grew beyond what it needs for itself."""
+    smallest: list[str] = field(default_factory=list)
+    """The changes that are needed for the failure."""
+
+    @property
+    def name(self) -> str:
+        """``registers:17``."""
+        return f"{self.kind}:{self.seed}"

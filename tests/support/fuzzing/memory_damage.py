@@ -1,0 +1,277 @@
+"""Damage to the memory and the registers of a recorded process, each as a list of changes that can be left out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gdbext.engine.targets.recording.recording import Recording, SparseBytes
+
+from .look import Change
+
+PAGE = 4096
+WORD = (1 << 64) - 1
+_OBJECT = 64
+"""Bytes from its address on that are taken to be of a lock or a pointer that evidence names."""
+
+
+@dataclass(frozen=True)
+class Patch(Change):
+    """``data`` is at ``address``; ``around`` is the aligned memory with it, as it is then."""
+
+    address: int
+    data: bytes
+    around: bytes
+
+    @property
+    def words(self) -> Sequence[int]:
+        """All aligned numbers of 8 and 4 bytes in what was changed."""
+        return [
+            int.from_bytes(self.around[at : at + size], "little")
+            for size in (8, 4)
+            for at in range(0, len(self.around) - size + 1, size)
+        ]
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Printable ASCII of two characters and more, with what is beside it in its word."""
+        found = (part.decode("ascii", "replace") for part in self.around[:64].split(b"\0"))
+        return [text for text in found if len(text) > 1 and text.isprintable()]
+
+    def is_near(self, address: int) -> bool:
+        """Some of it lies in the object at ``address``."""
+        return self.address < address + _OBJECT and address < self.address + len(self.data)
+
+    def __str__(self) -> str:
+        return f"{self.address:#x}: {self.data[:32].hex()}{'…' if len(self.data) > 32 else ''}"
+
+
+@dataclass(frozen=True)
+class Hole(Change):
+    """A page that cannot be read."""
+
+    page: int
+
+    def __str__(self) -> str:
+        return f"page {self.page:#x} cannot be read"
+
+
+@dataclass(frozen=True)
+class Register(Change):
+    """A register of a thread."""
+
+    tid: int
+    name: str
+    value: int
+
+    @property
+    def words(self) -> Sequence[int]:
+        """The value, and its lower half."""
+        return (self.value, self.value & 0xFFFFFFFF)
+
+    def __str__(self) -> str:
+        return f"{self.name} of thread {self.tid} is {self.value:#x}"
+
+
+# --- what to change -------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """The known memory of a process, and the words of it that a look uses."""
+
+    def __init__(self, known: SparseBytes, used: Iterable[int]) -> None:
+        self.known = known
+        self.used = [word for word in sorted(used) if known.read(word, 8) is not None]
+        pages: dict[int, list[int]] = {}
+        for word in self.used:
+            pages.setdefault(word & -PAGE, []).append(word)
+        self.pages = list(pages.values())
+
+    def value(self, word: int) -> int:
+        """What is there."""
+        return int.from_bytes(self.known.read(word, 8) or b"", "little")
+
+    def contents(self, page: int) -> bytes:
+        """What is known of a page, zeros for the rest."""
+        found = bytearray(PAGE)
+        for start, piece in self.known.cut_to([(page, page + PAGE)]):
+            found[start - page : start - page + len(piece)] = piece
+        return bytes(found)
+
+    def words(self, chance: Random, count: int) -> list[int]:
+        """Some that are used: half of the time of a page of its own, for tables have most of the words."""
+        if not self.used:
+            return []
+        if chance.random() < 0.5:
+            return chance.sample(self.used, min(count, len(self.used)))
+        return sorted({chance.choice(chance.choice(self.pages)) for _ in range(count)})
+
+    def patch(self, address: int, data: bytes) -> Patch:
+        """The change that puts ``data`` there."""
+        start, end = address & -8, -(-(address + len(data)) // 8) * 8
+        around = bytearray(self.known.read(start, end - start) or bytes(end - start))
+        around[address - start : address - start + len(data)] = data
+        return Patch(address, data, bytes(around))
+
+    def put(self, word: int, value: int) -> Patch:
+        """The change of a whole word."""
+        return self.patch(word, (value & WORD).to_bytes(8, "little"))
+
+
+def bits(memory: Memory, chance: Random) -> list[Change]:
+    """Single bits of what is used."""
+    found: list[Change] = []
+    for word in memory.words(chance, chance.choice((1, 1, 2, 5, 30))):
+        at = chance.randrange(8)
+        before = (memory.known.read(word + at, 1) or b"\0")[0]
+        found.append(memory.patch(word + at, bytes([before ^ 1 << chance.randrange(8)])))
+    return found
+
+
+def pointers(memory: Memory, chance: Random) -> list[Change]:
+    """Words that lead to themselves, to other objects, beside what they led to, or nowhere."""
+
+    def replaced(word: int) -> int:
+        before, other = memory.value(word), chance.choice(memory.used)
+        value: int = chance.choice((
+            0, 1, WORD, word, word - 8, other, before + 8, before - 16, before ^ 1 << chance.randrange(64),
+            chance.getrandbits(64), chance.getrandbits(47), memory.value(other), memory.value(other),
+        ))  # fmt: skip
+        return value
+
+    chosen = memory.words(chance, chance.choice((1, 1, 3, 10, 100, 1000)))
+    return [memory.put(word, replaced(word)) for word in chosen]
+
+
+def counts(memory: Memory, chance: Random) -> list[Change]:
+    """Small numbers that become huge, negative or off by one."""
+    found: list[Change] = []
+    for word in memory.words(chance, chance.choice((20, 200, 2000))):
+        before = memory.value(word)
+        if before < 1 << 20:
+            new = chance.choice(
+                (0, 1, before + 1, before - 1, 1 << 16, 1 << 31, 1 << 32, (1 << 31) - 1, 1 << 40, 1 << 63, WORD)
+            )
+            found.append(memory.put(word, new))
+    return found[: chance.choice((1, 3, 20, 200))]
+
+
+_TEXTS = (
+    b"", b"\x1b[31m", b"\x1b]0;x\x07", b"\0", b"\xff\xfe", b"\xe2\x80\xae", b"%n%s", b"../", b"A" * 64, b"\r\n", b'"}',
+    b"\xed\xa0\x80", b"aten::", b"::", b"torch/", b"<string>", b"MainThread", b"/proc/self/mem",
+)  # fmt: skip
+
+
+def strings(memory: Memory, chance: Random) -> list[Change]:
+    """Bytes of what reads as text: control characters, broken UTF-8, no end, nothing at all."""
+    found: list[Change] = []
+    for word in memory.words(chance, 400):
+        raw = memory.known.read(word, 8) or b""
+        start = next((at for at in range(8) if 32 < raw[at] < 127), None)
+        if start is None or sum(32 <= byte < 127 for byte in raw) < 4:
+            continue
+        data = chance.choice(_TEXTS) or b"\0"
+        if memory.known.read(word + start, len(data)) is not None:
+            found.append(memory.patch(word + start, data))
+    return found[: chance.choice((1, 3, 20))]
+
+
+def pages(memory: Memory, chance: Random) -> list[Change]:
+    """Pages that cannot be read, hold one byte only, nothing sensible, or what another page holds."""
+    found: list[Change] = []
+    for _ in range(chance.choice((1, 1, 2, 5)) if memory.pages else 0):
+        page = chance.choice(memory.pages)[0] & -PAGE
+        how = chance.randrange(4)
+        if how == 0:
+            found.append(Hole(page))
+            continue
+        if how == 1:
+            data = bytes([chance.choice((0, 1, 0x41, 0xFF))]) * PAGE
+        elif how == 2:
+            data = chance.randbytes(PAGE)
+        else:
+            data = memory.contents(chance.choice(memory.pages)[0] & -PAGE)
+        for start, piece in memory.known.cut_to([(page, page + PAGE)]):
+            found.append(memory.patch(start, data[start - page :][: len(piece)]))
+    return found
+
+
+def holes(memory: Memory, chance: Random) -> list[Change]:
+    """Pages that cannot be read, up to half of all."""
+    count = chance.choice((1, 2, 5, 20, max(1, len(memory.pages) // 2)))
+    chosen = chance.sample(memory.pages, min(count, len(memory.pages)))
+    return [Hole(words[0] & -PAGE) for words in chosen]
+
+
+DAMAGES: dict[str, Callable[[Memory, Random], list[Change]]] = {
+    "bits": bits, "pointers": pointers, "counts": counts, "strings": strings, "pages": pages, "holes": holes,
+}  # fmt: skip
+
+
+def registers(recording: Recording, memory: Memory, chance: Random) -> list[Change]:
+    """Registers that hold other numbers, another register's or another thread's."""
+    threads = [thread for thread in recording.threads if thread.registers]
+    found: list[Change] = []
+    for _ in range(chance.choice((1, 1, 2, 10, 100)) if threads else 0):
+        thread, other = chance.choice(threads), chance.choice(threads)
+        name = chance.choice(sorted(thread.registers))
+        before = thread.registers[name]
+        value = chance.choice((
+            0, 1, WORD, before + 8, before - 8, before ^ 1 << chance.randrange(64), chance.getrandbits(64),
+            chance.getrandbits(47), other.registers.get(name, 0), chance.choice(sorted(thread.registers.values())),
+            chance.choice(memory.used) if memory.used else 0,
+        ))  # fmt: skip
+        found.append(Register(thread.tid, name, value & WORD))
+    return found
+
+
+# --- the damaged recording ------------------------------------------------------------------------------------
+
+
+def damaged(recording: Recording, changes: Sequence[Change]) -> Recording:
+    """The recording with the changes in it."""
+    patches = [change for change in changes if isinstance(change, Patch)]
+    gone = {change.page for change in changes if isinstance(change, Hole)}
+    values = {(change.tid, change.name): change.value for change in changes if isinstance(change, Register)}
+    found = recording
+    if patches or gone:
+        known = _without(_patched(found.memory, patches), gone)
+        found = found._replace(memory=known, unreadable=found.unreadable | gone)
+    if values:
+        threads = (
+            thread._replace(registers={n: values.get((thread.tid, n), v) for n, v in thread.registers.items()})
+            for thread in found.threads
+        )
+        found = found._replace(threads=tuple(threads))
+    return found
+
+
+def _patched(known: SparseBytes, patches: Sequence[Patch]) -> SparseBytes:
+    pieces: list[bytes | bytearray] = list(known.pieces)
+    for patch in patches:
+        index = bisect_right(known.starts, patch.address) - 1
+        piece = pieces[index]
+        if not isinstance(piece, bytearray):
+            piece = pieces[index] = bytearray(piece)
+        at = patch.address - known.starts[index]
+        piece[at : at + len(patch.data)] = patch.data[: max(0, len(piece) - at)]
+    return SparseBytes(known.starts, [bytes(piece) if isinstance(piece, bytearray) else piece for piece in pieces])
+
+
+def _without(known: SparseBytes, gone: set[int]) -> SparseBytes:
+    if not gone:
+        return known
+    starts: list[int] = []
+    pieces: list[bytes] = []
+    for start, piece in known:
+        end = start + len(piece)
+        cuts = sorted(page for page in gone if page < end and start < page + PAGE)
+        at = start
+        for page in [*cuts, end]:
+            if page > at:
+                starts.append(at)
+                pieces.append(piece[at - start : page - start])
+            at = max(at, page + PAGE)
+    return SparseBytes(starts, pieces)

@@ -1,0 +1,127 @@
+"""What a report states as exact, verified or recorded; whether it is the truth; whether the damage itself says so."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .look import Change
+
+PROVEN = ("exact", "verified", "recorded")
+_NUMBER = re.compile(r"\b0x[0-9a-f]+|\b[0-9]+\b")
+_OPERATOR = re.compile(r"[A-Za-z_][\w.]*(::[A-Za-z_][\w.]*)+")
+_FUNCTOR = "(function pointer)"
+"""What stands for a kernel whose functor cannot be read: it says of no function that it runs."""
+_UNNAMED = ("the Python object", "a Python function")
+_PYTHON = re.compile(r" at .*:\d+$")
+_MAX_TID = 1 << 22
+"""PID_MAX_LIMIT of linux/threads.h."""
+_SMALL = 4096
+"""Numbers below it stand everywhere, in evidence (levels, offsets, indices) and in memory: they name nothing."""
+
+
+class Statement(NamedTuple):
+    """Something that is stated without a reservation: ``about`` is (whose, what)."""
+
+    what: str
+    about: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.what} {' '.join(map(str, self.about))}"
+
+
+Truth = Mapping[Statement, "Evidence"]
+
+
+class Evidence(NamedTuple):
+    """What the report says for a statement: the numbers that it names, and all texts."""
+
+    numbers: frozenset[int]
+    text: str
+
+
+def evidence_of(*texts: object) -> Evidence:
+    """The evidence in texts."""
+    text = "\n".join(map(str, texts))
+    return Evidence(frozenset(int(each, 0) for each in _NUMBER.findall(text) if each == "0" or each[0] != "0" or "x" in each), text)  # noqa: E501  # fmt: skip
+
+
+def statements(document: Mapping[str, Any]) -> dict[Statement, Evidence]:
+    """All of a document."""
+    found: dict[Statement, Evidence] = {}
+    for thread in document.get("threads") or ():
+        for step in thread.get("dispatch") or ():
+            if step["confidence"] in PROVEN:
+                evidence = evidence_of(*step.get("evidence", ()), step["keyset"])
+                found.update(dict.fromkeys(_of_step(thread["tid"], step), evidence))
+        wait = thread.get("wait")
+        if wait is not None and wait["certainty"] in PROVEN and wait["owner"] is not None:
+            owner = wait["owner"]
+            statement = Statement("owner", (thread["tid"], owner["tid"] or owner.get("ident"), owner["state"]))
+            found[statement] = evidence_of(*wait["evidence"], wait["address"], statement)
+    for finding in document.get("findings") or ():
+        if finding["kind"] in ("deadlock", "self-deadlock") and not _is_doubtful(finding["summary"]):
+            statement = Statement("cycle", (finding["kind"], *sorted(finding["threads"])))
+            found[statement] = evidence_of(*finding["evidence"], finding["summary"])
+    return found
+
+
+def _of_step(tid: int, step: Mapping[str, Any]) -> Iterator[Statement]:
+    op = f"{step['op']}.{step['overload']}" if step["overload"] else step["op"]
+    yield Statement("operator", (tid, op))
+    if step["keyset"] is not None:
+        yield Statement("key", (tid, op, step["keyset"]["bits"], step["key"]))
+    if (
+        step["kernel"] is not None
+        and step["kernel"]["valid"] is not None
+        and _FUNCTOR not in step["kernel"]["function"]
+    ):
+        yield Statement("kernel", (tid, op, step["key"], _kernel(step["kernel"]["function"])))
+
+
+def _kernel(function: str) -> str:
+    """A Python function is what it is called by its code object, where that can be read: its name proves nothing."""
+    return "a Python function" if function.startswith(_UNNAMED) or _PYTHON.search(function) else function
+
+
+def _is_doubtful(summary: str) -> bool:
+    return "inferred" in summary or "seems to hold" in summary
+
+
+def of_output(output: str) -> dict[Statement, Evidence]:
+    """The statements of a command's JSON output."""
+    document = json.loads(output)
+    return statements(document) if isinstance(document, dict) else {}
+
+
+def impossible(found: Iterable[Statement]) -> Iterator[Statement]:
+    """Those that cannot be true whatever the process says: an operator without a name, a thread without a tid."""
+    for each in found:
+        if each.what == "operator" and not (isinstance(each.about[1], str) and _OPERATOR.fullmatch(each.about[1])):
+            yield each
+        if each.what == "owner" and isinstance(each.about[1], int) and not 0 < each.about[1] <= _MAX_TID:
+            yield each
+
+
+def is_excused(statement: Statement, evidence: Evidence, changes: Sequence[Change]) -> bool:
+    """The process itself says so, with the smallest damage that makes it: what was changed is the very thing that the
+    statement says or that its evidence names."""
+    return any(_says(change, statement, evidence) for change in changes)
+
+
+def _says(change: Change, statement: Statement, evidence: Evidence) -> bool:
+    if any(word in evidence.numbers for word in change.words if word >= _SMALL):
+        return True
+    if any(change.is_near(number) for number in evidence.numbers if number >= _SMALL):
+        return True
+    names = [] if statement.what == "owner" else [str(each) for each in statement.about]
+    return any(_shares(name, text) for text in change.texts for name in names)
+
+
+def _shares(name: str, text: str) -> bool:
+    """Characters of the text in a row, four or all, are in the name: one may be cut off where the other goes on."""
+    size = min(len(text), 4)
+    return any(text[at : at + size] in name for at in range(len(text) - size + 1))

@@ -1,0 +1,133 @@
+"""Recorded processes to be damaged: what they say undamaged, and which of their memory that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from random import Random
+from unittest.mock import patch
+
+from gdbext.diagnosis.session import Session
+from gdbext.engine.process.memory import Memory as ReadMemory
+from gdbext.engine.process.memory import memory_of
+from gdbext.engine.targets.base_target import Target
+from gdbext.engine.targets.recording import recording_reader
+from gdbext.engine.targets.recording.recording import Recording
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
+from gdbext.tools import table
+from gdbext.tools.table import Outcome
+from support.recorded import recordings
+
+from .look import Change, Look
+from .memory_damage import Memory
+from .statements import Evidence, Statement, of_output
+
+JUDGED = (
+    ("dispatch-bt", "--all", "--native", "--why", "--json"),
+    ("dispatch-diagnose", "--why", "--json"),
+    ("all-threads", "--stacks", "--why", "--json"),
+)
+"""What makes statements."""
+OTHERS = (
+    ("dispatch-bt", "--all", "--args"),
+    ("dispatch-bt", "--all", "--values", "--json"),
+    ("dispatch-diagnose", "--why"),
+    ("all-threads", "--stacks"),
+    ("all-threads", "--tasks", "--json"),
+    ("dispatch-tls",),
+    ("dispatch-tls", "--json"),
+    ("dispatch-info", "--json"),
+    ("dispatch-info", "--settings"),
+    ("dispatch-collectives", "--json"),
+    ("dispatch-autograd", "--json"),
+    ("dispatch-compile", "--json"),
+    ("dispatch-op", "aten::mm", "--json"),
+    ("dispatch-lookup", "aten::mm", "Meta,AutogradMeta", "--json"),
+    ("dispatch-tensor", "--py", "x", "--json"),
+)
+
+
+def some_command(chance: Random) -> tuple[str, ...]:
+    """Mostly one that makes statements."""
+    return chance.choice(JUDGED if chance.random() < 0.7 else OTHERS)
+
+
+def execute(command: Sequence[str], recording: Recording) -> Outcome:
+    """The command on a recording."""
+    return table.execute(command[0], command[1:], lambda: Session(ReplayTarget(recording)))
+
+
+@contextmanager
+def words_used() -> Iterator[set[int]]:
+    """The words that looks use meanwhile, and not only fetch with their page."""
+    used: set[int] = set()
+
+    def note(address: int, size: int) -> None:
+        used.update(range(address & ~7, address + min(size, 256), 8))
+
+    def noting(target: Target) -> ReadMemory:
+        class NotingMemory(type(memory_of(target))):  # type: ignore[misc]
+            __slots__ = ()
+
+            def read(self, address: int, size: int) -> bytes:
+                note(address, size)
+                found: bytes = super().read(address, size)
+                return found
+
+            def u8(self, address: int) -> int:
+                note(address, 1)
+                found: int = super().u8(address)
+                return found
+
+            def u64(self, address: int) -> int:
+                note(address, 8)
+                found: int = super().u64(address)
+                return found
+
+            pointer = u64
+
+        return NotingMemory(target)
+
+    with patch("gdbext.diagnosis.session.memory_of", noting):
+        yield used
+
+
+class Subject:
+    """A recording, what all commands together state of it, and the memory that they use."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.recording = recording_reader.load(str(recordings.FOLDER / f"{name}.rec"))
+        self.truth: dict[Statement, Evidence] = {}
+        with words_used() as used:
+            session = Session(ReplayTarget(self.recording))
+            for command in JUDGED:
+                outcome = table.execute(command[0], command[1:], lambda: session)
+                self.truth.update(of_output(outcome.output))
+        self.memory = Memory(self.recording.memory, used)
+
+
+_SLOW = {"boxed-recursion-fallback-0": 20}
+"""Reports of a stack of 58,000 frames take seconds, undamaged: it is looked at so many times less often."""
+NAMES = recordings.names()
+SHARES = [1 / (recordings.FOLDER / f"{name}.rec").stat().st_size / _SLOW.get(name, 1) for name in NAMES]
+"""Small ones more often: looks at them take a tenth of the time."""
+
+
+def name_for(chance: Random) -> str:
+    """One of the recordings."""
+    return chance.choices(NAMES, SHARES)[0]
+
+
+@lru_cache(maxsize=3)
+def subject(name: str) -> Subject:
+    """That recording; the last few are kept."""
+    return Subject(name)
+
+
+def look_at(
+    found: Subject, command: tuple[str, ...], changes: Sequence[Change], run: Callable[[Sequence[Change]], Outcome]
+) -> Look:
+    """The look; it is compared with the truth where the command makes statements."""
+    return Look(found.name, command, changes, run, found.truth if command in JUDGED else None)

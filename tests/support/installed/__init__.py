@@ -1,0 +1,1 @@
+"""What this machine has (debuggers, Pythons, releases of PyTorch, daemons), and how it is started."""

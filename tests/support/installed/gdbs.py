@@ -1,0 +1,36 @@
+"""The gdbs of this machine: the system's, and gdb 18 of PyPI, which scripts/lib/environment.sh puts beside the virtual
+environment's Python."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.installed import machine
+
+_NEW = Path(sys.prefix) / "gdb18/bin/gdb"
+
+
+def usable() -> dict[str, str]:
+    """Name to executable."""
+    system = shutil.which("gdb")
+    found = {"gdb": system} if system is not None else {}
+    return found | ({"gdb18": str(_NEW)} if _NEW.exists() else {})
+
+
+def parameters() -> list[Any]:
+    """A pytest parameter for the system's gdb and for gdb 18: its name."""
+    return [pytest.param(name, id=name) for name in ("gdb", "gdb18")]
+
+
+def executable(name: str) -> str:
+    """That gdb; a test without it is skipped, and fails in continuous integration."""
+    found = usable().get(name)
+    if found is None:
+        machine.lacking(f"no {name} on this machine (scripts/test installs it)")
+        raise AssertionError(name)
+    return found

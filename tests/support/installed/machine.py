@@ -1,0 +1,127 @@
+"""What this machine has (torch, debuggers, compilers, Pythons). A test says by a marker which of these it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from support.installed import pythons
+
+COMPILER_TOOLS = ("gcc", "g++", "as", "strip", "objcopy", "objdump", "nm", "readelf", "c++filt")
+"""The compiler and binutils: one package group on every distribution."""
+
+
+def in_ci() -> bool:
+    """Continuous integration, where everything that the tests need must be there."""
+    return os.environ.get("CI") == "true"
+
+
+def lacking(reason: str) -> None:
+    """End a test that this machine cannot run: skipped for a user, failed in CI."""
+    import pytest  # scripts/bench uses the harness without it
+
+    if in_ci():
+        pytest.fail(f"{reason} (in CI this is a failure)", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+@cache
+def own_libc() -> str:
+    """The C library that this process runs on, wherever the distribution puts it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line[73:]
+        if Path(path).name.startswith(("libc.so", "libc-")):
+            return path
+    raise LookupError("this Python runs without a shared C library")
+
+
+@cache
+def system_library(name: str) -> str:
+    """A shared library where the compiler finds it ("libstdc++.so.6")."""
+    done = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return str(Path(done.stdout.strip()).resolve(strict=True))
+
+
+@cache
+def torch_library(name: str) -> str:
+    """A library of the installed torch, found without importing it (2 s)."""
+    spec = find_spec("torch")
+    assert spec is not None, "a test that uses torch must be marked with it"
+    assert spec.submodule_search_locations
+    return str(Path(spec.submodule_search_locations[0]) / "lib" / name)
+
+
+def need_torch() -> Any:
+    """The torch module, for a test module that compares with it as a whole."""
+    reason = _no_torch()
+    if reason:
+        lacking(reason)
+    import torch
+
+    return torch
+
+
+def need_module(name: str) -> Any:
+    """A module of tests/requirements.txt, for a test module that compares with it as a whole."""
+    if find_spec(name) is None:
+        lacking(f"{name} is not installed in this Python (scripts/test installs it)")
+    return import_module(name)
+
+
+def _no_torch() -> str:
+    return "" if find_spec("torch") else "torch is not installed in this Python (scripts/test installs it)"
+
+
+def _no_program(*names: str) -> str:
+    missing = [name for name in names if shutil.which(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
+def _no_lldb() -> str:
+    from support.installed import lldbs
+
+    return lldbs.missing()
+
+
+def _no_sshd() -> str:
+    from support.installed import sshd
+
+    return sshd.missing()
+
+
+def _no_slurm() -> str:
+    from support.installed import slurm
+
+    return slurm.missing()
+
+
+def _no_pythons(*versions: str) -> str:
+    """A test that is parametrized by version names none here and asks ``pythons.need``."""
+    absent = [version for version in versions if pythons.executable(version) is None]
+    return f"no Python {', '.join(absent)} on this machine (pyenv install)" if absent else ""
+
+
+NEEDS: dict[str, Callable[..., str]] = {
+    "torch": _no_torch,
+    "gdb": lambda: _no_program("gdb"),
+    "lldb": _no_lldb,
+    "chromium": lambda: _no_program("chromium"),
+    "compiler": lambda: _no_program(*COMPILER_TOOLS),
+    "pythons": _no_pythons,
+    "slurm": _no_slurm,
+    "sshd": _no_sshd,
+}
+"""Marker to what this machine lacks for it ("" when nothing), called with the marker's arguments."""
+
+
+@cache
+def missing(marker: str, *arguments: str) -> str:
+    """Why a test with this marker cannot run here, "" when it can."""
+    return NEEDS[marker](*arguments)

@@ -1,0 +1,88 @@
+"""What tests of kernel probes share: whether they are permitted here, and whether a tool has placed its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.tools.probes.bpf.bpf_kernel import Bpf
+
+
+def _refused() -> str:
+    from gdbext.engine.arch import architectures
+    from gdbext.errors import GdbextError
+    from gdbext.tools.probes.bpf.bpf_kernel import permitted
+
+    try:
+        allowed = permitted(architectures.by_name(os.uname().machine))
+    except GdbextError:
+        allowed = False
+    return "" if allowed else "this kernel or container does not permit kernel probes (BPF)"
+
+
+PROBES = pytest.mark.skipif(bool(_refused()), reason=_refused() or "permitted")
+
+
+def probes_placed(pid: int, count: int = 2) -> bool:
+    """The tool holds its links, one for each library and program, so that every probe is in place."""
+    links = 0
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            links += "bpf_link" in str(descriptor.readlink())
+    return links >= count
+
+
+def keeper_of(pid: int) -> int:
+    """The process that places and keeps the tool's probes, 0 where there is none (yet)."""
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if Path(f"/proc/{child}/comm").read_text() == "gdbext-probes\n":
+                return int(child)
+    return 0
+
+
+def places_of(session: Session) -> list[int]:
+    """Where in the process probes are placed when everything is counted or traced."""
+    from gdbext.tools.probes.trace_places import TracePlaces, addresses
+
+    return sorted(addresses(session, TracePlaces(session).everything()).values())
+
+
+def links_on(pid: int) -> int:
+    """How many links with probes on that process the kernel has, whoever holds them, by its own list of all links.
+
+    bpf(2): BPF_LINK_GET_NEXT_ID 31, BPF_LINK_GET_FD_BY_ID 30, BPF_OBJ_GET_INFO_BY_FD 15; ``struct bpf_link_info`` of
+    Linux 6.6 (include/uapi/linux/bpf.h): type at 0 (12: uprobe_multi), the process at 60.
+    """
+    from gdbext.engine.arch import architectures
+    from gdbext.tools.probes.bpf.bpf_kernel import Bpf
+
+    bpf, found, link = Bpf.of(architectures.by_name(os.uname().machine)), 0, 0
+    while True:
+        following = ctypes.create_string_buffer(struct.pack("<II", link, 0), 8)
+        try:
+            _call(bpf, 31, following)
+        except OSError:
+            return found
+        link = struct.unpack_from("<I", following, 4)[0]
+        with contextlib.suppress(OSError):  # it is gone meanwhile
+            descriptor = bpf(30, struct.pack("<I", link))
+            info = ctypes.create_string_buffer(256)
+            bpf(15, struct.pack("<IIQ", descriptor, len(info), ctypes.addressof(info)))
+            os.close(descriptor)
+            found += struct.unpack_from("<I", info)[0] == 12 and struct.unpack_from("<I", info, 60)[0] == pid
+
+
+def _call(bpf: Bpf, command: int, attributes: ctypes.Array[ctypes.c_char]) -> None:
+    """Like ``bpf(command, …)``, but what the kernel writes into the attributes is seen. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(bpf._number, command, attributes, len(attributes)) < 0:
+        raise OSError(ctypes.get_errno(), "bpf")

@@ -1,0 +1,1 @@
+"""Plugins of pytest: which tests are skipped, which share a worker, which run alone."""

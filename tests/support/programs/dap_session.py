@@ -1,0 +1,83 @@
+"""gdb as an editor runs it by the Debug Adapter Protocol (gdb -i=dap, since gdb 14)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+
+class DapSession:
+    """One gdb; every message that it sent is in ``messages``."""
+
+    def __init__(self, gdb: str, options: Sequence[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.process = subprocess.Popen(
+            [gdb, "-nx", "-q", "-i=dap", "-iex", "set auto-solib-add off", *options],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+        )  # fmt: skip
+        self.messages: list[dict[str, Any]] = []
+        self._data = b""
+        self._number = 0
+
+    def attach(self, pid: int) -> None:
+        """As an editor does: attach is answered after the configuration is done."""
+        self.request("initialize", {"clientID": "test", "adapterID": "gdb"})
+        self._send("attach", {"pid": pid})
+        self.request("configurationDone")
+
+    def request(self, command: str, arguments: dict[str, Any] | None = None, seconds: float = 90) -> dict[str, Any]:
+        """The response."""
+        number = self._send(command, arguments or {})
+        end = time.monotonic() + seconds
+        while True:
+            for message in self.messages:
+                if message["type"] == "response" and message["request_seq"] == number:
+                    return message
+            left = end - time.monotonic()
+            assert left > 0, f"no answer to {command} in {seconds} s: {self.messages[-3:]}"
+            self._read(left)
+
+    def evaluate(self, command: str) -> str:
+        """What a command prints in the editor's console."""
+        response = self.request("evaluate", {"expression": command, "context": "repl"})
+        assert response["success"], response
+        return str(response["body"]["result"])
+
+    def events(self, *names: str) -> list[str]:
+        """The events of these names so far, in order."""
+        return [each["event"] for each in self.messages if each["type"] == "event" and each["event"] in names]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def _send(self, command: str, arguments: dict[str, Any]) -> int:
+        self._number += 1
+        message = {"seq": self._number, "type": "request", "command": command, "arguments": arguments}
+        data = json.dumps(message).encode()
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+        self.process.stdin.flush()
+        return self._number
+
+    def _read(self, seconds: float) -> None:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], seconds)[0]:
+            return
+        self._data += os.read(self.process.stdout.fileno(), 1 << 16)
+        while b"\r\n\r\n" in self._data:
+            head, _, rest = self._data.partition(b"\r\n\r\n")
+            length = int(head.rpartition(b":")[2])
+            if len(rest) < length:
+                return
+            self.messages.append(json.loads(rest[:length]))
+            self._data = rest[length:]

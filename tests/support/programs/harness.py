@@ -1,0 +1,454 @@
+"""Starts real programs (tests/inferiors), waits until they hang as intended, and looks at them with scripts/dispatch.
+
+Needs no pytest, so that scripts/bench uses it, too. Nothing here sleeps for a fixed time: it waits for conditions,
+with a deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.installed import pythons
+from support.programs import native_build, procfs
+from support.source import contract_schema
+
+ROOT = Path(__file__).resolve().parents[3]
+INFERIORS = ROOT / "tests" / "inferiors"
+DISPATCH = ROOT / "scripts" / "dispatch"
+PATIENCE = float(os.environ.get("GDBEXT_TEST_PATIENCE", "120"))
+"""Seconds until a condition that must come true counts as failed; generous, for machines with noisy neighbours."""
+
+
+UNDEMANGLED = ("-iex", "set demangle-style none")
+"""For a gdb that reads torch's symbols and is asked for none by its C++ name: a quarter of the time, five seconds."""
+
+
+class HarnessError(AssertionError):
+    """The test's surroundings are not as they must be; says what is missing."""
+
+
+def wait_until(condition: Callable[[], Any], what: str, deadline: float = PATIENCE) -> Any:
+    """The condition's first true value; HarnessError with ``what`` when there is none in time."""
+    end = time.monotonic() + deadline
+    pause = 0.005
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise HarnessError(f"after {deadline:.0f} s still not true: {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.03)
+
+
+def interpreter(name: str) -> tuple[str, dict[str, str]]:
+    """A Python by name: the executable and the environment that lets it import torch where it can.
+
+    ``venv``: the one that runs the tests; ``debian``: /usr/bin/python3, stripped, on the venv's packages; ``3.9``:
+    that version, without torch; a path: that executable.
+    """
+    if os.sep in name:
+        return name, {}
+    if name == "venv":
+        return sys.executable, {}
+    if name == "debian":
+        return "/usr/bin/python3", {"PYTHONPATH": _site_packages_for("/usr/bin/python3")}
+    return pythons.need(name), {}
+
+
+def _site_packages_for(python: str) -> str:
+    """The folder with our torch, when that Python has the version of the one that runs the tests."""
+    if not Path(python).exists():
+        raise HarnessError(f"{python} is missing (apt-get install python3)")
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    theirs = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    if theirs != "{}.{}".format(*sys.version_info[:2]):
+        raise HarnessError(f"{python} is Python {theirs}: it cannot import the torch of {sys.executable}")
+    import torch
+
+    return str(Path(torch.__file__).parent.parent)
+
+
+@dataclass
+class Outcome:
+    """What one run of scripts/dispatch gave."""
+
+    command: Sequence[str]
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output as the one JSON document that it must be, and as its schema has it."""
+        try:
+            document = json.loads(self.stdout)
+        except ValueError as error:
+            raise HarnessError(f"no JSON document on standard output ({error})\n{self}") from None
+        assert isinstance(document, dict), self
+        if "schema" in document:
+            contract_schema.check(document)
+        return document
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """All documents on standard output, a line each among other lines, as a debugger's session shows them."""
+        found = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"schema"')]
+        for document in found:
+            contract_schema.check(document)
+        return found
+
+    def __str__(self) -> str:
+        return (
+            f"$ {' '.join(self.command)}\nexit status {self.status} after {self.seconds:.2f} s\n"
+            f"--- standard output\n{self.stdout[:4000]}\n--- standard error\n{self.stderr[-4000:]}"
+        )
+
+
+def run(
+    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, timeout: float = PATIENCE, **options: Any
+) -> Outcome:
+    """Run a command to its end, without standard input, in a process group that does not survive a timeout."""
+    words = [str(word) for word in command]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        words,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        **options,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return Outcome(words, process.returncode, stdout, stderr, time.monotonic() - started)
+
+
+@dataclass
+class Inferior:
+    """A program that has reached the state it was made for.
+
+    ``pid`` is the process to look at: the program itself, or the child that it forked for the purpose. ``truth`` is
+    what the program wrote about itself (inferiors/truth.py).
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    folder: Path
+    truth: dict[str, Any] = field(default_factory=dict)
+    _core: Path | None = None
+
+    @property
+    def pid(self) -> int:
+        return int(self.truth.get("pid", self.process.pid))
+
+    def tid(self, role: str) -> int:
+        """The thread that the program gave this name."""
+        return int(self.truth["threads"][role]["tid"])
+
+    @property
+    def ended(self) -> bool:
+        """It was killed by a signal, as intended: there is only its core."""
+        return "ends" in self.truth
+
+    def core(self) -> Path:
+        """A core of it as gcore makes it, taken once (the inferior goes on), or the one that it left behind."""
+        if self._core is None:
+            self._core = self.folder / "core"
+            take_core(self.pid, self._core)
+            self.assert_undisturbed()
+        return self._core
+
+    def keep_crash_core(self) -> None:
+        """Find the core of one that has ended ("core" or "core.PID")."""
+        cores = sorted(self.folder.glob("core*"))
+        if not cores:
+            status = self.process.returncode
+            raise HarnessError(f"{self.name} left no core (exit status {status})\n{self.output()[-2000:]}")
+        self._core = cores[0]
+
+    def drop_core(self) -> None:
+        """Free the disk space; the next ``core()`` takes another one."""
+        if self._core is not None and not self.ended:
+            self._core.unlink(missing_ok=True)
+            self._core = None
+
+    def dispatch(
+        self,
+        *args: str,
+        debugger: str = "gdb",
+        core: bool = False,
+        json: bool = True,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        timeout: float = PATIENCE,
+    ) -> Outcome:
+        """Run ``scripts/dispatch`` on it, live or on its core; with ``check`` a status other than 0 fails."""
+        where = ["-c", str(self.core())] if core else ["-p", str(self.pid)]
+        options = ["--debugger", debugger, *(["--json"] if json else [])]
+        outcome = run([DISPATCH, *options, *where, *args], env=env, timeout=timeout)
+        if check and outcome.status != 0:
+            raise HarnessError(f"scripts/dispatch failed\n{outcome}")
+        return outcome
+
+    def send(self, line: str) -> None:
+        """Write a line to the program's standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def output(self) -> str:
+        """What the program has written so far."""
+        return (self.folder / "output").read_text(errors="replace")
+
+    def assert_undisturbed(self) -> None:
+        """It lives, nobody traces it, and no thread was left stopped. Gives a detaching debugger a moment."""
+        if self.ended:
+            return
+        wait_until(lambda: not self.disturbance(), f"{self.name} ({self.pid}) is undisturbed: {self.disturbance()}", 10)
+
+    def disturbance(self) -> str:
+        """What is wrong with it, "" when nothing is."""
+        if not procfs.alive(self.pid):
+            return f"it is gone (exit status {self.process.poll()}); its output: {self.output()[-2000:]}"
+        expected = set(self.truth.get("stopped", ()))
+        for tid in procfs.threads(self.pid):
+            state = procfs.state(self.pid, tid)
+            if state in ("t", "T") and tid not in expected:
+                return f"thread {tid} was left in state {state}"
+        tracer = procfs.status(self.pid).get("TracerPid", "0")
+        return "" if tracer == "0" else f"process {tracer} still traces it"
+
+    def pause(self) -> None:
+        """Stop a busy one from using the processor between tests."""
+        if self.truth.get("busy") and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        if self.truth.get("busy") and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGCONT)
+            wait_until(lambda: not self.disturbance(), f"{self.name} runs again: {self.disturbance()}", 10)
+
+    def close(self) -> None:
+        """End it and everything it started, and remove its files."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def take_core(pid: int, path: Path) -> None:
+    """gcore through gdb without reading symbols (4 s instead of 8); checks that the notes we need are in it."""
+    _need_disk(path.parent)
+    outcome = run(
+        ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
+         "-p", str(pid), "-ex", f"gcore {path}"]
+    )  # fmt: skip
+    if not path.exists():
+        raise HarnessError(f"gcore made no core of {pid}\n{outcome}")
+    missing = {"NT_PRSTATUS", "NT_AUXV", "NT_FILE"} - core_notes(path)
+    if missing:
+        raise HarnessError(f"the core of {pid} lacks {sorted(missing)}\n{outcome}")
+
+
+def core_notes(path: Path) -> set[str]:
+    """The names of the note types in a core (pyelftools is the oracle here)."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.segments import NoteSegment
+
+    with path.open("rb") as stream:
+        parts = [part for part in ELFFile(stream).iter_segments() if isinstance(part, NoteSegment)]
+        return {str(note["n_type"]) for part in parts for note in part.iter_notes()}
+
+
+def _need_disk(folder: Path, gigabytes: float = 1.5) -> None:
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        raise HarnessError(f"only {free:.1f} GB free in {folder}: a core needs {gigabytes} GB (set TMPDIR)")
+
+
+def start(
+    name: str, *args: str, python: str = "venv", env: Mapping[str, str] | None = None, command: Sequence[str] = ()
+) -> Inferior:
+    """Start ``tests/inferiors/NAME.py`` and return it once it is in its final state.
+
+    ``command`` goes in front of it (``["prlimit", "--stack=unlimited"]``). One that ends by a signal is returned when
+    its core is complete. HarnessError with the program's output when it does not get there.
+    """
+    script = _script(name)
+    crashes = "truth.ends(" in script.read_text()
+    folder = Path(tempfile.mkdtemp(prefix=f"gdbext-{name}-"))
+    try:
+        prefix = [*command, *(_core_maker(folder) if crashes else [])]
+        inferior = _spawn(name, folder, prefix, script, args, python, env)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        inferior.truth = _wait_for_truth(inferior)
+        if inferior.ended:
+            wait_until(lambda: inferior.process.poll() is not None, f"{name} dies of {inferior.truth['ends']}")
+            inferior.keep_crash_core()
+        else:
+            procfs.wait_settled(inferior.pid, inferior.truth["threads"], wait_until)
+    except BaseException:
+        inferior.close()
+        raise
+    return inferior
+
+
+def _script(name: str) -> Path:
+    """The program of that name; those in ``reported`` are made after public bug reports."""
+    file = f"{name.replace('-', '_')}.py"
+    reported = INFERIORS / "reported" / file
+    return reported if reported.exists() else INFERIORS / file
+
+
+def _beside(extra: Mapping[str, str]) -> str:
+    """PYTHONPATH for a program that is not in the folder of truth.py."""
+    return os.pathsep.join(filter(None, (str(INFERIORS), extra.get("PYTHONPATH"))))
+
+
+def _spawn(
+    name: str,
+    folder: Path,
+    prefix: Sequence[str],
+    script: Path,
+    args: Sequence[str],
+    python: str,
+    env: Mapping[str, str] | None,
+) -> Inferior:
+    executable, extra = interpreter(python)
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+        **({"PYTHONPATH": _beside(extra)} if script.parent != INFERIORS else {}),
+        "GDBEXT_READY": str(folder / "truth.json"),
+        "GDBEXT_NATIVE": native_build.build_for(script),
+        **(env or {}),
+    }
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [*prefix, executable, str(script), *args],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Inferior(name, process, folder)
+
+
+def _core_maker(folder: Path) -> list[str]:
+    """What to start a crashing program with, so that a core is left in its folder.
+
+    The kernel writes it where its pattern leads into the working directory (there are real kernel cores, then);
+    elsewhere (apport, systemd-coredump) gdb runs the program and writes the core at the signal.
+    """
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if pattern.startswith("core") and "/" not in pattern and hard == resource.RLIM_INFINITY:
+        return ["prlimit", "--core=unlimited"]
+    return ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-iex", "set debuginfod enabled off",
+            "-ex", "run", "-ex", f"gcore {folder / 'core'}", "--args"]  # fmt: skip
+
+
+def _wait_for_truth(inferior: Inferior) -> dict[str, Any]:
+    path = inferior.folder / "truth.json"
+
+    def published() -> bool:
+        if path.exists():
+            return True
+        if inferior.process.poll() is not None and not path.exists():
+            status = inferior.process.returncode
+            raise HarnessError(f"{inferior.name} ended with {status} before it was ready")
+        return False
+
+    try:
+        wait_until(published, f"{inferior.name} writes its truth")
+    except HarnessError as error:
+        raise HarnessError(f"{error}\n{inferior.output()[-4000:]}") from None
+    truth = json.loads(path.read_text())
+    assert isinstance(truth, dict)
+    return truth
+
+
+class Pool:
+    """Keeps started inferiors for the next test, the least recently used one goes when there are too many.
+
+    Each one costs 2 s to start, 300 MB of memory and, where a core was taken, 640 MB of disk.
+    """
+
+    def __init__(self, limit: int = int(os.environ.get("GDBEXT_TEST_POOL", "5"))) -> None:
+        self._limit = limit
+        self._alive: OrderedDict[tuple[Any, ...], Inferior] = OrderedDict()
+
+    def get(
+        self,
+        name: str,
+        *args: str,
+        python: str = "venv",
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = (),
+    ) -> Inferior:
+        """One that was started with exactly these arguments."""
+        key = (name, args, python, tuple(sorted((env or {}).items())), tuple(command))
+        if key in self._alive:
+            self._alive.move_to_end(key)
+            self._alive[key].resume()
+            return self._alive[key]
+        while len(self._alive) >= self._limit:
+            self._alive.popitem(last=False)[1].close()
+        self._alive[key] = start(name, *args, python=python, env=env, command=command)
+        return self._alive[key]
+
+    def discard(self, inferior: Inferior) -> None:
+        """End one that a test has changed or broken."""
+        for key, value in list(self._alive.items()):
+            if value is inferior:
+                del self._alive[key]
+        inferior.close()
+
+    def close(self) -> None:
+        """End them all."""
+        while self._alive:
+            self._alive.popitem()[1].close()
+
+
+@contextlib.contextmanager
+def started(name: str, *args: str, **options: Any) -> Iterator[Inferior]:
+    """One inferior for the length of a block."""
+    inferior = start(name, *args, **options)
+    try:
+        yield inferior
+    finally:
+        inferior.close()

@@ -1,0 +1,314 @@
+"""Compiles and runs tests/inferiors/native/matrix: operators of every kind in a program without Python.
+
+Each of its threads stands inside of one call, and wrote down by which passes it came there. `compare` counts what a
+report says of them. Run as a program it prints these counts for every way of compiling that the machine knows.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.programs import native_build
+from support.programs.harness import DISPATCH, HarnessError, run, wait_until
+
+SOURCES = native_build.SOURCES / "matrix"
+HIDDEN = ("-fvisibility=hidden", "-fvisibility-inlines-hidden")
+FLAGS = {
+    "O0-g": ("-O0", "-g"),
+    "O2": ("-O2",),
+    "O3-hidden": ("-O3", "-DNDEBUG", *HIDDEN),
+    "O3-s": ("-O3", "-DNDEBUG"),
+    "O3-s-hidden": ("-O3", "-DNDEBUG", *HIDDEN),
+}  # fmt: skip
+"""The ways of compiling; those with "-s" lose their symbols afterwards, so that two share a compilation."""
+COMPILERS = ("g++", "clang++", "clang++-14", "clang++-16", "clang++-19")
+IN_SUITE = ("O0-g", "O3-hidden", "O3-s-hidden")
+"""With g++: two compilations of half a minute, on two cores, once for each machine."""
+PATIENCE = 240.0
+
+
+@dataclass
+class Matrix:
+    """The running program. ``truth`` has its cases, each with passes from the innermost one outwards."""
+
+    process: subprocess.Popen[bytes]
+    truth: dict[str, Any]
+    library: Path
+    way: str = ""
+    """How it was compiled: one of FLAGS."""
+
+    @property
+    def pid(self) -> int:
+        return int(self.truth["pid"])
+
+    def case(self, name: str) -> dict[str, Any]:
+        """One of its calls by name."""
+        return next(case for case in self.truth["cases"] if case["name"] == name)
+
+    def text(self, *args: str) -> str:
+        """The report of a command as text."""
+        outcome = run([DISPATCH, "--debugger", "none", "-p", str(self.pid), *args], timeout=PATIENCE)
+        if outcome.status != 0:
+            raise HarnessError(f"scripts/dispatch failed\n{outcome}")
+        return outcome.stdout
+
+    def document(self, *args: str, timeout: float = PATIENCE) -> dict[str, Any]:
+        """The JSON report of a command."""
+        outcome = run([DISPATCH, "--debugger", "none", "--json", "-p", str(self.pid), *args], timeout=timeout)
+        if outcome.status != 0:
+            raise HarnessError(f"scripts/dispatch failed\n{outcome}")
+        return outcome.document
+
+
+@contextlib.contextmanager
+def running(way: str, compiler: str = "g++", only: str = "") -> Iterator[Matrix]:
+    """The program, compiled that way, when all its threads stand where they are to be looked at."""
+    library = build(way, compiler)
+    with started(host(), library, only) as matrix:
+        matrix.way = way
+        yield matrix
+
+
+@contextlib.contextmanager
+def started(program: Path, library: Path, only: str = "") -> Iterator[Matrix]:
+    """The same of a library that is compiled already."""
+    folder = Path(tempfile.mkdtemp(prefix="gdbext-matrix-"))
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [str(program), str(folder / "truth"), str(library), *([only] if only else [])],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_until(lambda: _truth(folder) or process.poll() is not None, "the matrix program is ready")
+        truth = _truth(folder)
+        if truth is None:
+            raise HarnessError(f"the matrix program ended: {(folder / 'output').read_text()[-3000:]}")
+        yield Matrix(process, truth, library)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _truth(folder: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads((folder / "truth").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def has(compiler: str) -> bool:
+    """The machine has that compiler."""
+    return shutil.which(compiler) is not None
+
+
+def host() -> Path:
+    """The program that loads the library."""
+    return _built("host", ["g++", "-O1", "SOURCE", "-o", "TARGET", "-ldl"], SOURCES / "host.cpp")
+
+
+def build(way: str, compiler: str = "g++") -> Path:
+    """The library, compiled that way or found compiled."""
+    whole = _built("libmatrix.so", _command(compiler, FLAGS[way]), SOURCES / "matrix.cpp")
+    if "-s" not in way:
+        return whole
+    return _built("libmatrix.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)
+
+
+def _command(compiler: str, flags: tuple[str, ...]) -> list[str]:
+    torch = native_build.torch_folder()
+    command = [compiler, "-std=c++20", "-fPIC", "-shared", "-pthread", *flags, f"-I{torch}/include"]
+    command += [f"-I{torch}/include/torch/csrc/api/include", "SOURCE", "-o", "TARGET"]
+    return [*command, f"-L{torch}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"]
+
+
+def _built(name: str, command: list[str], source: Path) -> Path:
+    digest = hashlib.sha256(repr([command[0], *sorted(command)]).encode())
+    digest.update(subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout)
+    for file in (source, SOURCES / "account.h", native_build.torch_folder() / "version.py"):
+        digest.update(file.read_bytes())
+    target = native_build.cache_folder() / f"matrix-{digest.hexdigest()[:16]}" / name
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (target.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                partial = target.with_suffix(f".{os.getpid()}")
+                words = [{"SOURCE": str(source), "TARGET": str(partial)}.get(word, word) for word in command]
+                done = run(words, timeout=PATIENCE * 4)
+                if done.status != 0:
+                    raise HarnessError(f"{source.name} does not compile\n{done}")
+                partial.replace(target)
+    return target
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Score:
+    """What a report says of all passes. ``wrong`` are sentences."""
+
+    passes: int = 0
+    found: int = 0
+    right: int = 0
+    """Found, with an event and a keyset where the program knows it."""
+    proven: int = 0
+    """Right, and exact or verified."""
+    wrong: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unknown: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+def compare(truth: dict[str, Any], document: dict[str, Any]) -> Score:
+    """Each pass of the truth with the step that stands in its place."""
+    score = Score()
+    threads = {thread["tid"]: thread for thread in document["threads"]}
+    for case in truth["cases"]:
+        steps = _unfolded(threads[case["tid"]]["dispatch"])
+        wanted = case["passes"]
+        score.passes += len(wanted) if len(wanted) == len(steps) else min(len(wanted), LONG)
+        score.found += _matched(case["name"], wanted, steps, score)
+    return score
+
+
+def _unfolded(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found, at = [], 0
+    while at < len(steps):
+        repeats = steps[at].get("repeats") or {"period": 1, "times": 1}
+        found += steps[at : at + repeats["period"]] * repeats["times"]
+        at += repeats["period"]
+    return found
+
+
+def _matched(name: str, wanted: list[dict[str, Any]], steps: list[dict[str, Any]], score: Score) -> int:
+    """Aligns both sequences, innermost first; a pass without a step is missing, a step without a pass wrong."""
+    places = _alignment(wanted, steps)
+    taken = set(places.values())
+    for number, step in enumerate(steps):
+        if number not in taken and step["op"] not in IGNORED:
+            score.wrong.append(f"{name}: no such pass: {_short(step)}")
+    for number, one in enumerate(wanted):
+        if number not in places:
+            score.missing.append(f"{name}: {one['op']} {one['key']} {one['event']}")
+            continue
+        _judge(name, one, steps[places[number]], score)
+    return len(places)
+
+
+LONG = 700
+"""Passes of a recursion that are aligned, where some are missing."""
+IGNORED = {"aten::add", "aten::mul"}
+"""Operators that the program calls in passing; none of them is on a stack that waits."""
+
+
+def _alignment(wanted: list[dict[str, Any]], steps: list[dict[str, Any]]) -> dict[int, int]:
+    """Pass number to step number, in order, by operator and (where known) key: the longest common sequence."""
+    if len(wanted) == len(steps):
+        return {number: number for number in range(len(wanted))}
+    if len(wanted) > LONG:
+        return _alignment(wanted[:LONG], steps[:LONG])
+    rows = [[0] * (len(steps) + 1) for _ in range(len(wanted) + 1)]
+    for i in range(len(wanted) - 1, -1, -1):
+        for j in range(len(steps) - 1, -1, -1):
+            both = _likeness(wanted[i], steps[j])
+            rows[i][j] = max(rows[i + 1][j], rows[i][j + 1], both + rows[i + 1][j + 1] if both else 0)
+    places, i, j = {}, 0, 0
+    while i < len(wanted) and j < len(steps):
+        both = _likeness(wanted[i], steps[j])
+        if both and rows[i][j] == both + rows[i + 1][j + 1]:
+            places[i] = j
+            i, j = i + 1, j + 1
+        elif rows[i][j] == rows[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return places
+
+
+def _likeness(one: dict[str, Any], step: dict[str, Any]) -> int:
+    if step["op"] not in (one["op"], None):
+        return 0
+    return 4 if step["key"] == one["key"] else 3 if step["key"] is None else 1
+
+
+def _judge(name: str, one: dict[str, Any], step: dict[str, Any], score: Score) -> None:
+    keyset = int(step["keyset"]["bits"], 16) if step["keyset"] else 0
+    told = int(one["keyset"], 16)
+    bad = [
+        what
+        for what, shown, true in (
+            ("operator", step["op"], one["op"]),
+            ("key", step["key"], one["key"]),
+            ("event", step["event"], one["event"]),
+            ("keyset", keyset and told and keyset, told if keyset else 0),
+        )
+        if shown and true and shown != true
+    ]
+    if bad:
+        score.wrong.append(f"{name}: {', '.join(bad)} of {_short(step)}, is {one}")
+        return
+    for what in ("op", "key", "event"):
+        if not step[what]:
+            score.unknown[what] += 1
+    if not keyset:
+        score.unknown["keyset"] += 1
+    if step["op"] and step["key"] and step["event"]:
+        score.right += 1
+        score.proven += step["confidence"] in ("exact", "verified")
+
+
+def _short(step: dict[str, Any]) -> str:
+    kernel = step["kernel"]["function"] if step["kernel"] else None
+    keyset = step["keyset"]["bits"] if step["keyset"] else None
+    words = (step["level"], step["op"], step["key"], step["event"], keyset, step["confidence"], step["stage"], kernel)
+    return " ".join(str(word) for word in words)
+
+
+def main() -> None:
+    """Print the counts of each way of compiling."""
+    wanted = sys.argv[1:]
+    for compiler in COMPILERS:
+        for way in FLAGS:
+            label = f"{compiler} {way}"
+            if not has(compiler) or (wanted and not any(word in label for word in wanted)):
+                continue
+            with running(way, compiler) as matrix:
+                score = compare(matrix.truth, matrix.document("dispatch-bt", "--all"))
+            print(report(label, score), flush=True)
+
+
+def report(label: str, score: Score) -> str:
+    """A line of counts, and what is wrong."""
+    line = f"{label}: passes {score.passes}, found {score.found}, right {score.right}, proven {score.proven}, "
+    line += f"wrong {len(score.wrong)}, unknown {dict(score.unknown)}"
+    return "\n".join(
+        [
+            line,
+            *(f"  wrong: {text}" for text in score.wrong[:12]),
+            *(f"  missing: {text}" for text in score.missing[:12]),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

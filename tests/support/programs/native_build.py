@@ -1,0 +1,92 @@
+"""Builds the inferiors' native helpers (tests/inferiors/native/*.cpp) with g++, once per content, outside the tree."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "inferiors" / "native"
+FLAGS = {"debug_dispatch": ["-O0", "-g"], "dispatch_paths_o3": ["-O3", "-flto", "-fno-omit-frame-pointer"],
+         "made_up_device": ["-O2", "-Wl,-soname,libcuda.so.1"]}  # fmt: skip
+"""Per library; all others are built as a user's extension is: -O2, no debug information."""
+
+USE = re.compile(r"""native_library\.(?:load(?:_operators)?|path)\(["'](\w+)["']""")
+
+
+def cache_folder() -> Path:
+    """Where built libraries stay between runs; GDBEXT_TEST_CACHE overrides it."""
+    return Path(os.environ.get("GDBEXT_TEST_CACHE") or Path.home() / ".cache" / "gdbext-tests")
+
+
+def build_for(script: Path) -> str:
+    """Build what that inferior loads; returns the folders for GDBEXT_NATIVE, separated by ":"."""
+    return os.pathsep.join(str(build(name).parent) for name in sorted(set(USE.findall(script.read_text()))))
+
+
+def build(name: str) -> Path:
+    """Build one library, or find it built; returns its path. Raises with the compiler's words."""
+    source = SOURCES / f"{name}.cpp"
+    target = cache_folder() / f"{name}-{_fingerprint(source)}" / f"lib{name}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (target.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be building it
+            if not target.exists():
+                _build(source, target)
+        _prune(name, target.parent)
+    return target
+
+
+def _build(source: Path, target: Path) -> None:
+    partial = target.with_suffix(f".{os.getpid()}")
+    command = _command(source, partial)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise AssertionError(f"{source.name} does not compile\n$ {' '.join(command)}\n{done.stderr[:6000]}")
+    partial.replace(target)
+
+
+def _command(source: Path, target: Path) -> list[str]:
+    command = ["g++", "-std=c++20", "-fPIC", "-shared", "-pthread", *FLAGS.get(source.stem, ["-O2"])]
+    command += [str(source), "-o", str(target)]
+    if "#include <torch" not in source.read_text() and "#include <ATen" not in source.read_text():
+        return command
+    torch = torch_folder()
+    command += [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include"]
+    return [*command, f"-L{torch}/lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}/lib"]
+
+
+def torch_folder() -> Path:
+    """Found without importing torch (2 s)."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise AssertionError(f"torch is not installed for {sys.executable}; run scripts/test")
+    return Path(spec.origin).parent
+
+
+def _fingerprint(source: Path) -> str:
+    """Changes with the source, the shared headers, the command, the compiler and the wheel, but not with the folder of
+    the checkout: a clone of the same tree finds what another one has built."""
+    command = [word.removeprefix(f"{SOURCES}/") for word in _command(source, Path("out"))]
+    digest = hashlib.sha256(repr(command).encode())
+    digest.update(subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr)
+    digest.update((torch_folder() / "version.py").read_bytes())
+    for file in (source, *sorted(SOURCES.glob("*.h"))):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _prune(name: str, keep: Path, most: int = 4) -> None:
+    """Old builds go; one that another run uses right now is among the youngest."""
+    folders = sorted(cache_folder().glob(f"{name}-*"), key=lambda entry: entry.stat().st_mtime, reverse=True)
+    for folder in folders[most:]:
+        if folder != keep:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""Builds and runs inferiors/native/plain_program.c: small enough for hundreds of looks, its cores take a megabyte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.programs import procfs
+from support.programs.harness import HarnessError, run, wait_until
+
+SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "plain_program.c"
+MARK = "GDBEXT_PLAIN_PROGRAM"
+"""A variable in its environment."""
+
+
+def build(folder: Path) -> Path:
+    """Compile the program into ``folder``."""
+    target = folder / "plain program"  # the space is on purpose
+    done = run(["gcc", "-O1", "-g0", "-Wl,--build-id", str(SOURCE), "-o", str(target), "-pthread"])
+    if done.status != 0:
+        raise HarnessError(f"plain_program.c does not compile\n{done}")
+    return target
+
+
+class Plain:
+    """A running plain program. ``first`` is the first line that it wrote."""
+
+    def __init__(self, program: Path, *args: str, **options: Any) -> None:
+        self.process = subprocess.Popen(
+            [str(program), *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, MARK: "its value"},
+            start_new_session=True,
+            **options,
+        )
+        assert self.process.stdout is not None
+        self.first = self.process.stdout.readline()
+        self.pid = self.process.pid
+        self.truth: dict[str, Any] = json.loads(self.first) if self.first.startswith("{") else {}
+        if self.truth:
+            wait_until(lambda: set(self.states()) == {"S"}, "all threads pause")
+
+    def states(self) -> list[str]:
+        """The state of every thread."""
+        return [procfs.state(self.pid, tid) for tid in procfs.threads(self.pid)]
+
+    def line(self) -> str:
+        """The next line that it writes."""
+        assert self.process.stdout is not None
+        line: str = self.process.stdout.readline()
+        return line
+
+    def is_untouched(self) -> bool:
+        """Alive, no thread stopped, nobody traces it."""
+        traced = procfs.status(self.pid).get("TracerPid")
+        return procfs.alive(self.pid) and traced == "0" and not set(self.states()) & {"t", "T"}
+
+    def end(self) -> None:
+        """Kill it and collect it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running(program: Path, *args: str, **options: Any) -> Iterator[Plain]:
+    """A plain program for the duration of a block."""
+    plain = Plain(program, *args, **options)
+    try:
+        yield plain
+    finally:
+        plain.end()
+
+
+def take_gcore(pid: int, path: Path) -> Path:
+    """A core by gdb."""
+    done = run(["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", str(pid), "-ex", f"gcore {path}"])
+    if not path.exists():
+        raise HarnessError(f"gcore made no core of {pid}\n{done}")
+    return path
+
+
+def kernel_core(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A core by the kernel of the program's crash, and the program's truth. Skips where the kernel pipes cores away."""
+    import pytest
+
+    rule = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if rule.startswith(("|", "/")):
+        pytest.skip(f"the kernel writes cores elsewhere (core_pattern is {rule})")
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard == 0:
+        pytest.skip("core dumps are forbidden here (ulimit -Hc is 0)")
+
+    def allow_cores() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+    process = subprocess.run(
+        [str(program), "3", "crash"], cwd=folder, stdout=subprocess.PIPE, preexec_fn=allow_cores,
+        env={**os.environ, MARK: "its value"}, check=False,
+    )  # fmt: skip
+    assert process.returncode == -signal.SIGSEGV
+    found = list(folder.glob("core*"))
+    if len(found) != 1:
+        raise HarnessError(f"the kernel wrote no core into {folder} (core_pattern {rule}): {found}")
+    return Path(shutil.move(found[0], folder / "kernel.core")), json.loads(process.stdout)

@@ -1,0 +1,233 @@
+"""Made-up processes for the recognisers of waits: memory by address, threads by the functions on their stacks."""
+
+from __future__ import annotations
+
+import struct
+
+from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.python_wait import PythonWait
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
+from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.symbolizer import Function
+from gdbext.engine.targets.system.peer import Peer, PeerKind, listed
+from gdbext.engine.unwind.frame_steps import NativeFrame
+from support.fakes.fake_target import FakeTarget
+
+DATA, CODE, STACK, TLS = 0x10000, 0x500000, 0x700000, 0x800000
+PC = CODE + 0x100
+FUTEX, RESTART = 202, -516 & (1 << 64) - 1
+PRIVATE, BITSET = 128, 9 | 128
+
+
+def pages(raw):
+    """Contents padded to whole pages, as memory comes."""
+    return bytes(raw) + bytes(-len(raw) % 0x1000)
+
+
+class Module:
+    def __init__(self, name, start):
+        self.name, self.start, self.end, self.base = name, start, start + 0x10000, start
+
+
+MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(
+    ("libc.so.6", "libgomp.so.1", "libtorch_cpu.so", "app.so", "libpython3.11.so.1.0"))}  # fmt: skip
+
+
+class Process:
+    """Memory by address and threads by (module, function name or None) from the innermost frame on."""
+
+    def __init__(self, objects=None):
+        self.target = FakeTarget({CODE: pages(bytes(0xFE) + b"\x0f\x05"), STACK: pages(bytes(1))})
+        for address, raw in (objects or {}).items():
+            self.target.regions[address] = pages(raw)
+        self.symbols = {}
+        self.specs = []
+
+    def thread(self, tid, frames, call=FUTEX, args=(), rax=RESTART, registers=None, python=(), dispatch=()):
+        self.specs.append((tid, frames, call, args, rax, registers or {}, python, dispatch))
+        self.target.regions[TLS + tid * 0x1000] = pages(bytes(0x2D0) + struct.pack("<I", tid))
+        return self
+
+    def snapshot(self, tid=None, python=None, outside=None):
+        memory = Memory(self.target)
+        tids = frozenset(spec[0] for spec in self.specs)
+        process = ProcessSnapshot(memory, self, self, min(tids), tids, python=python, outside=outside)
+        for spec in self.specs:
+            process.threads.append(self._snapshot(process, *spec))
+        return process.thread(tid if tid is not None else min(tids))
+
+    @staticmethod
+    def _snapshot(process, tid, frames, call, args, rax, registers, python, dispatch):
+        values = dict(zip(("rdi", "rsi", "rdx", "r10", "r8", "r9"), [*args, 0, 0, 0, 0, 0, 0]))
+        state = {"rip": PC, "rsp": STACK, "rax": rax, "orig_rax": call, "fs_base": TLS + tid * 0x1000, **values}
+        return ThreadSnapshot(process, tid, state, Stack(frames, registers), None, python, dispatch)
+
+    def names_at(self, address):
+        return self.symbols.get(address, ())
+
+    def find(self, address):
+        return next((m for m in MODULES.values() if m.start <= address < m.end), None)
+
+    def mapping_at(self, _address):
+        return None
+
+
+class Stack:
+    def __init__(self, frames, registers):
+        self.frames, self.functions = [], []
+        self.path = tuple(frames)
+        for level, (module, name) in enumerate(frames):
+            home = MODULES[module]
+            start = home.start + sum(map(ord, name or "?")) % 0xF000
+            frame = {"rip": start + 8, "rsp": STACK + level * 64, **(registers if level in (0, 1, 2) else {})}
+            pc, sp, cfa = frame["rip"], frame["rsp"], STACK + level * 64 + 64
+            self.frames.append(NativeFrame(level, pc, sp, frame, cfa, "cfi", False, start + 8, home))
+            self.functions.append(Function(start, 64, (name,), home) if name else None)
+
+    def function(self, level):
+        return self.functions[level]
+
+
+MUTEX_STACK = [("libc.so.6", None), ("libc.so.6", "pthread_mutex_lock"), ("app.so", "work")]
+LOOP = ("libpython3.11.so.1.0", "_PyEval_EvalFrameDefault")
+
+
+def mutex(lock=2, owner=0, users=1, kind=0):
+    return struct.pack("<IIiII", lock, 0, owner, users, kind) + bytes(20)
+
+
+def wait_of(process, tid=None, python=None, outside=None):
+    found = state_of(process.snapshot(tid, python, outside))
+    assert found.state is RunState.WAITING, found
+    return found.wait
+
+
+def gil(**changes):
+    values = {"address": DATA, "interpreter": 0, "interpreters": (0,), "locked": True, "holder": 0xAA, "holder_tid": 2,
+              "last_holder": 0xAA, "mutex_owner": None, "interval": 5000, "cond_range": (DATA, DATA + 48),
+              "mutex_range": (DATA + 48, DATA + 88), "switch_cond_range": (DATA + 88, DATA + 136),
+              "switch_mutex_range": (DATA + 136, DATA + 176)}  # fmt: skip
+    return GilState(**{**values, **changes})
+
+
+class Outside:
+    """What the system says: child processes, and those at the other end of each descriptor."""
+
+    def __init__(self, *children, other_ends=None, parent=None):
+        self._parent = parent
+        self._children = {child.pid: child for child in children}
+        self._other_ends = other_ends or {}
+
+    def descriptor(self, fd):
+        return "pipe:[7]" if fd in self._other_ends else ""
+
+    def children(self):
+        return self._children
+
+    @property
+    def peers(self):
+        return self
+
+    def of(self, link, _call_writes):
+        """The fake descriptors are pipes of one number: any of them has the ends of all."""
+        processes = tuple(each for ends in self._other_ends.values() for each in ends)
+        text = f"whose other end is held by {listed(processes)}"
+        return Peer(PeerKind.PIPE, text, processes) if link else None
+
+    def lock_holder(self, _fd, _whole_file):
+        return None
+
+    def watched(self, _fd):
+        return ()
+
+    def sharers(self, _mapping):
+        return None
+
+    def absolute(self, path):
+        return path if path.startswith("/") else f"/work/{path}"
+
+    def process_of(self, _fd):
+        return None
+
+    def file_exists(self, path):
+        return path == "/lock"
+
+    def file_lock(self, path):
+        return Peer(PeerKind.FILE_LOCK, "which process 9 has locked") if path == "/held" else None
+
+    def forked_from(self):
+        return self._parent
+
+    def clock(self, _number):
+        return None
+
+
+class Python:
+    def __init__(
+        self, *gils, wait=None, inside=(), natives=None, polled_objects=(), users=None, inside_try=(),
+        inside_objects=None, owing=None, ended=(), taken=False,
+    ):  # fmt: skip
+        self._ended, self._taken = ended, taken
+        self._owing = owing or {}
+        self._inside_try, self._inside_objects = inside_try, inside_objects or {}
+        self._polled_objects, self._users = polled_objects, users or {}
+        self._gils, self._wait, self._inside, self._natives = gils, wait, inside, natives or {}
+
+    def native_ids(self):
+        return self._natives
+
+    def polled_objects(self, _tid):
+        return self._polled_objects
+
+    def loop_owing(self, future):
+        return self._owing.get(future)
+
+    def users_of(self, address):
+        return self._users.get(address, ())
+
+    def tid_of_ident(self, ident):
+        return ident
+
+    def has_no_thread(self, ident):
+        return ident in self._ended
+
+    def gils(self):
+        return self._gils
+
+    def wait(self, _tid, _semaphore):
+        return self._wait
+
+    def parked(self, _tid, _futex):
+        return None
+
+    def stopping(self, _tid):
+        return None
+
+    def is_taken_by_somebody(self, _tid, _semaphore):
+        return self._taken
+
+    def inside_with(self, _semaphore):
+        return self._inside
+
+    def in_signal_handler(self, _tid):
+        return False
+
+    def inside_try(self, _semaphore, waiter):
+        return [tid for tid, number in self._inside_try if number or tid != waiter]
+
+    def inside_object(self, address):
+        return self._inside_objects.get(address, ())
+
+    def tid_of_state(self, address):
+        return {0xAA: 2}.get(address)
+
+
+LOCK_STACK = [("libc.so.6", None), ("libc.so.6", None), ("libpython3.11.so.1.0", "PyThread_acquire_lock_timed"), LOOP]
+FRAME = Frame(3, FrameKind.PYTHON, "wait", file="/lib/threading.py", line=1)
+
+
+def python_wait(kind, **more):
+    return PythonWait(Waitable(kind), 0x9000, FRAME, **more)

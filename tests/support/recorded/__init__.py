@@ -1,0 +1,1 @@
+"""Recorded processes: the scenarios, their replays and damage to them."""

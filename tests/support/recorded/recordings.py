@@ -1,0 +1,104 @@
+"""Recorded processes (tests/recordings), to be looked at in milliseconds without torch, a debugger or ptrace.
+
+Each NAME.rec has its NAME.json: ``truth`` is what the program wrote down about itself, ``verdict`` what is expected of
+it where that does not say, ``document`` the report of ``dispatch-diagnose --why`` when it was recorded.
+scripts/record_scenarios.py makes them.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.recording import recording_reader
+from gdbext.engine.targets.recording.recording import Recording
+from gdbext.engine.targets.recording.replay_target import ReplayTarget
+from gdbext.tools import table
+from support.source import contract_schema
+
+FOLDER = Path(__file__).resolve().parents[2] / "recordings"
+COMMAND = ("dispatch-diagnose", "--why")
+"""The command whose document is kept."""
+
+
+LONGEST = 40
+"""Items of a list that are kept of a document: a recursion has thousands."""
+
+
+def shortened(value: Any) -> Any:
+    """A document without the middle of long lists."""
+    if isinstance(value, dict):
+        return {key: shortened(each) for key, each in value.items()}
+    if isinstance(value, list) and len(value) > LONGEST:
+        half = LONGEST // 2
+        return [*map(shortened, value[:half]), f"{len(value)} items", *map(shortened, value[-half:])]
+    return [shortened(each) for each in value] if isinstance(value, list) else value
+
+
+def write(name: str, kept: dict[str, Any]) -> None:
+    """Write NAME.json, its document shortened."""
+    text = json.dumps({**kept, "document": shortened(kept["document"])}, indent=1, sort_keys=True)
+    (FOLDER / f"{name}.json").write_text(text + "\n")
+
+
+def names() -> list[str]:
+    """All recorded scenarios."""
+    return sorted(path.stem for path in FOLDER.glob("*.rec"))
+
+
+@cache
+def recording(name: str) -> Recording:
+    """The recording itself, read once."""
+    return recording_reader.load(str(FOLDER / f"{name}.rec"))
+
+
+class Replay:
+    """One recorded process. All commands share a session, as in a debugger. ``damaged`` takes the recording's place."""
+
+    def __init__(self, name: str, damaged: Recording | None = None) -> None:
+        self.name = name
+        self.recording = damaged or recording(name)
+        self.target = ReplayTarget(self.recording)
+        self.session = Session(self.target)
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """NAME.json."""
+        found: dict[str, Any] = json.loads((FOLDER / f"{self.name}.json").read_text())
+        return found
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """What the program wrote down about itself."""
+        truth: dict[str, Any] = self.kept["truth"]
+        return truth
+
+    @cached_property
+    def diagnosis(self) -> dict[str, Any]:
+        """The document of COMMAND."""
+        return self.document(*COMMAND)
+
+    def tid(self, role: str) -> int:
+        """The thread that the program gave this name."""
+        return int(self.truth["threads"][role]["tid"])
+
+    def run(self, command: str, *words: str) -> table.Outcome:
+        """A command's outcome."""
+        return table.execute(command, words, lambda: self.session)
+
+    def document(self, command: str, *words: str) -> dict[str, Any]:
+        """A command's report as JSON, which is as its schema has it."""
+        outcome = self.run(command, *words, "--json")
+        assert outcome.status == 0, outcome.error
+        found: dict[str, Any] = json.loads(outcome.output)
+        contract_schema.check(found)
+        return found
+
+    def text(self, command: str, *words: str) -> str:
+        """A command's report for people."""
+        outcome = self.run(command, *words)
+        assert outcome.status == 0, outcome.error
+        return outcome.output

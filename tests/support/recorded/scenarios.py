@@ -1,0 +1,145 @@
+"""The hangs and crashes that every report is tried on: which programs, with which arguments, on which Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """An inferior with its arguments and its Python; ``verdict`` and ``step`` where its truth does not say."""
+
+    name: str
+    args: tuple[str, ...] = ()
+    python: str = "venv"
+    verdict: str = ""
+    only: str = ""
+    """"live" where a core cannot show it, "core" where the process has ended."""
+    torch: str = ""
+    """The release that it is recorded with, by the Python of an environment that has it; else the tests' own."""
+
+    def __str__(self) -> str:
+        python = [self.python] if self.python != "venv" else []
+        return "-".join((self.name, *self.args, *python, *([self.torch] if self.torch else [])))
+
+
+SCENARIOS = [
+    Scenario("meta-mm"),
+    Scenario("meta-mm", ("sleep",)),
+    Scenario("meta-mm", ("read",)),
+    Scenario("meta-mm", python="debian"),
+    Scenario("meta-mm-spin"),
+    Scenario("guard-entry"),
+    Scenario("guard-entry", python="debian"),
+    Scenario("gil-mutex"),
+    Scenario("gil-mutex", python="debian"),
+    Scenario("mutex-abba"),
+    Scenario("mutex-abba", ("3",)),
+    Scenario("python-lock-abba"),
+    Scenario("python-lock-abba", python="3.8"),
+    Scenario("python-lock-abba", ("rlock",), python="3.12"),
+    Scenario("python-lock-abba", python="3.13"),
+    Scenario("fork-mutex"),
+    Scenario("fork-openmp"),
+    Scenario("fork-interop"),
+    Scenario("fork-autograd"),
+    Scenario("boxed-recursion"),
+    Scenario("boxed-recursion", ("kernel", "300")),
+    Scenario("boxed-recursion", ("pair", "300")),
+    Scenario("boxed-recursion", ("fallback", "0"), only="core"),
+    Scenario("python-recursion"),
+    Scenario("nested-normal"),
+    Scenario("functorch"),
+    Scenario("kernel-crash", only="core"),
+    Scenario("kernel-crash", ("throw",), only="core"),
+    Scenario("missing-kernel", verdict="blocked"),
+    Scenario("gloo-mismatch"),
+    Scenario("dataloader"),
+    Scenario("condvar-lost"),
+    Scenario("idle"),
+    Scenario("busy"),
+    Scenario("pools"),
+]
+"""Those of which the verdict is checked, live and on a core, through gdb and without."""
+
+REPORTED = [
+    Scenario("ddp-late"),
+    Scenario("feeder-full", ("parent",), python="3.12"),
+    Scenario("feeder-full", ("child",), python="3.12"),
+    Scenario("pool-killed", python="3.10"),
+    Scenario("file-baton", python="3.9"),
+    Scenario("flock-held", ("flock",), python="3.8"),
+    Scenario("pipe-full", ("poll",), python="3.10"),
+    Scenario("pipe-own", python="3.13"),
+    Scenario("recv-silent", ("tcp",), python="3.11"),
+    Scenario("recv-silent", ("unix",), python="3.12"),
+    Scenario("producer-blocked", python="3.13"),
+    Scenario("agent-polls", python="3.10"),
+    Scenario("shutdown-waits", python="3.9"),
+    Scenario("shutdown-waits", ("thread",), python="3.12"),
+    Scenario("lock-polled", python="3.10"),
+    Scenario("compile-worker", python="3.8"),
+    Scenario("forked-lock", python="3.12"),
+    Scenario("interrupted-lock", ("signal+with",), python="3.8"),
+    Scenario("interrupted-lock", ("signal+with",), python="3.14"),
+    Scenario("interrupted-lock", ("del+finally",), python="3.10"),
+    Scenario("interrupted-lock", ("weakref+condition",), python="3.13"),
+    Scenario("interrupted-lock", ("signal+queue",), python="3.12"),
+    Scenario("semaphore-dead", python="3.9"),
+    Scenario("thread-polled", ("join",), python="3.13"),
+    Scenario("loop-result", python="3.12"),
+    Scenario("loop-blocked", python="3.11"),
+    Scenario("loop-blocked", ("uvloop",), python="3.11"),
+    Scenario("nested-pool", ("1",), python="3.12"),
+    Scenario("nested-pool", ("2",), python="3.13"),
+    Scenario("nested-pool", ("2",), python="3.9"),
+    Scenario("slow", ("batches_of_requests",), python="3.12"),
+    Scenario("task-cycle", python="3.8"),
+    Scenario("task-cycle", python="3.10"),
+    Scenario("task-cycle", python="3.13"),
+    Scenario("task-cycle", python="3.15"),
+    Scenario("asyncio-waits", python="3.10"),
+    Scenario("asyncio-waits", python="3.14"),
+    Scenario("others-end", ("asyncio",), python="3.12"),
+    Scenario("others-end", ("fifo",), python="3.9"),
+    Scenario("others-end", ("sockets",), python="3.11"),
+    Scenario("never-done", ("queue",), python="3.12"),
+    Scenario("never-done", ("barrier",), python="3.8"),
+    Scenario("never-done", ("futures",), python="3.13"),
+    Scenario("never-done", ("executor",), python="3.10"),
+    Scenario("python-lock-abba", python="3.13.18"),
+    Scenario("python-lock-abba", python="3.13t"),
+    Scenario("python-lock-abba", python="3.14t"),
+    Scenario("jit-abba", python="3.14"),
+    Scenario("jit-abba", python="3.15"),
+    Scenario("free-threaded", ("pause",), python="3.13t"),
+    Scenario("free-threaded", ("pause",), python="3.14t"),
+    Scenario("free-threaded", ("section",), python="3.14t"),
+]
+"""Hangs made after public bug reports (tests/inferiors/reported) and those of rarer Pythons; most need no torch. Only
+their recordings are tested, each made on another Python."""
+
+ON_DEVICES = [
+    Scenario("nccl-late", ("0",), torch="2.15.0"),
+    Scenario("nccl-late", ("0", "nccl-legacy"), torch="2.15.0"),
+    Scenario("nccl-late", ("0",), torch="2.6.0"),
+]
+"""Ranks of NCCL, on a device that is made up: only wheels for CUDA have that."""
+
+TWINS = (
+    "meta-mm-sleep", "meta-mm-read", "meta-mm-debian", "guard-entry-debian", "mutex-abba-3", "boxed-recursion-pair-300",
+    "fork-interop", "kernel-crash-throw",
+)  # fmt: skip
+"""Those of SCENARIOS that are looked at live and on cores only: what a replay of them can show, another one shows."""
+
+RECORDED = [
+    *(scenario for scenario in SCENARIOS if str(scenario) not in TWINS),
+    *REPORTED,
+    *ON_DEVICES,
+    Scenario("waits", verdict="self-deadlock"),
+    Scenario("waits", python="3.15", verdict="self-deadlock"),
+    *(Scenario("families", (kind,), verdict="deadlock") for kind in ("join", "openmp", "stream", "loader")),
+    *(Scenario("families", (kind,), "3.15", "deadlock") for kind in ("join", "stream", "loader")),
+    Scenario("families", ("join",), "3.14", "deadlock"),
+]
+"""Those that tests/recordings has."""

@@ -1,0 +1,179 @@
+"""The JSON Schemas of docs/ (draft 2020-12), and whether a document is as they say.
+
+A validator of our own, for every document of every test passes through it: unit tests need nothing but Python, and it
+is seven times as fast as jsonschema, which tests/integration/render/test_contract_schema.py compares it with. It knows
+the keywords that our schemas use and refuses a schema with any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+REPORT = "gdbext/1"
+
+LONGEST = 400
+"""Items of a list that are looked at, spread evenly: all operators have half a million table entries."""
+
+Check = Callable[[Any, str], Iterator[str]]
+"""(value, where it stands) to its faults."""
+
+_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+_ANNOTATIONS = {"$schema", "$id", "$defs", "title", "description"}
+_OBJECTS = {"properties", "required", "additionalProperties"}
+
+
+def check(document: Any, definition: str = "") -> None:
+    """Assert that it is what the schema says that it names, or what that definition of gdbext/1 says."""
+    found = faults(document, definition)
+    assert not found, "the document is not as docs/ has it (CONTRIBUTING.md says what to do):\n" + "\n".join(found[:20])
+
+
+def faults(document: Any, definition: str = "") -> list[str]:
+    """Everything in it that the schema does not allow, each with its place."""
+    name = REPORT if definition else document.get("schema")
+    if not isinstance(name, str) or not _file(name).exists():
+        return [f"document.schema is {name!r}, of which docs/ has no schema"]
+    return list(_validator(name, definition)(document, definition or "document"))
+
+
+def schema(name: str = REPORT) -> dict[str, Any]:
+    """The schema of that name: "gdbext/1" is docs/gdbext-1.schema.json."""
+    found: dict[str, Any] = json.loads(_file(name).read_text())
+    return found
+
+
+def _file(name: str) -> Path:
+    return DOCS / f"{name.replace('/', '-')}.schema.json"
+
+
+@cache
+def _validator(name: str, definition: str) -> Check:
+    return Compiler(schema(name)).reference(f"#/$defs/{definition}" if definition else "#")
+
+
+class Compiler:
+    """Makes checks of a schema, of each definition once."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._references: dict[str, Check] = {}
+
+    def reference(self, pointer: str) -> Check:
+        """``#`` or ``#/$defs/NAME``. A definition may refer to itself."""
+        if pointer not in self._references:
+            self._references[pointer] = lambda value, at: made(value, at)
+            _, _, name = pointer.partition("#/$defs/")
+            made = self.compile(self._root["$defs"][name] if name else self._root)
+            self._references[pointer] = made
+        return self._references[pointer]
+
+    def compile(self, node: Mapping[str, Any] | bool) -> Check:
+        """The check of one (sub)schema. Raises ValueError for a keyword that is not known here."""
+        if isinstance(node, bool):
+            return _nothing if node else lambda _, at: iter([f"{at} is not allowed"])
+        checks = [self._keyword(word, node) for word in node if word not in _ANNOTATIONS | _OBJECTS]
+        if _OBJECTS & node.keys():
+            checks.append(self._object(node))
+        if len(checks) == 1:
+            return checks[0]
+        return lambda value, at: (fault for one in checks for fault in one(value, at))
+
+    def _keyword(self, word: str, node: Mapping[str, Any]) -> Check:
+        argument = node[word]
+        if word == "$ref":
+            return self.reference(argument)
+        if word == "anyOf":
+            return _any_of([self.compile(each) for each in argument])
+        if word == "items":
+            return _items(self.compile(argument))
+        maker = _SIMPLE.get(word)
+        if maker is None:
+            raise ValueError(f"{word!r} is not a keyword that tests/support/source/contract_schema.py knows")
+        return maker(argument)
+
+    def _object(self, node: Mapping[str, Any]) -> Check:
+        members = {name: self.compile(each) for name, each in node.get("properties", {}).items()}
+        others = self.compile(node.get("additionalProperties", True))
+        required = node.get("required", ())
+
+        def check(value: Any, at: str) -> Iterator[str]:
+            if not isinstance(value, dict):
+                return
+            for name in required:
+                if name not in value:
+                    yield f"{at}.{name} is missing"
+            for name, each in value.items():
+                yield from members.get(name, others)(each, f"{at}.{name}")
+
+        return check
+
+
+def _nothing(value: Any, at: str) -> Iterator[str]:  # noqa: ARG001 - a Check
+    return iter(())
+
+
+def _plain(allowed: Callable[[Any], bool], what: str) -> Check:
+    def check(value: Any, at: str) -> Iterator[str]:
+        return iter(()) if allowed(value) else iter([f"{at} is {value!r:.80}, not {what}"])
+
+    return check
+
+
+def _type(names: str | list[str]) -> Check:
+    tests = [_TYPES[name] for name in ([names] if isinstance(names, str) else names)]
+    return _plain(lambda value: any(test(value) for test in tests), f"of type {names}")
+
+
+def _items(check_item: Check) -> Check:
+    def check(value: Any, at: str) -> Iterator[str]:
+        if isinstance(value, list):
+            for index in range(0, len(value), max(1, len(value) // LONGEST)):
+                yield from check_item(value[index], f"{at}[{index}]")
+
+    return check
+
+
+def _any_of(checks: list[Check]) -> Check:
+    """The faults are those of the alternative that comes nearest: one whose type is right, with the fewest."""
+
+    def check(value: Any, at: str) -> Iterator[str]:
+        failed: list[list[str]] = []
+        for one in checks:
+            found = list(one(value, at))
+            if not found:
+                return iter(())
+            failed.append(found)
+        inside = [found for found in failed if not found[0].startswith(f"{at} is ")]
+        nearest = min(inside or failed, key=len)
+        return iter(nearest)
+
+    return check
+
+
+def _pattern(text: str) -> Check:
+    search = re.compile(text).search
+    return _plain(lambda value: not isinstance(value, str) or bool(search(value)), f"like {text}")
+
+
+_SIMPLE: Mapping[str, Callable[[Any], Check]] = {
+    "type": _type,
+    "enum": lambda values: _plain(lambda value: value in values, f"one of {values}"),
+    "const": lambda one: _plain(lambda value: value == one, repr(one)),
+    "minimum": lambda least: _plain(lambda value: not _TYPES["number"](value) or value >= least, f"at least {least}"),
+    "minLength": lambda least: _plain(lambda value: not isinstance(value, str) or len(value) >= least, "long enough"),
+    "pattern": _pattern,
+}

@@ -1,0 +1,1 @@
+"""What programs and other tools say of themselves, compared with what gdbext reads."""

@@ -1,0 +1,220 @@
+"""Runs inside gdb, attached to ops40: at each kernel that the dispatcher enters, compares dispatch-bt's steps with the
+keysets and the tensors that were seen in registers when they were passed.
+
+The truth does not come from gdbext's recovery: a breakpoint on ``OperatorEntry::lookup`` sees every call's
+OperatorEntry and keyset in rdi and rsi; one on each ``at::_ops::NAME::redispatch`` sees the keyset argument. What is
+still active at a later stop is told by breakpoints where those functions return to. The tensors of a call are all words
+in argument registers and on the stack, in the order of the calling convention, that point to an ``at::Tensor`` when the
+function is entered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import gdb
+
+sys.path.insert(0, os.environ["GDBEXT_ROOT"])
+from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.threads.thread_reporting import ArgumentReporter
+from gdbext.errors import GdbextError
+from gdbext.hosts.gdb.gdb_target import GdbTarget
+
+LOOKUP = "_ZNK3c104impl13OperatorEntry6lookupENS_14DispatchKeySetE"
+structs = json.loads(os.environ["GDBEXT_PROBE_STRUCTS"])
+limit = int(os.environ.get("GDBEXT_PROBE_SECONDS", "100"))
+
+active: list[tuple[int, int, int]] = []  # (stack pointer, OperatorDef, keyset), outermost first
+passed: dict[int, list[int]] = {}  # stack pointer → the tensors that were passed
+pending: list[list[int]] = []
+arguments = {"tensors": 0, "found": 0, "wrong": 0, "lists": 0}
+counts = {"stops": 0, "steps": 0, "proven": 0, "wrong": 0, "unknown": 0, "missed": 0}
+problems: list[str] = []
+kernel_stops: dict[int, gdb.Breakpoint] = {}
+return_stops: dict[int, gdb.Breakpoint] = {}
+seen_kernels: set[tuple[int, int]] = set()
+
+
+def register(name: str) -> int:
+    return int(gdb.selected_frame().read_register(name)) & (1 << 64) - 1
+
+
+def forget_returned(sp: int) -> None:
+    while active and active[-1][0] <= sp:
+        passed.pop(active.pop()[0], None)
+
+
+def entered(definition: int, keyset: int, returns_to: int) -> None:
+    """A pass begins at this stack pointer; its kernel gets a breakpoint unless it was looked at already."""
+    sp = register("rsp")
+    if returns_to not in return_stops:
+        return_stops[returns_to] = ReturnStop(returns_to)
+    if not active or active[-1][1:] != (definition, keyset):  # some redispatches call lookup, too: one pass
+        active.append((sp, definition, keyset))
+        if pending:
+            passed[sp] = pending[-1]
+    pending.clear()
+    operator = dispatcher.by_def(definition)
+    assert operator is not None, hex(definition)
+    _, kernel = operator.kernel_for(keyset)
+    entry = kernel.unboxed or kernel.sym_unboxed or kernel.boxed
+    if entry not in kernel_stops:
+        kernel_stops[entry] = KernelStop(entry)
+
+
+def tensors_at_entry() -> list[int]:
+    """The TensorImpls behind the words in which arguments can be, in their order."""
+    words = [register(name) for name in ("rdi", "rsi", "rdx", "rcx", "r8", "r9")]
+    memory, sp = first.memory, register("rsp")
+    memory.forget()
+    words += [memory.try_u64(sp + 8 * number) or 0 for number in range(1, 12)]
+    found = []
+    for word in words:
+        implementation = memory.try_u64(word) if word and not word & 7 else None
+        if implementation is not None and implementation & 255 == 1:  # torch before 2.2: an optional's flag is in front
+            implementation = memory.try_u64(word + 8)
+        try:
+            if implementation and not implementation & 7:
+                first.tensors.key_set(implementation)
+                found.append(implementation)
+        except GdbextError:
+            continue
+    return found
+
+
+def check_arguments(step, tensors: list[int]) -> None:
+    """The tensors of a step are those that were passed, in order; lists stand elsewhere in memory."""
+    left = iter(tensors)
+    for argument in step.arguments:
+        if argument.type.startswith("Tensor["):
+            arguments["lists"] += 1
+        if not argument.type.startswith("Tensor"):
+            continue
+        arguments["tensors"] += 1
+        arguments["found"] += bool(argument.text)
+        is_single = argument.type.rstrip("?") == "Tensor" and argument.tensors
+        if is_single and argument.tensors[0].address not in left:  # also moves on behind it
+            arguments["wrong"] += 1
+            problems.append(f"wrong argument: {step.qualified} {argument}, truly {[hex(each) for each in tensors]}")
+        if not argument.text:
+            problems.append(f"no argument: {step.qualified} {step.event} {argument.name}, {argument.certainty}")
+
+
+class CallStop(gdb.Breakpoint):
+    """The first instruction of ``at::_ops::NAME::call``, whose lookup follows."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+
+    def stop(self) -> bool:
+        pending[:] = [tensors_at_entry()]
+        return False
+
+
+class LookupStop(gdb.Breakpoint):
+    """Every Dispatcher::call (the only user of the out-of-line lookup in at::_ops)."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+
+    def stop(self) -> bool:
+        operator_call = gdb.selected_frame().older()
+        entered(register("rdi"), register("rsi"), operator_call.older().pc())
+        return False
+
+
+class RedispatchStop(gdb.Breakpoint):
+    """``at::_ops::NAME::redispatch``: the keyset is the first argument behind a hidden result pointer."""
+
+    def __init__(self, address: int, definition: int) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+        self.definition = definition
+
+    def stop(self) -> bool:
+        first, second = register("rdi"), register("rsi")
+        hidden = abs(first - register("rsp")) < 1 << 23
+        pending[:] = [tensors_at_entry()]
+        entered(self.definition, second if hidden else first, gdb.selected_frame().older().pc())
+        return False
+
+
+class ReturnStop(gdb.Breakpoint):
+    """Where ``at::_ops::NAME::call`` or ``redispatch`` returns to: what was entered below is over."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+
+    def stop(self) -> bool:
+        forget_returned(register("rsp") - 1)
+        return False
+
+
+class KernelStop(gdb.Breakpoint):
+    """The first instruction of a kernel: stops for good where this pass has not been looked at yet."""
+
+    def __init__(self, address: int) -> None:
+        super().__init__(f"*{address:#x}", internal=True)
+
+    def stop(self) -> bool:
+        return bool(active) and active[-1][1:] not in seen_kernels
+
+
+def compare() -> None:
+    """The steps of dispatch-bt against what is active: same operators, same keysets, nothing made up."""
+    truth = [(definition, keyset) for _, definition, keyset in reversed(active)]
+    seen_kernels.add(truth[0])
+    counts["stops"] += 1
+    session = Session(GdbTarget(gdb.selected_inferior()), layout)
+    thread = session.target.selected_thread()
+    assert thread is not None
+    snapshot = session.threads.of(thread)
+    steps, stack = snapshot.dispatch, snapshot.stack
+    described = ArgumentReporter(session).frames(stack)
+    for step, (sp, definition, _) in zip(described, reversed(active)):
+        if sp in passed and step.qualified == dispatcher.by_def(definition).qualified:
+            check_arguments(step, passed[sp])
+    found = [(step.qualified, step.keyset.bits if step.keyset else None, step.confidence) for step in steps]
+    wanted = [(dispatcher.by_def(definition).qualified, keyset) for definition, keyset in truth]
+    if len(found) < len(wanted):
+        counts["missed"] += len(wanted) - len(found)
+        names = [function.demangled[0][:60] if (function := stack.function(level)) else "??" for level in range(8)]
+        problems.append(f"missed: {wanted} against {found} in {names}")
+    for (name, keyset, confidence), (operator, truly) in zip(found, wanted):
+        counts["steps"] += 1
+        if name != operator or (keyset is not None and keyset != truly):
+            counts["wrong"] += 1
+            problems.append(f"wrong: {name} {keyset and hex(keyset)} {confidence.value}, truly {operator} {truly:#x}")
+        elif keyset is None:
+            counts["unknown"] += 1
+            problems.append(f"unknown: {name} ({confidence.value}), truly {truly:#x}; {steps[0].evidence}")
+        else:
+            counts["proven"] += confidence.is_proven
+
+
+gdb.execute("set pagination off")
+first = Session(GdbTarget(gdb.selected_inferior()))
+layout = first.layout
+dispatcher = first.dispatcher
+lookup = first.symbolizer.address_of(LOOKUP, "libtorch_cpu.so")
+LookupStop(lookup)
+for mangled, definition_name in structs:
+    address = first.symbolizer.address_of(mangled, "libtorch_cpu.so")
+    if address is not None and definition_name in dispatcher.names:
+        RedispatchStop(address, dispatcher.names[definition_name])
+for name in json.loads(os.environ["GDBEXT_PROBE_CALLS"]):
+    address = first.symbolizer.address_of(name, "libtorch_cpu.so")
+    if address is not None:
+        CallStop(address)
+
+Path(os.environ["GDBEXT_PROBE_READY"]).touch()
+started = time.monotonic()
+while gdb.selected_inferior().pid and time.monotonic() - started < limit:
+    gdb.execute("continue")
+    if gdb.selected_inferior().pid:
+        compare()
+result = {"counts": counts, "arguments": arguments, "problems": problems[:50]}
+Path(os.environ["GDBEXT_PROBE_OUT"]).write_text(json.dumps(result))

@@ -1,0 +1,85 @@
+"""Runs ops40 under keyset_probe.py: keysets and arguments recovered from stacks against those that were passed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from support.programs.harness import PATIENCE, ROOT, UNDEMANGLED, interpreter, start, wait_until
+
+PROBE = Path(__file__).with_name("keyset_probe.py")
+_LISTING = "import json, torch; print(json.dumps([torch.__file__, torch._C._dispatch_get_all_op_names()]))"
+CALLED = """empty copy_ fill_ zero_ view expand _softmax native_layer_norm t as_strided clone convolution
+    _convolution mkldnn_convolution transpose unsqueeze select index max_pool2d_with_indices _unsafe_view
+    reshape detach alias squeeze gt _to_copy"""
+"""What the 40 operators call; breakpoints on all operators would take minutes."""
+
+
+def compare(python: str = "venv") -> dict[str, Any]:
+    """What the probe counted: ``counts`` of keysets, ``arguments``, ``problems`` in words."""
+    with tempfile.TemporaryDirectory(prefix="gdbext-keysets-") as folder:
+        return _compare(python, Path(folder))
+
+
+def _compare(python: str, folder: Path) -> dict[str, Any]:
+    inferior = start("ops40", python=python)
+    try:
+        names = sorted({each["name"] for each in inferior.truth["operators"]})
+        assert len(names) >= 40
+        with (folder / "log").open("w") as log:
+            settings = ["-iex", "set auto-load off", *UNDEMANGLED]
+            command = ["gdb", "-nx", "-batch", *settings, "-p", str(inferior.pid), "-x", str(PROBE)]
+            gdb = subprocess.Popen(command, env=_environment(python, names, folder), stdin=subprocess.DEVNULL,
+                                   stdout=log, stderr=log)  # fmt: skip
+        ready = folder / "ready"
+        wait_until(lambda: ready.exists() or gdb.poll() is not None, "the probe is ready")
+        for name in names:
+            inferior.send(f"{name} grad")
+            inferior.send(f"{name} nograd")
+        assert inferior.process.stdin is not None
+        inferior.process.stdin.close()
+        gdb.wait(PATIENCE)
+        assert (folder / "out").exists(), (folder / "log").read_text()[-2000:]
+        found: dict[str, Any] = json.loads((folder / "out").read_text())
+        return found
+    finally:
+        inferior.close()
+
+
+def _environment(python: str, wanted: list[str], folder: Path) -> dict[str, str]:
+    executable, extra = interpreter(python)
+    done = subprocess.run([executable, "-W", "ignore", "-c", _LISTING], env={**os.environ, **extra}, check=True,
+                          capture_output=True, text=True)  # fmt: skip
+    package, operators = json.loads(done.stdout.splitlines()[-1])
+    library = Path(package).parent / "lib" / "libtorch_cpu.so"
+    listing = subprocess.run(["nm", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    bases = {*wanted, *CALLED.split()}
+    return {
+        **os.environ,
+        "GDBEXT_ROOT": str(ROOT),
+        "GDBEXT_PROBE_OUT": str(folder / "out"),
+        "GDBEXT_PROBE_READY": str(folder / "ready"),
+        "GDBEXT_PROBE_STRUCTS": json.dumps(_functions(listing, operators, "redispatch", bases)),
+        "GDBEXT_PROBE_CALLS": json.dumps([name for name, _ in _functions(listing, operators, "call", bases)]),
+    }
+
+
+def _functions(listing: str, operators: list[str], method: str, bases: set[str]) -> list[tuple[str, str]]:
+    """(mangled name, "aten::mm.out") of the ``at::_ops::NAME::method`` that matter, joined by torchgen's own rule."""
+    by_struct: dict[str, list[str]] = {}
+    for qualified in operators:
+        if qualified.startswith("aten::"):
+            by_struct.setdefault(qualified[6:].rstrip(".").replace(".", "_"), []).append(qualified.rstrip("."))
+    found = []
+    for name in re.findall(rf" T (_ZN2at4_ops\d+\w+?{len(method)}{method}E\w+)$", listing, re.M):
+        digits = re.match(r"_ZN2at4_ops(\d+)", name)
+        assert digits is not None
+        struct = name[digits.end() : digits.end() + int(digits[1])]
+        if len(by_struct.get(struct, ())) == 1:
+            found.append((name, by_struct[struct][0]))
+    return [pair for pair in found if len(pair[1]) < 40 and pair[1][6:].partition(".")[0] in bases]

@@ -1,0 +1,65 @@
+"""Asks a Target everything and gives the answers as plain JSON values: the same code inside gdb and without it.
+
+Inside gdb:  gdb … -ex "python import look_at_target; look_at_target.inside('gdb', request_file, answer_file)"
+Inside LLDB: lldb … -o "script import look_at_target; look_at_target.inside('lldb', request_file, answer_file)"
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gdbext.engine.targets.base_target import Target, TargetThread
+from gdbext.errors import GdbextError
+
+
+def answers(target: Target, reads: dict[str, tuple[int, int]], paths: list[str]) -> dict[str, Any]:
+    """What the target says. ``reads`` names (address, size) pairs, ``paths`` are given to local_path."""
+    selected = target.selected_thread()
+    return {
+        "kind": target.kind,
+        "debugger": target.debugger,
+        "is_core": target.is_core,
+        "pid": target.pid,
+        "architecture": target.architecture.name,
+        "selected": selected.tid if selected else None,
+        "threads": [_thread(thread) for thread in target.threads()],
+        "maps": [mapping._asdict() for mapping in target.maps()],
+        "auxv": {str(key): value for key, value in target.auxv().items()},
+        "environ": dict(target.environ()),
+        "reads": {name: _read(target, address, size) for name, (address, size) in reads.items()},
+        "paths": {path: target.local_path(path) for path in paths},
+    }
+
+
+def _thread(thread: TargetThread) -> dict[str, Any]:
+    signal = thread.signal
+    return {
+        "tid": thread.tid,
+        "number": thread.number,
+        "name": thread.name,
+        "signal": signal._asdict() if signal else None,
+        "registers": dict(thread.registers()),
+        "kernel_state": thread.kernel_state,
+    }
+
+
+def _read(target: Target, address: int, size: int) -> dict[str, Any]:
+    try:
+        return {"bytes": target.read(address, size).hex()}
+    except GdbextError as error:
+        return {"error": type(error).__name__, "what": error.what}
+
+
+def inside(debugger: str, request_file: str, answer_file: str) -> None:
+    """Answer the request about what the debugger has selected; errors as {"error", "what"}."""
+    from gdbext.hosts.debugger import base_debugger
+
+    with open(request_file) as file:
+        request = json.load(file)
+    try:
+        answer = answers(base_debugger.debugger(debugger).target(), request["reads"], request["paths"])
+    except GdbextError as error:
+        answer = {"error": type(error).__name__, "what": error.what, "help": error.help}
+    with open(answer_file, "w") as file:
+        json.dump(answer, file)

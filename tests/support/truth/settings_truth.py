@@ -1,0 +1,92 @@
+"""What dispatch-info --settings reports of a program of tests/inferiors/settings.py against what it says itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from support.programs import harness, native_build
+
+PROGRAMS = ("unchanged", "flags", "seeds", "threads", "forked-pool", "old-precision", "new-precision", "autocast",
+            "modes", "inference", "saved-tensors", "profiler", "compiler", "allocator", "everything",
+            "environment")  # fmt: skip
+ENVIRONMENTS: Mapping[str, Mapping[str, str]] = {
+    "environment": {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1", "PYTORCH_ALLOC_CONF": "max_split_size_mb:64",
+                    "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
+}  # fmt: skip
+"""Of programs that set nothing else."""
+CHOSEN = ("num_threads", "num_interop_threads", "mkl_threads")
+"""As long as nobody sets them, the libraries choose: "default"."""
+
+
+@contextlib.contextmanager
+def started(program: str, python: str = "venv") -> Iterator[harness.Inferior]:
+    """The program, at its end."""
+    environment = ENVIRONMENTS.get(program)
+    name = program if environment is None else "unchanged"
+    with harness.started("settings", name, python=python, env=environment) as process:
+        yield process
+
+
+def compare(process: harness.Inferior, core: bool) -> dict[str, tuple[Any, Any]]:
+    """``differences`` of the process or of its core."""
+    report = process.dispatch("dispatch-info", "--settings", debugger="none", core=core).document["settings"]
+    return differences(report, process.truth["settings"], process.tid("main"))
+
+
+def differences(report: Mapping[str, Any], said: Mapping[str, Any], main: int) -> dict[str, tuple[Any, Any]]:
+    """What is reported otherwise than the program says: (ours, theirs) by name."""
+    ours = as_said(report, main)
+    found = {name: (ours.get(name), value) for name, value in said.items()
+             if ours.get(name) != value and not (name in CHOSEN and ours.get(name) == "default")}  # fmt: skip
+    found.update({name: (value, "a value") for name, value in report.items() if value is None})
+    return found
+
+
+def unknown(found: Mapping[str, tuple[Any, Any]]) -> set[str]:
+    """The names of those differences that are reported as unknown."""
+    return {name for name, (ours, _) in found.items() if ours is None}
+
+
+def as_said(report: Mapping[str, Any], main: int) -> dict[str, Any]:
+    """The report as the program says it."""
+    ours = dict(report)
+    allocators = [ours.get(name) for name in ("allocator", "cuda_allocator")]
+    told = [each["last_allocator_settings"] for each in allocators
+            if isinstance(each, dict) and "last_allocator_settings" in each]  # fmt: skip
+    ours["allocator_settings"] = told[0] if told else ""
+    ours["global_callbacks"] = len(ours["record_function_callbacks"])
+    ours["threads"] = [_thread(each) for each in ours["threads"] if each["tid"] == main] or [{}]
+    return ours
+
+
+def _thread(thread: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the program does not know: its callbacks; the files of functions."""
+    found = {name: value for name, value in thread.items() if name not in ("tid", "name", "record_function_callbacks")}
+    pairs = found.get("saved_tensor_hooks")
+    if pairs:
+        found["saved_tensor_hooks"] = [[function.partition(" (")[0] for function in pair] for pair in pairs]
+    return found
+
+
+def is_for_cuda(python: str) -> bool:
+    """That interpreter's torch is built for CUDA."""
+    executable, environment = harness.interpreter(python)
+    ask = "import torch; print(torch.version.cuda is not None)"
+    return harness.run([executable, "-W", "ignore", "-c", ask], env=environment).stdout.strip() == "True"
+
+
+def compare_cuda(python: str, core: bool) -> tuple[dict[str, tuple[Any, Any]], int]:
+    """What is reported of CUDA's allocator and generator otherwise than a program on a stand-in for a device says, and
+    how many facts that says."""
+    device = {"LD_PRELOAD": str(native_build.build("one_cuda_device"))}
+    with harness.started("cuda-memory", python=python, env=device) as process:
+        said = process.truth["cuda"]
+        memory = process.dispatch("dispatch-info", "--memory", debugger="none", core=core).document["memory"]
+        settings = process.dispatch("dispatch-info", "--settings", debugger="none", core=core).document["settings"]
+    ours = memory["cuda"][0]["statistics"] if memory["cuda"] else {}
+    found = {name: (ours.get(name), value) for name, value in said["statistics"].items() if ours.get(name) != value}
+    if settings["generators"] is None or said["generator"] not in settings["generators"]:
+        found["generator"] = settings["generators"], said["generator"]
+    return found, len(said["statistics"]) + 1

@@ -1,0 +1,62 @@
+"""Compares gdb's frames with ours, as gdb_unwind_probe.py wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.programs.harness import UNDEMANGLED
+
+PROBE = Path(__file__).with_name("gdb_unwind_probe.py")
+
+
+def probe(output: Path, *arguments: str, **settings: str) -> list[list[dict[str, Any]]]:
+    """One list of threads per stop. ``arguments`` are gdb's own: -p PID, or a program, or a program and a core."""
+    quiet = ["-iex", "set debuginfod enabled off", *UNDEMANGLED]
+    command = ["gdb", "-nx", "-batch", *quiet, "-x", str(PROBE), *arguments]
+    environment = {**os.environ, "PROBE_OUTPUT": str(output), **settings}
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
+        errors="replace",
+    )  # fmt: skip
+    assert output.exists(), f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    stops = [json.loads(line) for line in output.read_text().splitlines()]
+    assert stops, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return stops
+
+
+def differences(thread: dict[str, Any]) -> Iterator[str]:
+    """What is not the same in this thread: number of frames, or a register of a frame."""
+    theirs, ours = thread["gdb"], thread["ours"]
+    for level, (expected, found) in enumerate(zip(theirs, ours)):
+        if "error" in expected:
+            yield f"frame {level}: gdb says {expected['error']}"
+            return
+        if expected["signal"] != found["signal"]:
+            yield f"frame {level} ({expected['name']}): signal frame {expected['signal']}, ours {found['signal']}"
+        for name, value in found["registers"].items():
+            if name in expected["registers"] and expected["registers"][name] != value:
+                yield f"frame {level} ({expected['name']}): {name} {expected['registers'][name]:#x}, ours {value:#x}"
+        for name in ("rip", "rsp"):
+            if name not in found["registers"]:
+                yield f"frame {level}: {name} is missing"
+        if level + 1 < len(ours) and not found["signal"] and found["cfa"] != ours[level + 1]["registers"]["rsp"]:
+            yield f"frame {level}: CFA {found['cfa']:#x} is not the caller's rsp"
+    if len(theirs) != len(ours):
+        more = [hex(frame["registers"]["rip"]) for frame in (theirs + ours)[len(ours) :][:3] if "registers" in frame]
+        yield f"{len(theirs)} frames, ours {len(ours)} ({thread['stopped']}) {more if len(theirs) > len(ours) else ''}"
+
+
+def all_differences(stops: list[list[dict[str, Any]]]) -> list[str]:
+    """Every difference of every thread at every stop, with where it is."""
+    return [
+        f"stop {number}, thread {thread['tid']}, pc {thread['gdb'][0]['registers']['rip']:#x}: {text}"
+        for number, threads in enumerate(stops)
+        for thread in threads
+        for text in differences(thread)
+    ]

@@ -1,0 +1,113 @@
+"""Owners of Python's locks where thread states are damaged: never a wrong thread, and none that is said to be gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.cpython.threads.frame_reader import ThreadState
+from gdbext.engine.targets.recording.recording import Recording
+from support.recorded.recording_damage import patched, without_registers
+from support.recorded.recordings import Replay, recording
+
+NAME = "python-lock-abba-rlock-3.12"
+"""Two threads, each of which waits for the RLock that the other one has."""
+
+
+class Subject:
+    """The undamaged process."""
+
+    def __init__(self) -> None:
+        self.whole = Replay(NAME)
+        self.owners = owners(self.whole)
+        runtime = self.whole.session.python
+        assert runtime is not None
+        self.runtime = runtime
+        self.states = {self.runtime.tid_of(state): state for state in runtime.thread_states()}
+        self.waiter, self.owner = (tid for tid in sorted(self.owners))
+
+    def state(self, tid: int) -> ThreadState:
+        return self.states[tid]
+
+    def field(self, tid: int, name: str) -> int:
+        return self.state(tid).address + self.runtime.layout.offset("PyThreadState", name)
+
+    def patched(self, tid: int, name: str, word: int) -> Recording:
+        return patched(recording(NAME), {self.field(tid, name): word})
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return Subject()
+
+
+def owners(replay: Replay) -> dict[int, int | str | None]:
+    """Thread to the owner of the lock that it waits for, as it is shown."""
+    found: dict[int, int | str | None] = {}
+    for thread in replay.document("all-threads")["threads"]:
+        wait = thread["wait"]
+        if wait is not None and wait["kind"] == "python-lock":
+            owner = wait["owner"]
+            found[thread["tid"]] = None if owner is None else owner["tid"] if owner["state"] == "alive" else "gone"
+    return found
+
+
+def test_the_owner_s_id_is_another_thread_s(subject: Subject) -> None:
+    """Its ident is still its own: the two contradict each other."""
+    main = subject.whole.recording.pid
+    found = owners(Replay(NAME, subject.patched(subject.owner, "native_thread_id", main)))
+    assert found[subject.waiter] is None
+
+
+def test_the_list_of_thread_states_is_cut_short(subject: Subject) -> None:
+    """The owner's state is not on it any more; its pthread_t still tells who it is."""
+    newest = next(iter(subject.states))
+    found = owners(Replay(NAME, subject.patched(newest, "next", 0)))
+    assert all(owner in (None, subject.owners.get(tid)) for tid, owner in found.items())
+    assert any(found.values())
+
+
+def test_an_ident_that_nobody_has_means_nothing_while_a_thread_is_unread(subject: Subject) -> None:
+    lost = subject.patched(subject.owner, "thread_id", 0x7F0000001240)
+    found = owners(Replay(NAME, without_registers(lost, [subject.owner])))
+    assert found.get(subject.waiter) is None
+
+
+def test_a_thread_that_is_gone_is_named_by_its_ident(subject: Subject) -> None:
+    """Its stack was the last thing that lay there: nothing translates a pthread_t into a thread's id."""
+    before = recording(NAME)
+    gone = before._replace(threads=tuple(thread for thread in before.threads if thread.tid != subject.owner))
+    replay = Replay(NAME, gone)
+    threads = replay.document("all-threads")["threads"]
+    (wait,) = [thread["wait"] for thread in threads if thread["tid"] == subject.waiter]
+    ident = f"{subject.state(subject.owner).ident:#x}"
+    assert wait["owner"] == {"tid": 0, "ident": ident, "state": "gone"}
+    assert f"the thread with the ident {ident}" in replay.text("all-threads")
+
+
+def test_who_stops_the_world_is_not_told_by_a_word_that_is_no_thread_s() -> None:
+    """A thread that waits for the world to stop does not wait for itself, whoever is said to have asked for it."""
+    name = "free-threaded-pause-3.13t"
+    whole = Replay(name)
+    runtime = whole.session.python
+    assert runtime is not None
+    offset = runtime.layout.offset
+    places = [runtime.address + offset("_PyRuntimeState", "stoptheworld.requester")]
+    places += [each.address + offset("PyInterpreterState", "stoptheworld.requester") for each in runtime.interpreters()]
+    document = Replay(name, patched(recording(name), dict.fromkeys(places, 0x1D1B5A7EC41DD0FA))).diagnosis
+    assert not [each for each in document["findings"] if each["kind"] == "self-deadlock"]
+
+
+@pytest.mark.parametrize("damage", [("next", 0), ("thread_id", 0x4007FF160B796C0)])
+@pytest.mark.parametrize("name", ["nested-pool-2-3.9", "nested-pool-2-3.13"])
+def test_a_pool_with_an_unread_worker_is_not_exhausted(name: str, damage: tuple[str, int]) -> None:
+    """The worker may be about to take the job: only where all of them are read, is it known that none will."""
+    whole = Replay(name)
+    (deadlock,) = [each for each in whole.diagnosis["findings"] if each["kind"] == "deadlock"]
+    runtime = whole.session.python
+    assert runtime is not None
+    at = runtime.layout.offset("PyThreadState", damage[0])
+    newest = next(iter(runtime.thread_states()))
+    assert runtime.tid_of(newest) in deadlock["threads"]
+    cut = Replay(name, patched(recording(name), {newest.address + at: damage[1]}))
+    found = [each for each in cut.diagnosis["findings"] if each["kind"] in ("deadlock", "self-deadlock")]
+    assert all(each["threads"] == deadlock["threads"] for each in found), "the same one, or none"

@@ -1,0 +1,53 @@
+"""A recursion in a JSON document is one block of it, with how often it stands there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdbext.diagnosis.report.json_report import folded
+from gdbext.diagnosis.verdict.recursion import MOST_WHOLE, shown_steps
+from gdbext.engine.vocabulary import Certainty
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchStage
+
+
+def value(item: tuple[int, str]) -> dict[str, Any]:
+    return {"level": item[0], "function": item[1]}
+
+
+def stack(names: list[str]) -> list[dict[str, Any]]:
+    return folded(list(enumerate(names)), lambda item: item[1], value)
+
+
+def test_a_short_list_is_whole() -> None:
+    assert len(stack(["a"] * MOST_WHOLE)) == MOST_WHOLE
+
+
+def test_a_block_of_several() -> None:
+    found = stack(["top", *["a", "b", "c"] * 5000, "main"])
+    assert [each["function"] for each in found] == ["top", "a", "b", "c", "main"]
+    assert found[1] == {"level": 1, "function": "a", "repeats": {"period": 3, "times": 5000}}
+    assert found[-1]["level"] == 15001
+    assert sum("repeats" in each for each in found) == 1
+
+
+def test_a_period_as_long_as_a_turn_through_python() -> None:
+    found = stack([f"f{number}" for number in range(100)] * 50)
+    assert (len(found), found[0]["repeats"]) == (100, {"period": 100, "times": 50})
+
+
+def test_what_differs_stays() -> None:
+    assert len(stack([f"f{number}" for number in range(5000)])) == 5000
+
+
+def test_what_is_read_is_what_is_shown() -> None:
+    def step(level: int, op: str) -> DispatchFrame:
+        unknown = (None, None, None, None, DispatchStage.LOOKUP, Certainty.UNKNOWN)
+        return DispatchFrame(level, DispatchEvent.CALL, op, "", *unknown, evidence=(f"at {level:#x}",))
+
+    ops = ["top", *["a", "b", "c"] * 5000, *(f"f{number}" for number in range(50)), "main"]
+    steps = [step(level, op) for level, op in enumerate(ops)]
+    shown = shown_steps(steps)
+    assert {0, 1, 2, 3, 15001, 15051} <= shown
+    assert len(shown) < 200
+    assert shown_steps(steps[:MOST_WHOLE]) == frozenset(range(MOST_WHOLE))
+    assert shown_steps([step(level, f"f{level}") for level in range(5000)]) == frozenset(range(5000))

@@ -1,0 +1,212 @@
+"""The text of every view, word for word: tests/golden/*.txt, of recorded processes and of reports made here.
+
+When a text is meant to change: pytest tests/unit --update-golden, then read what git shows to have changed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis import bt
+from gdbext.diagnosis.report import json_report
+from gdbext.diagnosis.report.report import Ending, EndingKind, Report, render_text
+from gdbext.engine.vocabulary import ErrorReport, Hexadecimal
+from gdbext.tools.autograd import autograd
+from gdbext.tools.breaks import breaks
+from gdbext.tools.breaks.breaks_section import BreakRequest, BreaksSection, PlacedBreakpoint, RequestedBreakpoints
+from gdbext.tools.compile import compilation
+from gdbext.tools.frames import frames
+from gdbext.tools.frames.frames import FramesSection
+from gdbext.tools.info import held_memory, settings_view
+from gdbext.tools.info.cuda_allocator import CudaMemory, HeldMemory, LargeStorage, MemorySection
+from gdbext.tools.probes import latency_meter, top_view
+from gdbext.tools.probes.latency_meter import LatencyBucket, LatencyRow, LatencySection
+from gdbext.tools.probes.summary import TopRow, TopSection
+from gdbext.tools.tensor import tensor_view
+from gdbext.tools.trace import trace_section
+from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
+from gdbext.tools.values import values_section
+from gdbext.tools.values.values_section import ValuesSection
+from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
+from gdbext.torch.state.settings_section import Setting, SettingsSection
+from support.fakes import made_autograd, made_compile, made_tensors
+from support.recorded.recordings import Replay
+from support.source import contract_schema
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+RECORDED = {
+    "diagnose-meta-mm": ("meta-mm", "dispatch-diagnose"),
+    "diagnose-why-gil-mutex": ("gil-mutex", "dispatch-diagnose", "--why"),
+    "diagnose-boxed-recursion": ("boxed-recursion", "dispatch-diagnose"),
+    "diagnose-kernel-crash": ("kernel-crash", "dispatch-diagnose"),
+    "diagnose-dataloader": ("dataloader", "dispatch-diagnose"),
+    "diagnose-missing-kernel": ("missing-kernel", "dispatch-diagnose"),
+    "diagnose-fork-mutex": ("fork-mutex", "dispatch-diagnose"),
+    "diagnose-gloo-mismatch": ("gloo-mismatch", "dispatch-diagnose"),
+    "diagnose-python-lock-abba": ("python-lock-abba", "dispatch-diagnose"),
+    "diagnose-idle": ("idle", "dispatch-diagnose"),
+    "collectives-gloo-mismatch": ("gloo-mismatch", "dispatch-collectives"),
+    "bt-meta-mm": ("meta-mm", "dispatch-bt"),
+    "bt-why-meta-mm": ("meta-mm", "dispatch-bt", "--all", "--why"),
+    "bt-native-nested-normal": ("nested-normal", "dispatch-bt", "--all", "--native"),
+    "threads-waits": ("waits", "all-threads"),
+    "threads-stacks-gil-mutex": ("gil-mutex", "all-threads", "--stacks"),
+    "tls-meta-mm": ("meta-mm", "dispatch-tls"),
+    "info-meta-mm": ("meta-mm", "dispatch-info"),
+    "op-meta-mm": ("meta-mm", "dispatch-op", "aten::mm"),
+    "lookup-meta-mm": ("meta-mm", "dispatch-lookup", "aten::mm", "Meta,AutogradMeta"),
+    "keyset-meta-mm": ("meta-mm", "dispatch-keyset", "Meta,AutogradMeta"),
+}
+"""Name of the text → recording, command and its words."""
+
+LACKS = re.compile(
+    r"(\n\nCould not be read:(?=\n  recording: [^\n]*\n[^\n]*\n$))?"
+    r"\n  recording: not in the recording: [^\n]*\n[^\n]*(?=\n$)"
+)
+"""What a report says of a recording that was made before the code read as much as now."""
+ENDING = Ending(EndingKind.EXITED, "the process exited with status 0")
+OPEN = OpenThread(
+    7,
+    (OpenDispatch("call", "aten::mm", "Meta", "entered"),),
+    InnermostStep(DispatchEvent.CALL, "aten::mm", None, DispatchStage.IN_KERNEL, "meta_mm"),
+    "the kernel has not returned",
+)
+TRACE_OPEN = TraceSection(
+    3, ("aten::mm",), 9, ENDING, (OPEN,), notes=("2 stops were not understood",), output="trace.json"
+)
+REQUESTED = RequestedBreakpoints(
+    BreakRequest("kernel", ("mm", "bm\x1bm"), key="CPU", go_on=True),
+    (
+        PlacedBreakpoint(1, "", 0, waits_for="an operator is registered"),
+        PlacedBreakpoint(2, "aten::mm call", 0),
+        PlacedBreakpoint(3, "at::native::mm", 4, 0x1000, "aten::mm", "kernel", "key == 1"),
+    ),
+)
+TOP = (
+    TopRow("aten::add", "Tensor", "call", None, "CPU", "at::native::add", None, None, 2400, 1200.0),
+    TopRow("mine::o\x1bdd", "", "redispatch", None, None, None, None, None, 66, 33.04, "no kernel"),
+)
+LATENCIES = (
+    LatencyRow(
+        "aten::mm", "", "call", None, "CPU", "mm\x1b[1m", 7, 1, 3.5, 4.096, 2000.0, 3e6,
+        (LatencyBucket(1.024, 1.28, 1), LatencyBucket(1.792, 2.048, 2), LatencyBucket(8.192, 10.24, 4)),
+    ),
+    LatencyRow(None, None, None, None, None, None, 0, 2, None, None, None, None, ()),
+)  # fmt: skip
+TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
+GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
+MEMORY = MemorySection(
+    objects=250_000,
+    tensors=30,
+    storages=29,
+    bytes=3_000_100,
+    held=(HeldMemory("float32", "cpu", 28, 3_000_000), HeldMemory("int64", "cuda:0", 1, 100)),
+    largest=(
+        LargeStorage(Hexadecimal(0x1000), 2_097_152, "f32[512, 1024] CPU", "Lin\x1bear.weight"),
+        LargeStorage(Hexadecimal(0x2000), 100, "i64[4] CUDA", ""),
+    ),
+    truncated=("Python objects, truncated at 250000",),
+    problems=("3 tensors without a storage that can be read",),
+    cuda=(CudaMemory(1, {"allocated_bytes.all.current": 2_097_152, "allocated_bytes.all.peak": 4_194_304,
+                         "segment.all.current": 2, "num_ooms": 1}),),
+)  # fmt: skip
+SETTINGS = SettingsSection(
+    (
+        Setting("deterministic_algorithms", True, False),
+        Setting("num_threads", 4, "default"),
+        Setting("seed", 1234),
+        Setting("anomaly_mode", False, False),
+        Setting("num_interop_threads", None, "default", "the pool runs, and has no threads"),
+        Setting("float32_precision", {"cuda.conv": "ieee", "cuda.all": "none"},
+                {"cuda.conv": "tf32", "cuda.all": "none"}),
+        Setting("generators", ({"device": "cpu", "seed": 5, "drawn": None},)),
+        Setting("inductor", {}, {}),
+        Setting("threads", (
+            {"tid": 7, "name": "Ma\x1bin", "autocast": {"cpu": "bfloat16"}, "unknown": ("profiler: no\x1b",)},
+            {"tid": 8, "name": "worker", "unknown": ("profiler: no\x1b", "grad_mode: damaged")},
+            {"unknown": ("7 threads more",)},
+        ), ()),
+    ),
+    {"OMP_NUM_THREADS": "4"}, "again.py",
+)  # fmt: skip
+MADE = {
+    "values-saved": Report(
+        "dispatch-values", None, values_section.render,
+        sections=(ValuesSection("save", 2, ENDING, ("prims::cat is not watched",), "out", 4),),
+    ),
+    "tensor-floats": Report("dispatch-tensor", None, tensor_view.render, sections=(made_tensors.FLOATS,)),
+    "tensor-odd": Report("dispatch-tensor", None, tensor_view.render, sections=(made_tensors.ODD,)),
+    "memory": Report("dispatch-info", None, held_memory.render, sections=(MEMORY,)),
+    "compile-used": Report("dispatch-compile", None, compilation.render, sections=(made_compile.USED,)),
+    "compile-imported": Report("dispatch-compile", None, compilation.render, sections=(made_compile.IMPORTED,)),
+    "compile-unused": Report("dispatch-compile", None, compilation.render, sections=(made_compile.UNUSED,)),
+    "compile-unknown": Report("dispatch-compile", None, compilation.render, sections=(made_compile.UNKNOWN,)),
+    "compile-disabled": Report("dispatch-compile", None, compilation.render, sections=(made_compile.DISABLED,)),
+    "bt-backward": Report("dispatch-bt", None, bt.render, threads=(made_autograd.BACKWARD,)),
+    "autograd-busy": Report("dispatch-autograd", None, autograd.render, sections=(made_autograd.BUSY,)),
+    "autograd-quiet": Report("dispatch-autograd", None, autograd.render, sections=(made_autograd.QUIET,)),
+    "settings": Report("dispatch-info", None, settings_view.render, sections=(SETTINGS,)),
+    "trace-open": Report("dispatch-trace", None, trace_section.render, sections=(TRACE_OPEN,)),
+    "trace-one": Report(
+        "dispatch-trace", None, trace_section.render, sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)
+    ),
+    "top-operators": Report(
+        "dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5, unseen=8),)
+    ),
+    "top-threads": Report(
+        "dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 3, 0, 3, TOP_THREADS),)
+    ),
+    "latency-two": Report(
+        "dispatch-top", None, latency_meter.render, sections=(LatencySection(2.0, "probes", 1, 9, LATENCIES, 4),)
+    ),
+    "frames-on": Report("dispatch-frames", None, frames.render, sections=(FramesSection(True),)),
+    "top-nothing": Report("dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 0, 0, 3, ()),)),
+    "breaks-all": Report(
+        "dispatch-break", None, breaks.render,
+        sections=(BreaksSection((REQUESTED,), ("aten::mm_ is not registered yet",)),),
+    ),
+    "breaks-deleted": Report(
+        "dispatch-break", None, breaks.render, errors=(GONE,), sections=(BreaksSection((), deleted=2, ending=ENDING),)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_text_of_a_recorded_process(name: str, update_golden: bool) -> None:
+    recording, command, *words = RECORDED[name]
+    compare(name, LACKS.sub("", Replay(recording).text(command, *words)), update_golden)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_text_of_a_report_made_here(name: str, update_golden: bool) -> None:
+    compare(name, render_text(MADE[name]), update_golden)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_document_of_a_report_made_here(name: str) -> None:
+    contract_schema.check(json_report.document(MADE[name]))
+
+
+def compare(name: str, text: str, update: bool) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.exists(), f"there is no {path.name}: pytest --update-golden makes it"
+    assert text == path.read_text()
+
+
+def test_every_text_has_a_test() -> None:
+    names = {*RECORDED, *MADE}
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == names
+
+
+def test_nothing_in_a_text_is_a_place_of_this_machine() -> None:
+    for path in GOLDEN.glob("*.txt"):
+        text: Any = path.read_text()
+        assert str(Path(__file__).resolve().parents[3]) not in text, path.name

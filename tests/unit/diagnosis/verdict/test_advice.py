@@ -1,0 +1,134 @@
+"""What to try next: for each kind of verdict, and from fields alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind
+from gdbext.diagnosis.verdict.advice import advice
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.diagnosis.waits.pool_table import MissingWorkers
+from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind, PipeWait, ProcessState
+from support.fakes.analysis_facts import step, thread, wait
+
+
+def told(*threads, is_core=False, **more):
+    found = judge(Observations(threads, 1, **more)).verdict.finding
+    return "\n".join(advice(found, threads, 1, is_core))
+
+
+def children(*found, kind="child-process"):
+    return told(thread(1, wait(kind, name="child process", children=found)))
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_every_kind_has_advice_that_can_be_asked_for(kind):
+    live = advice(Finding(kind, "It is so."), (), 4711, is_core=False)
+    assert bool(live) == (kind is not FindingKind.NOTE), "a note is no verdict"
+    core = advice(Finding(kind, "It is so."), (), 4711, is_core=True)
+    assert not [text for text in core if "4711" in text or "--samples" in text], "what a core cannot do"
+
+
+def test_a_deadlock_with_the_gil():
+    text = told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)))
+    assert "holding the GIL" in text
+    assert "in one order" not in text
+    assert "gcore 1" in text
+
+
+def test_a_deadlock_of_locks_and_what_is_owed():
+    text = told(thread(1, wait("mutex", 2)), thread(2, wait("rwlock", 3)), thread(3, wait("barrier", 1)))
+    assert "std::scoped_lock" in text
+    assert text.index("in one order") < text.index("release it before the wait")
+
+
+def test_one_lock_has_no_order_and_locks_of_python_are_not_taken_together():
+    assert "in one order" not in told(thread(1, wait("python-lock", 2)), thread(2, wait("join", 1)))
+    text = told(thread(1, wait("python-lock", 2)), thread(2, wait("python-lock", 1)))
+    assert "in one order everywhere." in text
+
+
+def outside(**more):
+    found = Finding(FindingKind.WAITING_EXTERNAL, "", wait=wait(more.pop("kind"), **more))
+    return "\n".join(advice(found, (), 1, is_core=False))
+
+
+def test_what_other_processes_share_has_no_peer_that_sends():
+    text = outside(kind="semaphore", external=True)
+    assert "killed" in text
+    assert "peer" not in text
+
+
+def test_a_socket_that_listens_has_no_peer_yet():
+    text = outside(kind="io", peer=Peer(PeerKind.SOCKET, address="0.0.0.0:0", state="LISTEN"))
+    assert "0.0.0.0" not in text
+    assert "--tasks" in text
+
+
+def test_the_other_end_of_a_pipe_that_writes_to_us_wants_to_be_read():
+    child = ChildProcess(7, "python", waits_for_us=PipeWait("pipe:[7]", writes=True))
+    assert "communicate()" in outside(kind="io", peer=Peer(PeerKind.PIPE, processes=(child,)))
+
+
+def test_a_static_initialiser_comes_before_the_order_of_locks():
+    text = told(thread(1, wait("static-init", 2)), thread(2, wait("mutex", 1)))
+    assert text.index("at import time") < text.index("in one order")
+
+
+def test_a_core_is_kept_already():
+    assert "gcore" not in told(thread(1, wait("mutex", 2)), thread(2, wait("gil", 1)), is_core=True)
+
+
+@pytest.mark.parametrize("kind", ["child-process", "io"])
+def test_the_child_that_is_stopped_is_named(kind):
+    text = children(ChildProcess(50, "a"), ChildProcess(51, "b", ProcessState.STOPPED), kind=kind)
+    assert "scripts/dispatch -p 51" in text
+    assert "kill -CONT 51" in text
+
+
+def test_a_name_is_no_state():
+    assert "kill -CONT" not in children(ChildProcess(50, "stopped"))
+
+
+def test_the_child_that_writes_to_its_parent_is_named():
+    writes = ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=True))
+    text = children(ChildProcess(50, "a"), writes)
+    assert "scripts/dispatch -p 51" in text
+    assert "communicate()" in text
+    assert "communicate()" not in children(ChildProcess(51, "b", waits_for_us=PipeWait("pipe:[7]", writes=False)))
+
+
+def test_children_that_nobody_knows():
+    assert "scripts/dispatch -p CHILD" in children()
+    assert "the peer that should send" in told(thread(1, wait("io", name="read on fd 5, whose other end is held by 5")))
+
+
+def test_a_stopped_process_is_let_go_on():
+    text = told(thread(1, wait("sleep", timed=True)), stopped=True)
+    assert "once it goes on" in text
+    assert "CHILD" not in text
+
+
+def test_missing_workers_name_the_way_out_of_their_pool():
+    def text(pool):
+        return told(
+            thread(1, wait("worker-pool", missing_workers=MissingWorkers(pool, forked=True)), [step("aten::mm")])
+        )
+
+    assert "set_num_threads(1)" in text(pools.OPENMP)
+    assert "set_num_threads(1)" not in text(pools.AUTOGRAD)
+
+
+@pytest.mark.parametrize(("kind", "part"), [
+    ("condvar", "notify"), ("python-lock", "RLock"), ("io", "other end"), ("libc-lock", "same library"),
+    ("futex", "same library"),
+])  # fmt: skip
+def test_blocked_threads(kind, part):
+    assert part in told(thread(1, wait(kind, name="x"), [step("aten::mm")]))
+
+
+@pytest.mark.parametrize(("kind", "part"), [("collective", "TORCH_DISTRIBUTED_DEBUG"), ("device", "nvidia-smi")])
+def test_waits_for_the_outside(kind, part):
+    assert part in told(thread(1, wait(kind, name="x")))

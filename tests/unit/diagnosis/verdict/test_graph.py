@@ -1,0 +1,97 @@
+"""The wait-for graph: cycles of any length and mix, chains to their end, timed waits and 10,000 threads."""
+
+from __future__ import annotations
+
+import time
+
+from gdbext.diagnosis.verdict.graph import ChainEnd, WaitGraph
+from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.diagnosis.waits.pool_table import MissingWorkers
+from support.fakes.analysis_facts import thread, wait
+
+
+def ring(size, kind="mutex", first=1):
+    return [thread(first + i, wait(kind, first + (i + 1) % size, address=0x1000 + i)) for i in range(size)]
+
+
+def cycle_tids(graph):
+    return [[edge.tid for edge in cycle] for cycle in graph.cycles()]
+
+
+def test_two_threads():
+    graph = WaitGraph([thread(7, wait("gil", 9)), thread(9, wait("mutex", 7))])
+    (cycle,) = graph.cycles()
+    assert [(e.tid, e.wait.kind.value, e.owner) for e in cycle] == [
+        (7, "gil", 9),
+        (9, "mutex", 7),
+    ]
+
+
+def test_a_long_cycle_with_threads_that_lead_into_it():
+    threads = [*ring(50), *(thread(100 + i, wait("mutex", 1 + i % 50)) for i in range(200))]
+    assert cycle_tids(WaitGraph(threads)) == [list(range(1, 51))]
+
+
+def test_separate_cycles_are_all_found_shortest_first():
+    assert cycle_tids(WaitGraph([*ring(3, first=10), *ring(2, first=20)])) == [[20, 21], [10, 11, 12]]
+
+
+def test_no_cycle_where_the_chain_ends():
+    graph = WaitGraph([thread(1, wait("mutex", 2)), thread(2, wait("gil", 3)), thread(3)])
+    assert graph.cycles() == []
+    chain = graph.chain(1)
+    assert (chain.end, chain.reason, [e.tid for e in chain.edges]) == (3, ChainEnd.RUNNING, [1, 2])
+
+
+def test_one_of_several_owners_closes_the_cycle():
+    graph = WaitGraph([thread(1, wait("rwlock", 2, others=(3,))), thread(2), thread(3, wait("mutex", 1))])
+    assert cycle_tids(graph) == [[1, 3]]
+
+
+def test_a_chain_follows_the_owner_that_is_stuck():
+    graph = WaitGraph([thread(1, wait("barrier", 2, others=(3,))), thread(2), thread(3, wait("condvar"))])
+    assert (graph.chain(1).end, graph.chain(1).reason) == (3, ChainEnd.UNKNOWN)
+
+
+def test_timed_waits_end_by_themselves_but_the_gil_is_waited_for_again():
+    lock = [thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))]
+    assert WaitGraph(lock).cycles() == []
+    assert len(WaitGraph(lock).cycles(with_timed=True)) == 1
+    assert WaitGraph(lock).chain(2).reason is ChainEnd.TIMED
+    gil = [thread(1, wait("gil", 2, timed=True)), thread(2, wait("mutex", 1))]
+    assert cycle_tids(WaitGraph(gil)) == [[1, 2]]
+
+
+def test_a_lock_that_is_being_handed_on_holds_nobody_up():
+    graph = WaitGraph([thread(1, wait("mutex", 2, being_released=True)), thread(2, wait("mutex", 1))])
+    assert graph.cycles() == []
+    assert graph.chain(2).reason is ChainEnd.HANDOVER
+
+
+def test_ends():
+    missing = MissingWorkers(pools.OPENMP, forked=True)
+    threads = [
+        thread(1, wait("mutex", 99, gone=True)), thread(2, wait("barrier", missing_workers=missing)),
+        thread(3, wait("futex")), thread(4, wait("mutex", 1234)), thread(5, wait("mutex", 5)),
+    ]  # fmt: skip
+    graph = WaitGraph(threads)
+    assert [graph.chain(tid).reason for tid in (1, 2, 3, 4, 5)] == [
+        ChainEnd.GONE, ChainEnd.MISSING, ChainEnd.UNKNOWN, ChainEnd.ABSENT, ChainEnd.CYCLE,
+    ]  # fmt: skip
+    assert [edge.tid for edge in graph.self_loops()] == [5]
+    assert graph.cycles() == []
+
+
+def test_ten_thousand_threads_in_linear_time():
+    started = time.process_time()
+    threads = [thread(i, wait("mutex", i + 1)) for i in range(1, 10_000)] + ring(3, first=20_000)
+    graph = WaitGraph(threads)
+    assert cycle_tids(graph) == [[20_000, 20_001, 20_002]]
+    assert graph.chain(1).end == 10_000
+    assert time.process_time() - started < 1.0
+
+
+def test_a_dense_knot_is_bounded():
+    everyone = range(1, 70)
+    threads = [thread(i, wait("rwlock", i % 69 + 1, others=[j for j in everyone if j != i])) for i in everyone]
+    assert 1 <= len(WaitGraph(threads).cycles()) <= 64

@@ -1,0 +1,122 @@
+"""Runaway redispatch is found with any period; honest nesting is not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gdbext.diagnosis.verdict import recursion
+from support.fakes.analysis_facts import step
+
+
+def equal(positions, period):
+    """All arguments were read, and are the same at each level."""
+    return len(positions) % period == 0
+
+
+def redispatches(count, op="my::op", bits=0x10):
+    return [step(op, level=i * 3, bits=bits, event="redispatchBoxed") for i in range(count)]
+
+
+def test_a_redispatch_with_the_same_keyset():
+    found = recursion.detect([*redispatches(40), step("my::op", 200, 0x30)])
+    assert found is not None
+    assert (found.innermost.op, found.depth, len(found.group)) == ("my::op", 40, 1)
+
+
+@pytest.mark.parametrize("period", [2, 3, 5])
+def test_a_group_of_operators(period):
+    steps = [step(f"my::op{i % period}", i, bits=0x10 + i % period) for i in range(1000)]
+    around = [step("aten::empty", 0, 1), *steps, step("aten::linear", 2000, 7)]
+    assert recursion.detect(around) is None, "nothing is known of the arguments"
+    found = recursion.detect(around, same_arguments=equal)
+    assert found is not None
+    assert len(found.group) == period
+    assert found.depth == 1000 // period
+
+
+def test_a_keyset_that_is_unknown_in_some_frames():
+    steps = [step("my::op", i, bits=None if i % 7 == 0 else 0x10, event="redispatch") for i in range(60)]
+    found = recursion.detect(steps)
+    assert found is not None
+    assert found.depth == 60
+    assert found.innermost.keyset is not None
+
+
+def test_more_than_25000_steps_in_bounded_time():
+    steps = [step(f"my::op{i % 3}", i, bits=i % 3) for i in range(60_000)]
+    started = time.process_time()
+    found = recursion.detect(steps, overflown=True)
+    assert time.process_time() - started < 1.0
+    assert found is not None
+    assert found.depth == 20_000
+
+
+def test_autograd_then_cpu_is_normal():
+    steps = [step("aten::mm", 0, 0x1, "CPU", "redispatch"), step("aten::mm", 3, 0x11, "ADInplaceOrView", "redispatch"),
+             step("aten::mm", 6, 0x111, "AutogradCPU")]  # fmt: skip
+    assert recursion.detect(steps * 3) is None
+
+
+def test_shrinking_keysets_never_are_a_recursion():
+    steps = [step("aten::mm", i, (1 << i) - 1, event="redispatch") for i in range(1, 60)]
+    assert recursion.detect(steps, overflown=True) is None
+
+
+def test_thirty_nested_modules_and_vmap_levels_are_normal():
+    python = list(range(1, 200, 4))
+    nested = [step("my::block", i * 4, 0x10) for i in range(30)]
+    assert recursion.detect(nested, python) is None
+    vmap = [step("aten::mm", i, 0x100 if i % 2 else 0x200) for i in range(60)]
+    assert recursion.detect(vmap) is None
+
+
+def test_arguments_that_differ_or_cannot_be_read_prove_nothing():
+    steps = [step("my::tree", i * 10, 0x10) for i in range(3000)]
+    assert recursion.detect(steps) is None
+    assert recursion.detect(steps, list(range(5, 30000, 10))) is None
+    assert recursion.detect(steps, same_arguments=equal) is not None
+    assert recursion.detect(steps, same_arguments=equal, complete=False) is None
+    assert recursion.detect(steps, overflown=True, complete=False) is not None
+
+
+def test_the_depth_is_told_where_nothing_runs_away():
+    steps = [step("my::tree", i * 10, 0x10) for i in range(20)]
+    group, times = recursion.repeating([*steps, step("aten::mm", 500, 0x1)])
+    assert ([each.op for each in group], times) == (["my::tree"], 20)
+    assert recursion.repeating(steps[:5]) == ((), 0)
+
+
+def through_python(period, turns, frames):
+    """Operators that call each other ``turns`` times each; a call is two passes and ``frames`` Python frames."""
+    calls = [number % period for number in range(period * turns)]
+    steps = [step(f"my::op{call}", 20 * at + pass_, 0x10 + pass_, event="redispatch" if pass_ == 0 else "call")
+             for at, call in enumerate(calls) for pass_ in range(2)]  # fmt: skip
+    return steps, [20 * at + 10 for at in range(len(calls)) for _ in range(frames)]
+
+
+def test_two_python_operators_that_call_each_other():
+    """What counts are the frames, however many operators share them."""
+    found = recursion.detect(*through_python(period=2, turns=32, frames=5), same_arguments=equal)
+    assert found is not None
+    assert (len(found.group), found.depth) == (4, 32)
+    assert "315 Python frames" in found.why
+
+
+@pytest.mark.parametrize(("period", "turns", "frames"), [(1, 50, 5), (2, 25, 5), (14, 2, 10), (1, 140, 2)])
+def test_some_python_nesting_is_normal(period, turns, frames):
+    assert recursion.detect(*through_python(period, turns, frames), same_arguments=equal) is None
+
+
+def test_a_redispatch_through_python_is_no_proof():
+    steps = redispatches(30)
+    assert recursion.detect(steps, [level + 1 for level in range(0, 90, 3)]) is None
+
+
+def test_a_stack_overflow_needs_fewer_repetitions_but_most_of_the_stack():
+    half = [step("my::op", i, 0x10) for i in range(60)]
+    assert recursion.detect(half, overflown=True) is not None
+    assert recursion.detect(half) is None
+    others = [step(f"aten::op{i}", 100 + i, i) for i in range(200)]
+    assert recursion.detect([*half, *others], overflown=True) is None

@@ -1,0 +1,57 @@
+"""Repetitions: the longest one, and folding as a reader would do it by hand."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gdbext.diagnosis.verdict.recursion import Repetition, fold, longest
+
+
+def test_the_longest_with_its_smallest_period():
+    assert longest("xxababababyy", 64) == Repetition(2, 2, 4)
+    assert longest("aaaaaaaa", 64) == Repetition(0, 1, 8)
+    assert longest("abcdefgh", 64) is None
+    assert longest("", 64) is None
+
+
+def test_longer_periods_than_asked_for_are_not_found():
+    assert longest("abcabcabc", 3) == Repetition(0, 3, 3)
+    assert longest("abcabcabc", 2) is None
+
+
+@pytest.mark.parametrize(("items", "expected"), [
+    ("", []),
+    ("abc", [(0, 3, 1)]),
+    ("aab", [(0, 3, 1)]),
+    ("aaab", [(0, 1, 3), (3, 1, 1)]),
+    ("xababab", [(0, 1, 1), (1, 2, 3)]),
+    ("aaabbb", [(0, 1, 3), (3, 1, 3)]),
+    ("abababa", [(0, 2, 3), (6, 1, 1)]),
+    ("aabaabaab", [(0, 3, 3)]),
+])  # fmt: skip
+def test_fold(items, expected):
+    assert [tuple(found) for found in fold(items)] == expected
+
+
+@pytest.mark.parametrize("different", [7, 1000])
+def test_bytes_and_numbers_give_the_same(different):
+    """Up to 256 different items are compared as bytes, more of them one by one."""
+    head = [f"once {number}" for number in range(different)]
+    assert list(fold([*head, *"abc" * 5])) == [Repetition(0, different, 1), Repetition(different, 3, 5)]
+    assert longest([*head, *"abc" * 5], 8) == Repetition(different, 3, 5)
+
+
+def test_what_is_folded_covers_everything():
+    items = [number % 7 if number % 50 < 40 else number for number in range(2000)]
+    covered = [at for found in fold(items) for at in range(found.start, found.start + found.length)]
+    assert covered == list(range(len(items)))
+
+
+@pytest.mark.parametrize("different", [3, 60_000])
+def test_a_deep_stack_in_bounded_time(different):
+    items = [number % different for number in range(60_000)]
+    started = time.process_time()
+    list(fold(items))
+    assert time.process_time() - started < 2.0

@@ -1,0 +1,54 @@
+"""Cycles among the tasks of an event loop."""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.report.thread_report import AsyncTask, EventLoop, FindingKind, TaskState
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.verdict.rules import MAX_CYCLES, task_cycles
+from support.fakes.analysis_facts import thread, wait
+
+
+def task(address, *needs, state=TaskState.WAITING, **more):
+    return AsyncTask(f"task-{address}", address, state, f"waits for {needs}", needs, **more)
+
+
+def loop(*tasks):
+    return EventLoop(0x1000, "_UnixSelectorEventLoop", 1, 0, tasks)
+
+
+def cycles(*tasks):
+    return [sorted(each.address for each in cycle) for cycle in task_cycles(loop(*tasks))]
+
+
+def test_tasks_that_wait_for_each_other():
+    assert cycles(task(1, 2), task(2, 3), task(3, 2), task(4)) == [[2, 3]]
+    assert cycles(task(1, 1)) == [[1]]
+    assert cycles(task(1, 2), task(2, 1), task(3, 4), task(4, 3)) == [[1, 2], [3, 4]]
+
+
+def test_no_cycle():
+    assert cycles() == []
+    assert cycles(task(1, 2, 3), task(2, 3), task(3)) == []
+    assert cycles(task(1, 2), task(2, 1, timed=True)) == []
+    assert cycles(task(1, 99)) == []
+
+
+def test_many_cycles_and_long_ones():
+    assert len(cycles(*(task(at, at) for at in range(1, 100)))) == MAX_CYCLES
+    assert len(cycles(*(task(at, at % 5000 + 1) for at in range(1, 5001)))[0]) == 5000
+
+
+def test_a_cycle_is_a_deadlock_of_the_thread_that_runs_the_loop():
+    runs = thread(1, wait("io", name="epoll_wait on fd 3"))._replace(loop=loop(task(1, 2), task(2, 1, inferred=True)))
+    found = judge(Observations([runs], 1)).verdict.finding
+    assert (found.kind, found.threads, found.cycle) == (FindingKind.DEADLOCK, (1,), ())
+    assert "task-1 waits for (2,); task-2 waits for (1,)" in found.summary
+    assert "inferred" in found.summary
+
+
+def test_what_a_loop_waits_for_stands_behind_the_wait_of_its_thread():
+    runs = thread(1, wait("io", name="epoll_wait on fd 3"))._replace(loop=loop(task(1), task(2, state=TaskState.READY)))
+    found = judge(Observations([runs], 1)).verdict.finding
+    assert found.kind is FindingKind.WAITING_EXTERNAL
+    assert found.summary.endswith("its event loop has 2 tasks, 1 of them ready: task-1 waits for ().")

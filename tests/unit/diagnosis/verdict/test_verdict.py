@@ -1,0 +1,235 @@
+"""From threads to the verdict: every kind of the contract, its precedence, and what must not be said."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import FindingKind, RunState
+from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.diagnosis.verdict import recursion
+from gdbext.diagnosis.verdict.crash import Crash, CrashKind
+from gdbext.diagnosis.verdict.graph import Observations
+from gdbext.diagnosis.verdict.judge import judge
+from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.diagnosis.waits.pool_table import MissingWorkers
+from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.torch.stack.dispatch_frame import DispatchStage
+from support.fakes.analysis_facts import step, thread, wait
+
+MM = step("aten::mm", 4, 0x10, "Meta")
+
+
+def verdict(*threads, **more):
+    return judge(Observations(threads, more.pop("pid", 1), **more)).verdict.finding
+
+
+def recursions(thread_facts):
+    found = recursion.detect(thread_facts.dispatch, overflown=True)
+    assert found is not None
+    return {thread_facts.tid: found}
+
+
+def test_deadlock_names_both_and_their_operators():
+    found = verdict(
+        thread(1, wait("mutex", 2, address=0xABC, name="config_lock"), [MM], python_name="MainThread"),
+        thread(2, wait("gil", 1), [step("aten::add", 1)], python_name="worker"),
+    )
+    assert (found.kind, found.step.op, found.threads) == (FindingKind.DEADLOCK, "aten::mm", (1, 2))
+    assert [(e.tid, e.wait.kind.value, e.owner) for e in found.cycle] == [(1, "mutex", 2), (2, "gil", 1)]
+    for text in ("MainThread (tid 1)", "worker (tid 2)", "aten::mm", "aten::add", "the GIL", "0xabc (config_lock)"):
+        assert text in found.summary
+
+
+def test_an_inferred_owner_is_said_to_be_inferred():
+    found = verdict(
+        thread(1, wait("static-init", 2, certainty=OwnerCertainty.INFERRED, name="at::_ops::mm::call(...)::op")),
+        thread(2, wait("gil", 1)),
+    )
+    assert found.kind is FindingKind.DEADLOCK
+    assert "inferred" in found.summary
+    assert "which worker holds" not in found.summary
+
+
+def test_self_deadlock():
+    found = verdict(thread(1, wait("mutex", 1), [MM]))
+    assert (found.kind, found.step.op, [e.owner for e in found.cycle]) == (FindingKind.SELF_DEADLOCK, "aten::mm", [1])
+
+
+@pytest.mark.parametrize(
+    ("threads", "kind"),
+    [
+        ([thread(1, wait("mutex", 1))], FindingKind.SELF_DEADLOCK),
+        ([thread(1, wait("mutex", 2)), thread(2, wait("gil", 1))], FindingKind.DEADLOCK),
+        ([thread(1, wait("mutex", 77, gone=True))], FindingKind.ORPHANED_LOCK),
+        ([thread(1, wait("condvar"), [MM])], FindingKind.BLOCKED),
+    ],
+    ids=lambda value: getattr(value, "value", ""),
+)
+def test_a_thread_that_ran_on_does_not_wait_for_ever(threads, kind):
+    assert verdict(*threads).kind is kind
+    asked = []
+    still = judge(Observations(threads, 1, has_run=lambda tid: bool(asked.append(tid))))  # type: ignore[func-returns-value]
+    assert still.verdict.finding.kind is kind
+    assert set(asked) >= {each.tid for each in threads}
+    moved = judge(Observations(threads, 1, has_run=lambda tid: tid == asked[-1]))
+    assert kind not in {moved.verdict.finding.kind, *(finding.kind for finding in moved.findings)}
+
+
+def test_a_lock_whose_owner_began_meanwhile_is_not_orphaned():
+    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]), has_run=lambda tid: tid == 77)
+    assert found.kind is not FindingKind.ORPHANED_LOCK
+
+
+def test_a_timed_wait_that_begins_again_refutes_nothing():
+    threads = (thread(1, wait("mutex", 2), [MM]), thread(2, wait("gil", 1, timed=True), [MM]))
+    assert verdict(*threads, has_run=lambda tid: tid == 2).kind is FindingKind.DEADLOCK
+
+
+def test_orphaned_lock():
+    found = verdict(thread(1, wait("mutex", 77, gone=True), [MM]))
+    assert (found.kind, found.step.op) == (FindingKind.ORPHANED_LOCK, "aten::mm")
+    assert "77" in found.summary
+
+
+def test_missing_workers():
+    found = verdict(thread(1, wait("worker-pool", missing_workers=MissingWorkers(pools.OPENMP, forked=True)), [MM]))
+    assert (found.kind, found.step.op) == (FindingKind.MISSING_WORKERS, "aten::mm")
+    assert "no OpenMP worker threads" in found.summary
+
+
+@pytest.mark.parametrize("waits", [
+    wait("condvar"), wait("futex"), wait("io", name="read of fd 5"), wait("sleep", timed=True), wait("python-lock"),
+])  # fmt: skip
+def test_blocked_inside_the_dispatcher(waits):
+    found = verdict(thread(1, waits, [MM]))
+    assert (found.kind, found.step.op, found.step.key, found.step.stage) == (
+        FindingKind.BLOCKED,
+        "aten::mm",
+        "Meta",
+        DispatchStage.IN_KERNEL,
+    )
+
+
+def test_blocked_follows_the_chain_to_its_end():
+    found = verdict(
+        thread(1, wait("gil", 2), [MM]), thread(2, wait("mutex", 3)), thread(3, wait("condvar", address=0xC0))
+    )
+    assert (found.kind, found.threads, found.step.op) == (FindingKind.BLOCKED, (1, 2, 3), "aten::mm")
+    assert "0xc0" in found.summary
+
+
+def test_a_gil_holder_that_reads_blocks_the_others():
+    found = verdict(thread(1, wait("gil", 2)), thread(2, wait("io", name="read of fd 3")))
+    assert (found.kind, found.threads) == (FindingKind.BLOCKED, (1, 2))
+
+
+@pytest.mark.parametrize("kind", ["collective", "device", "child-process"])
+def test_waiting_external_even_inside_the_dispatcher(kind):
+    assert verdict(thread(1, wait(kind), [MM])).kind is FindingKind.WAITING_EXTERNAL
+
+
+def test_main_waits_for_input():
+    assert verdict(thread(1, wait("io", name="poll of fd 3"))).kind is FindingKind.WAITING_EXTERNAL
+    assert verdict(thread(1, wait("sleep", timed=True)), thread(2, wait("io"))).kind is FindingKind.IDLE
+
+
+def test_busy_when_it_runs_or_waits_for_what_runs():
+    assert verdict(thread(1, None, [MM])).kind is FindingKind.BUSY
+    found = verdict(thread(1, wait("barrier", 2, certainty=OwnerCertainty.INFERRED), [MM]), thread(2))
+    assert (found.kind, found.step.op) == (FindingKind.BUSY, "aten::mm")
+
+
+def test_contention_is_no_finding():
+    case = Observations([thread(1, wait("gil", 2), [MM]), thread(2, None), thread(3, wait("mutex", 2))], 1)
+    assert judge(case).findings == ()
+
+
+def test_an_unknown_owner_may_be_the_thread_that_runs():
+    judged = judge(Observations([thread(1, wait("libc-lock"), [MM]), thread(2, None, [step("aten::add")])], 1))
+    assert judged.verdict.finding.kind is FindingKind.BUSY
+    assert [finding.kind for finding in judged.findings] == [FindingKind.NOTE]
+    assert "cannot be excluded" in judged.verdict.finding.summary
+
+
+def test_idle_pools_and_prompts():
+    pool = [thread(i, wait("worker-pool"), state=RunState.IDLE, pool=pools.OPENMP) for i in range(2, 9)]
+    found = judge(Observations([thread(1, wait("io"), state=RunState.IDLE), *pool], 1))
+    assert (found.verdict.finding.kind, found.findings) == (FindingKind.IDLE, ())
+
+
+def test_no_all_clear_while_a_wait_is_not_understood():
+    judged = judge(Observations([thread(1, wait("sleep", timed=True)), thread(2, wait("futex"))], 1))
+    assert judged.verdict.finding.kind is FindingKind.IDLE
+    assert "cannot be excluded" in judged.verdict.finding.summary
+    assert judged.verdict.finding.threads == (1, 2)
+
+
+def test_a_thread_that_is_known_to_have_moved_casts_no_doubt():
+    threads = [thread(1, wait("sleep", timed=True)), thread(2, wait("futex")), thread(3, wait("futex"))]
+    judged = judge(Observations(threads, 1, moved=lambda: (2,)))
+    assert [finding.threads for finding in judged.findings] == [(3,)]
+    assert judge(Observations(threads, 1, moved=lambda: (2, 3))).findings == ()
+
+
+def test_locks_of_unknown_owner_when_nobody_is_left_to_run():
+    found = verdict(thread(1, wait("python-lock")), thread(2, wait("python-lock", address=0x2000)))
+    assert found.kind is FindingKind.BLOCKED
+    assert "not known" in found.summary
+
+
+def test_the_main_thread_is_followed_to_another_process():
+    loader = thread(2, wait("io", name="read on fd 5"))
+    found = verdict(thread(1, wait("queue", name="queue.Queue", timed=True, expects=(2,))), loader)
+    assert (found.kind, found.threads) == (FindingKind.WAITING_EXTERNAL, (1, 2))
+    assert found.summary.endswith("which thread 2 uses, too; thread 2 waits in read on fd 5.")
+
+
+def test_the_main_thread_is_followed_to_a_thread_that_runs():
+    judged = judge(Observations([thread(1, wait("queue", expects=(2, 3))), thread(2, wait("sleep")), thread(3)], 1))
+    assert (judged.verdict.finding.kind, judged.verdict.finding.threads) == (FindingKind.IDLE, (1, 3))
+    assert judged.verdict.finding.summary.endswith("thread 3 runs.")
+    assert not judged.findings
+
+
+@pytest.mark.parametrize(("more", "kind"), [
+    ({"looks_for": "the file /lock", "looks_outside": True}, "waiting-external"),
+    ({"looks_for": "the process 7", "children": (ChildProcess(7),)}, "waiting-external"),
+    ({"looks_for": "stopped (which is False)"}, "idle"),
+    ({}, "idle"),
+])  # fmt: skip
+def test_a_loop_that_sleeps_waits_for_what_it_looks_at(more, kind):
+    found = verdict(thread(1, wait("sleep", timed=True, **more)))
+    assert found.kind.value == kind
+    assert more.get("looks_for", "sleeps") in found.summary
+
+
+def test_a_timed_cycle_is_a_note_only():
+    judged = judge(Observations([thread(1, wait("mutex", 2, timed=True)), thread(2, wait("mutex", 1))], 1))
+    assert judged.verdict.finding.kind is FindingKind.IDLE
+    assert "ends by itself" in judged.findings[0].summary
+
+
+def test_runaway_recursion_and_its_stack_overflow():
+    deep = thread(1, None, [step("my::op", i, 0x10, event="redispatch") for i in range(100)], signal="SIGSEGV")
+    crash = Crash(1, "SIGSEGV", 0x7FF0, CrashKind.STACK_OVERFLOW, "SIGSEGV at 0x7ff0: stack overflow")
+    found = verdict(deep, crashes={1: crash}, recursions=recursions(deep))
+    assert (found.kind, found.step.op) == (FindingKind.RUNAWAY_RECURSION, "my::op")
+    assert "K10" in found.summary
+    assert "100 times" in found.summary
+
+
+def test_crash_is_strongest():
+    crash = Crash(2, "SIGSEGV", 0, CrashKind.NULL, "SIGSEGV at 0x0: a null pointer")
+    found = verdict(
+        thread(1, wait("mutex", 1)), thread(2, None, [step("my::f", 1, 1, "CPU", kernel="my_kernel")]),
+        crashes={2: crash},
+    )  # fmt: skip
+    assert (found.kind, found.step.op, found.step.key, found.threads) == (FindingKind.CRASH, "my::f", "CPU", (2,))
+    assert "my_kernel" in found.summary
+
+
+def test_threads_that_wait_alike_are_one_finding():
+    threads = [thread(i, wait("condvar", address=0xC0), [MM], stack_key=7) for i in range(1, 200)]
+    judged = judge(Observations([*threads, thread(900, wait("condvar"), [step("aten::add")], stack_key=8)], 1))
+    assert [len(finding.threads) for finding in judged.findings] == [199, 1]
+    assert "198 more threads" in judged.verdict.finding.summary

@@ -1,0 +1,77 @@
+"""Condition variables, read-write locks, semaphores, joins and barriers."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gdbext.diagnosis.report.wait import Owner, OwnerCertainty
+from support.programs.wait_processes import BITSET, DATA, PRIVATE, TLS, Process, mutex, wait_of
+
+
+@pytest.mark.parametrize(("offset", "held"), [(40, DATA), (44, DATA), (32, DATA), (36, DATA)])
+def test_a_condition_variable_found_in_the_waiters_frames(offset, held):
+    frames = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
+    process = Process({DATA: bytes(64)}).thread(1, frames, args=(DATA + offset, BITSET, 0), registers={"rbx": held})
+    wait = wait_of(process)
+    assert (wait.resource.kind.value, wait.resource.address, wait.timed) == ("condvar", DATA, False)
+
+
+def test_a_condition_variable_names_its_mutex_when_there_is_one_candidate():
+    frames = [("libc.so.6", None), ("libc.so.6", "pthread_cond_wait"), ("app.so", "work")]
+    objects = {DATA: bytes(64), 0x40000: mutex(lock=0, users=1)}
+    process = Process(objects).thread(1, frames, args=(DATA + 40, BITSET, 0), registers={"rbx": DATA, "r12": 0x40000})
+    companion = wait_of(process).mutex
+    assert companion is not None
+    assert companion.address == 0x40000
+
+
+def test_a_rwlock_with_a_writer():
+    raw = struct.pack("<IIIIIIiI", 2, 0, 1, 2, 0, 0, 2, 0) + bytes(24)
+    frames = [("libc.so.6", "pthread_rwlock_rdlock"), ("app.so", "work")]
+    process = Process({DATA: raw}).thread(1, frames, args=(DATA + 8, PRIVATE, 3), registers={"rbx": DATA})
+    wait = wait_of(process.thread(2, []))
+    assert (wait.resource.kind.value, wait.resource.address, wait.owner) == ("rwlock", DATA, Owner(2))
+
+
+def test_readers_of_a_rwlock_are_inferred_only_when_their_number_fits():
+    raw = struct.pack("<IIIIIIiI", 2 << 3, 1, 0, 1, 0, 0, 0, 0) + bytes(24)
+    frames = [("libc.so.6", "pthread_rwlock_wrlock"), ("app.so", "work")]
+    reads = [("app.so", "reads"), ("app.so", "main")]
+    process = Process({DATA: raw}).thread(1, frames, args=(DATA + 12, PRIVATE, 1), registers={"rbx": DATA})
+    process.thread(2, reads, registers={"rbx": DATA})
+    assert wait_of(process).owners == ()
+    process.thread(3, reads, registers={"r12": DATA})
+    assert (wait_of(process).owners, wait_of(process).certainty) == ((Owner(2), Owner(3)), OwnerCertainty.INFERRED)
+
+
+def test_a_semaphore_without_any_name():
+    frames = [("libc.so.6", None), ("libc.so.6", None), ("app.so", "work")]
+    process = Process({DATA: struct.pack("<IIII", 0, 1, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
+    assert wait_of(process).resource.kind.value == "semaphore"
+    other = Process({DATA: struct.pack("<IIII", 0, 0, 0, 0)}).thread(1, frames, args=(DATA, BITSET, 0))
+    assert wait_of(other).resource.kind.value == "futex"
+
+
+def test_a_join_is_proven_by_the_address_of_the_tid():
+    frames = [("libc.so.6", None), ("app.so", "work")]
+    tid_word = TLS + 2 * 0x1000 + 0x2D0
+    process = Process().thread(1, frames, args=(tid_word, 265, 2)).thread(2, [])
+    wait = wait_of(process)
+    assert (wait.resource.kind.value, wait.owner, wait.certainty) == ("join", Owner(2), OwnerCertainty.RECORDED)
+
+
+@pytest.mark.parametrize(("value", "word", "owners"), [(2, 0x628, (Owner(2),)), (1, 0x628, (Owner(2),)), (3, 0x628, ()),
+                                                       (2, 0x62C, ())])  # fmt: skip
+def test_a_join_is_proven_by_the_address_of_the_state(value, word, owners):
+    """Since glibc 2.43 the word is another one, and does not have the thread's id."""
+    process = Process().thread(1, [("libc.so.6", None)], args=(TLS + 2 * 0x1000 + word, 265, value)).thread(2, [])
+    wait = wait_of(process)
+    assert (wait.owners, wait.resource.kind.value == "join") == (owners, bool(owners))
+
+
+def test_a_barrier_says_how_many_have_arrived():
+    raw = struct.pack("<IIIII", 3, 0, 4, 0, 0)
+    process = Process({DATA: raw}).thread(1, [("libc.so.6", "pthread_barrier_wait")], args=(DATA + 4, PRIVATE, 0))
+    assert wait_of(process).resource.name == "3 of 4 threads have arrived"

@@ -1,0 +1,24 @@
+"""What the names of functions tell."""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.waits.function_tag import Functions, FunctionTag, tags_of
+from gdbext.diagnosis.waits.pool_table import AUTOGRAD, Pool, PoolIndex, PoolPart
+
+POP = "_ZN5torch8autograd10ReadyQueue3popEv"
+REGISTRY = "_ZN10rayon_core8registry12WorkerThread15wait_until_cold17h0123456789abcdefE"
+
+
+def test_a_name_inside_a_template_argument_is_no_tag():
+    assert tags_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
+    pools = PoolIndex()
+    assert pools.functions_of([f"_ZSt6invokeIM{POP[2:]}EvE"]) == frozenset()
+    assert [(each.pool, each.part) for each in pools.functions_of([POP])] == [(AUTOGRAD, PoolPart.WAITS)]
+    assert tags_of(["_ZN2at4implL12metaFallbackERKN3c1014OperatorHandleE"]) == {FunctionTag.NO_KERNEL}
+
+
+def test_a_row_of_somebody_else_is_asked_as_ours_are():
+    """A pool of a Rust library, whose names are mangled as C++'s are."""
+    rayon = Pool("rayon", native=Functions(qualified=("rayon_core::registry::WorkerThread::wait_until_cold",)))
+    assert [each.pool for each in PoolIndex([rayon]).functions_of([REGISTRY])] == [rayon]
+    assert PoolIndex([rayon]).functions_of(["wait_until_cold"]) == frozenset()

@@ -1,0 +1,122 @@
+"""Waits that the system ends, and a futex that nobody knows."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gdbext.diagnosis.report.wait import OwnerCertainty
+from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
+from support.programs.wait_processes import DATA, STACK, Outside, Process, wait_of
+
+
+@pytest.mark.parametrize(("call", "args", "kind", "name"), [
+    (0, (5,), "io", "read on fd 5"),
+    (7, (DATA, 1, 0xFFFFFFFF), "io", "poll on fd 9"),
+    (35, (DATA + 16,), "sleep", "sleeps (2.5 s) in app.so"),
+    (61, (1234,), "child-process", "child process 1234"),
+    (61, (0xFFFFFFFF,), "child-process", "any child process"),
+    (34, (), "sleep", "waits for a signal (pause)"),
+    (232, (4, 0, 1, 0xFFFFFFFF), "io", "epoll_wait on fd 4"),
+])  # fmt: skip
+def test_what_the_system_ends(call, args, kind, name):
+    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
+    wait = wait_of(Process({DATA: raw}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args))
+    assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
+
+
+@pytest.mark.parametrize(("number", "kind", "name"), [
+    (230, "sleep", "sleeps (2.5 s) in app.so"),
+    (7, "io", "poll on fd 9"),
+    (0, "io", "restart_syscall"),
+])  # fmt: skip
+def test_a_call_that_goes_on_after_a_stop(number, kind, name):
+    """restart_syscall(2), made by the function that makes all calls of libc that can be cancelled."""
+    raw = struct.pack("<iHH", 9, 1, 0) + bytes(8) + struct.pack("<QQ", 2, 500_000_000)
+    second_frame_ends = struct.pack("<128xQ", number)
+    frames = [("libc.so.6", None), ("libc.so.6", None), ("libc.so.6", "call"), ("app.so", "work")]
+    args = (0, 0, DATA + 16) if number == 230 else (DATA, 1, 0xFFFFFFFF)
+    wait = wait_of(Process({DATA: raw, STACK: second_frame_ends}).thread(1, frames, call=219, args=args))
+    assert (wait.resource.kind.value, wait.resource.name) == (kind, name)
+
+
+def test_an_unknown_futex_is_said_to_be_unknown():
+    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("app.so", "spin_lock")], args=(DATA, 0, 7)))
+    assert (wait.resource.kind.value, wait.certainty) == ("futex", OwnerCertainty.UNKNOWN)
+
+
+def test_no_futex_is_in_the_first_page():
+    """A damaged register: what lies around the word would be at negative addresses."""
+    wait = wait_of(Process({DATA: bytes(64)}).thread(1, [("libc.so.6", "pthread_barrier_wait")], args=(5, 0, 7)))
+    assert (wait.resource.kind.value, wait.resource.address) == ("futex", 5)
+
+
+def waits_in(call, *args, outside=None):
+    process = Process({DATA: bytes(64)}).thread(1, [("libc.so.6", "call"), ("app.so", "work")], call=call, args=args)
+    return wait_of(process, outside=outside)
+
+
+STOPPED = ChildProcess(50, "worker", ProcessState.STOPPED)
+
+
+def test_the_child_that_is_waited_for():
+    wait = waits_in(61, 50, outside=Outside(STOPPED, ChildProcess(51)))
+    assert (wait.resource.name, wait.children) == ("child process 50 (worker, stopped)", (STOPPED,))
+    assert waits_in(61, 50).children == (ChildProcess(50),)
+
+
+def test_any_child_is_each_of_them():
+    wait = waits_in(61, 0xFFFFFFFF, outside=Outside(STOPPED, ChildProcess(51)))
+    assert wait.resource.name == "any child process (50 (worker, stopped), 51)"
+    assert wait.children == (STOPPED, ChildProcess(51))
+
+
+def test_children_at_the_other_end_of_a_pipe():
+    wait = waits_in(0, 5, outside=Outside(other_ends={5: [STOPPED]}))
+    assert wait.resource.name == "read on fd 5 (pipe:[7]), whose other end is held by 50 (worker, stopped)"
+    assert wait.children == (STOPPED,)
+    assert waits_in(0, 6, outside=Outside(other_ends={5: [STOPPED]})).children == ()
+
+
+def test_an_open_names_the_file():
+    process = Process({DATA: b"/run/batches\0"})
+    wait = wait_of(process.thread(1, [("libc.so.6", "call")], call=257, args=(0xFFFFFF9C, DATA)))
+    assert wait.resource.name == "openat of /run/batches"
+    assert waits_in(257, 0, 8).resource.name == "openat"
+
+
+class AskedToSleep:
+    """A Python whose innermost frame called time.sleep(60)."""
+
+    runtime = None
+
+    def gils(self):
+        return ()
+
+    def asked_to_sleep(self, _tid):
+        return 60.0
+
+
+def timeout(seconds, rest):
+    return Process({DATA: struct.pack("<QQ", seconds, rest)})
+
+
+@pytest.mark.parametrize(("call", "args", "rest", "seconds"), [
+    (23, (0, 0, 0, 0, DATA), 250_000, 3.25),
+    (270, (0, 0, 0, 0, DATA), 250_000_000, 3.25),
+    (271, (0, 0, DATA), 250_000_000, 3.25),
+    (7, (0, 0, 1500), 0, 1.5),
+    (230, (1, 0, DATA), 500_000_000, 3.5),
+])  # fmt: skip
+def test_how_long_a_sleep_lasts(call, args, rest, seconds):
+    wait = wait_of(timeout(3, rest).thread(1, [("libc.so.6", "call")], call=call, args=args))
+    assert (wait.resource.kind.value, wait.seconds) == ("sleep", seconds)
+    assert wait.resource.name == f"sleeps ({seconds:g} s)"
+
+
+def test_without_a_clock_the_argument_of_the_call_tells_how_long_it_sleeps():
+    """An absolute time, in a core."""
+    sleeping = timeout(99_999, 0).thread(1, [("libc.so.6", "call")], call=230, args=(1, 1, DATA))
+    assert wait_of(sleeping).seconds is None
+    assert wait_of(sleeping, python=AskedToSleep()).seconds == 60

@@ -1,0 +1,44 @@
+"""A DataLoader that waits for its worker processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import Frame, FrameKind
+from gdbext.diagnosis.report.wait_kind import WaitKind
+from gdbext.diagnosis.waits import torch_waits
+from gdbext.engine.targets.system.peer import ChildProcess, ProcessState
+from support.programs.wait_processes import LOOP, Outside, Process, Python, wait_of
+
+FILE = "/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+STOPPED = ChildProcess(50, "python", ProcessState.STOPPED)
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch):
+    monkeypatch.setattr(torch_waits, "loader_workers", lambda _runtime, _states: [50, 51])
+
+
+class PythonWithThreads(Python):
+    runtime = None
+
+    def states(self, _tid):
+        return ()
+
+
+def polls(*files):
+    frames = [Frame(level, FrameKind.PYTHON, "f", file=file) for level, file in enumerate(files)]
+    process = Process().thread(1, [("libc.so.6", "poll"), LOOP], call=7, args=(0, 0, 0xFFFFFFFF), python=frames)
+    return wait_of(process, python=PythonWithThreads(), outside=Outside(STOPPED))
+
+
+def test_what_ends_the_wait_is_a_worker():
+    wait = polls("/lib/python3.11/multiprocessing/connection.py", FILE, "train.py")
+    assert wait.kind is WaitKind.CHILD_PROCESS
+    assert wait.resource.name == "the DataLoader's worker processes 50 (python, stopped) and 51"
+    assert wait.children == (STOPPED, ChildProcess(51))
+    assert wait.evidence[-1].startswith("below DataLoader's code it waits in poll on")
+
+
+def test_a_poll_of_anybody_else_stays_one():
+    assert polls("/lib/python3.11/multiprocessing/connection.py", "train.py").kind is WaitKind.IO

@@ -1,0 +1,49 @@
+"""Every architecture that is registered has everything that is asked of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.engine.arch import architectures
+from gdbext.engine.arch.base import Architecture
+from gdbext.engine.glibc.pthread import glibc_abi
+from gdbext.errors import ForeignArchitecture, TargetError
+
+ALL = [architectures.by_name(name) for name in architectures.names()]
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_nothing_is_left_out(architecture: Architecture) -> None:
+    wanted = [name for name in Architecture.__annotations__ if not hasattr(architecture, name)]
+    assert wanted == []
+    assert architectures.by_machine(architecture.elf_machine) is architecture
+    assert glibc_abi(architecture).thread_id > 0
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_registers_are_named_alike_everywhere(architecture: Architecture) -> None:
+    general = set(architecture.general_registers)
+    roles = {architecture.program_counter, architecture.stack_pointer, architecture.frame_pointer,
+             architecture.result_register}  # fmt: skip
+    assert roles | set(architecture.argument_registers) | set(architecture.callee_saved) <= general
+    assert set(architecture.dwarf_registers) <= general
+    assert set(architecture.signal_frame.saved) <= general
+    given = {name for names in architecture.register_sets.values() for name in names}
+    assert general | {architecture.thread_register} <= given
+
+
+@pytest.mark.parametrize("architecture", ALL, ids=lambda one: one.name)
+def test_registers_that_are_cut_short(architecture: Architecture) -> None:
+    kind, names = next(iter(architecture.register_sets.items()))
+    assert architecture.unpack_registers(kind, bytes(8 * len(names))) == dict.fromkeys(names, 0)
+    with pytest.raises(TargetError, match="bytes instead of"):
+        architecture.unpack_registers(kind, bytes(8 * len(names) - 1))
+
+
+def test_what_no_one_has_written_yet() -> None:
+    with pytest.raises(ForeignArchitecture, match="243") as raised:
+        architectures.by_machine(243)
+    assert "x86-64" in raised.value.why
+    with pytest.raises(ForeignArchitecture, match="riscv64"):
+        architectures.by_name("riscv64")
+    assert architectures.by_gdb_name("powerpc:common64") is None

@@ -1,0 +1,225 @@
+"""Call frame information of the running libc, whole and damaged, and every operation of an expression."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.formats.cfi_program import row_at
+from gdbext.engine.formats.dwarf_expression import evaluate
+from gdbext.engine.formats.eh_frame import EntryReader, Fde, ScannedTable, SearchTable, sleb128, uleb128
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.unwind.unwind_row import CompiledRow, InterpretedRow, compile_row
+from gdbext.errors import BadData
+from support.fuzzing.byte_damage import scatter
+from support.installed.machine import own_libc
+
+LIBC = own_libc()
+X86 = by_name("x86_64")
+
+
+def search_table(image: ElfImage) -> SearchTable:
+    assert image.eh_frame_hdr is not None
+    return SearchTable(image.read, image.eh_frame_hdr.vaddr)
+
+
+def test_search_and_scan_find_the_same() -> None:
+    image = ElfImage.open(LIBC)
+    table = search_table(image)
+    section = image.sections[".eh_frame"]
+    scanned = ScannedTable(EntryReader(image.read), section.address, section.size)
+    generator = random.Random(1)
+    text = image.sections[".text"]
+    hits = 0
+    for _ in range(3000):
+        vaddr = text.address + generator.randrange(text.size)
+        found = table.find(vaddr)
+        assert found == scanned.find(vaddr)
+        hits += found is not None
+    assert hits > 2000
+    assert table.find(0) is None
+    assert table.find(1 << 40) is None
+
+
+def test_steps_give_the_same_whichever_is_chosen() -> None:
+    """The fast step is the general one for the rows that it takes."""
+    image = ElfImage.open(LIBC)
+    table = search_table(image)
+    generator = random.Random(5)
+    text = image.sections[".text"]
+    memory = generator.randbytes(1 << 16)
+    start = 0x7FFF_0000_0000
+
+    def read(address: int, size: int) -> bytes:
+        at = address - start
+        assert 0 <= at <= len(memory) - size
+        return memory[at : at + size]
+
+    registers = {"rip": 1, "rsp": start + 0x1000, "rbp": start + 0x8000}
+    registers.update(rbx=3, r12=4, r13=5, r14=6, r15=7)
+    compared = 0
+    for _ in range(1000):
+        vaddr = text.address + generator.randrange(text.size)
+        fde = table.find(vaddr)
+        if fde is None:
+            continue
+        row = row_at(fde, vaddr)
+        step = compile_row(X86, row)
+        if isinstance(step, CompiledRow) and row.cfa_offset < 0x4000:
+            assert step.caller(dict(registers), read) == InterpretedRow(X86, row).caller(dict(registers), read)
+            compared += 1
+    assert compared > 500
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_damage_is_refused(seed: int) -> None:
+    """Whatever the bytes are, there is an answer or BadData."""
+    generator = random.Random(seed)
+    image = ElfImage.open(LIBC)
+    assert image.eh_frame_hdr is not None
+    start = image.eh_frame_hdr.vaddr
+    section = image.sections[".eh_frame"]
+    blob = bytearray(image.read(start, section.address + section.size - start) or b"")
+    scatter(blob, 0, len(blob), len(blob) // generator.choice((3, 30, 300)), generator)
+    if seed % 2:
+        blob[:12] = image.read(start, 12) or b""  # a sound header, damage behind it
+
+    def read(vaddr: int, size: int) -> bytes | None:
+        at = vaddr - start
+        return bytes(blob[at : at + size]) if at >= 0 and at + size <= len(blob) else None
+
+    try:
+        table = SearchTable(read, start)
+    except BadData:
+        return
+    for _ in range(200):
+        vaddr = generator.randrange(1 << 21)
+        try:
+            fde = table.find(vaddr)
+            if fde is not None:
+                compile_row(X86, row_at(fde, vaddr))
+        except BadData:
+            continue
+
+
+def test_random_programs_are_refused_or_run() -> None:
+    generator = random.Random(11)
+    fde = search_table(ElfImage.open(LIBC)).find(ElfImage.open(LIBC).sections[".text"].address + 0x1000)
+    assert fde is not None
+    for _ in range(3000):
+        program = Fde(0, 1000, fde.cie, generator.randbytes(generator.randrange(40)))
+        try:
+            compile_row(X86, row_at(program, 999))
+        except BadData:
+            continue
+
+
+OPERATIONS = {
+    "33": 3,
+    "0a3412": 0x1234,
+    "0bffff": (1 << 64) - 1,
+    "08ff": 255,
+    "09ff": (1 << 64) - 1,
+    "10e58e26": 624485,
+    "119bf159": (1 << 64) - 624485,
+    "7708": 0x1008,
+    "920778": 0xFF8,
+    "35311c": 4,
+    "31351c": (1 << 64) - 4,
+    "351f": (1 << 64) - 5,
+    "3520": (1 << 64) - 6,
+    "351f19": 5,
+    "3d331b": 4,
+    "3d351d": 3,
+    "35331e": 15,
+    "3d3a1a": 8,
+    "35321a": 0,
+    "353a21": 15,
+    "353a27": 15,
+    "353322": 8,
+    "352305": 10,
+    "313424": 16,
+    "4f3225": 7,
+    "311f3126": (1 << 64) - 1,
+    "353529": 1,
+    "35332a": 1,
+    "33332b": 0,
+    "35332c": 0,
+    "33352d": 1,
+    "33352e": 1,
+    "351222": 10,
+    "353313": 5,
+    "35331422": 8,
+    "3533311502": 5,
+    "3533161c": (1 << 64) - 2,
+    "313233171c": (1 << 64) - 1,
+    "3528030031963f34": 4,
+    "302803003596": 5,
+    "2f01009637": 7,
+    "770606": 0xAB00,
+    "77069401": 0x00,
+}
+
+
+@pytest.mark.parametrize("code", OPERATIONS)
+def test_expression_operations(code: str) -> None:
+    def read(address: int, size: int) -> int:
+        return (0xAB00 if address == 0x1006 else 0) & (1 << 8 * size) - 1
+
+    assert evaluate(bytes.fromhex(code), lambda number: {7: 0x1000}[number], read) == OPERATIONS[code]
+
+
+def test_linkage_stub_expression() -> None:
+    """What ld writes for .plt: rsp + 8, and 8 more from the 11th byte of an entry on."""
+    code = bytes.fromhex("770880003f1a3b2a332422")
+    for pc, expected in ((0x1000, 8), (0x100A, 8), (0x100B, 16), (0x100F, 16)):
+        assert evaluate(code, lambda number, pc=pc: {7: 0x5000, 16: pc}[number], lambda *_: 0) == 0x5000 + expected
+
+
+@pytest.mark.parametrize("code", ["22", "", "2ffdff", "08", "ff", "31301b", "940977", "2f0a00", "9a", "1c31", "1505"])
+def test_malformed_expressions(code: str) -> None:
+    with pytest.raises(BadData):
+        evaluate(bytes.fromhex(code), lambda _: 0, lambda *_: 0)
+
+
+def test_random_expressions_end() -> None:
+    generator = random.Random(3)
+    for _ in range(5000):
+        try:
+            value = evaluate(generator.randbytes(generator.randrange(1, 30)), lambda _: 5, lambda *_: 7)
+        except BadData:
+            continue
+        assert 0 <= value < 1 << 64
+
+
+@pytest.mark.parametrize(
+    ("data", "unsigned", "signed"),
+    [("02", 2, 2), ("7f", 127, -1), ("8001", 128, 128), ("807f", 16256, -128), ("e58e26", 624485, 624485),
+     ("ffffffffffffffffff01", (1 << 64) - 1, (1 << 64) - 1)],
+)  # fmt: skip
+def test_leb128(data: str, unsigned: int, signed: int) -> None:
+    raw = bytes.fromhex(data)
+    assert uleb128(raw, 0) == (unsigned, len(raw))
+    assert sleb128(raw, 0) == (signed, len(raw))
+    for cut in (raw[:-1], b"\x80" * 11):
+        with pytest.raises(BadData):
+            uleb128(cut, 0)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\x01zR\0\x01\x78",  # no return register
+        b"\x01zR\0\x01\x78\x10\x01",  # no encoding
+        b"\x01zPR\0\x01\x78\x10\x08",  # no personality
+        b"\x03zLR\0\x01\x78\x10\x02\x1b",  # no encoding behind the LSDA's
+    ],
+)
+def test_a_common_entry_that_is_cut_short_is_damage(tail: bytes) -> None:
+    body = b"\0\0\0\0" + tail
+    data = len(body).to_bytes(4, "little") + body
+    reader = EntryReader(lambda vaddr, size: data[vaddr : vaddr + size] if vaddr + size <= len(data) else None)
+    with pytest.raises(BadData, match="cut short"):
+        reader.cie(0)

@@ -1,0 +1,139 @@
+"""ELF headers: what a sound file says, and typed errors on everything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME, PT_TLS, build_id_in
+from gdbext.engine.formats.symbol_cache import SymbolCache
+from gdbext.engine.formats.symbol_index import SymbolIndex
+from gdbext.errors import SymbolFileError
+from support.fakes.elf_maker import Entry, make_elf
+from support.installed.machine import own_libc
+
+SMALL = make_elf([Entry("f", 0x1000), Entry("g", 0x1010)], [Entry("f", 0x1000)], b"\x12\x34\x56\x78" * 5)
+
+
+REAL = [sys.executable, own_libc()]
+
+
+@pytest.mark.parametrize("path", REAL, ids=os.path.basename)
+def test_read_gives_the_bytes_behind_an_address(path: str) -> None:
+    image = ElfImage.open(path)
+    contents = Path(path).read_bytes()
+    for segment in image.loads:
+        size = min(segment.filesz, 4096)
+        assert image.read(segment.vaddr, size) == contents[segment.offset : segment.offset + size]
+        end = segment.vaddr + segment.filesz
+        assert image.read(end - 1, 1) == contents[segment.offset + segment.filesz - 1 : segment.offset + segment.filesz]
+        if segment.memsz > segment.filesz:
+            assert image.read(end - 1, 2) is None
+            assert image.read(end, 1) is None
+    assert image.read(1 << 62, 1) is None
+    low, high = image.span
+    assert low <= min(s.vaddr for s in image.loads) < high
+
+
+def test_own_file() -> None:
+    image = ElfImage(SMALL, "small")
+    assert image.build_id == "12345678" * 5
+    assert set(image.sections) >= {".text", ".symtab", ".dynsym"}
+    assert image.is_code(0x1000)
+    assert not image.is_code(0x3000)
+    assert image.segment(PT_GNU_EH_FRAME) is None
+    assert image.segment(PT_TLS) is None
+    assert image.dynamic == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a 64-bit"),
+        (b"\x7fELF", "not a 64-bit"),
+        (b"#!/bin/sh\n" * 20, "not a 64-bit"),
+        (b"\x7fELF\x01\x01" + SMALL[6:], "not a 64-bit"),
+        (b"\x7fELF\x02\x02" + SMALL[6:], "not a 64-bit"),
+        (SMALL[:64], "outside the file"),
+        (make_elf([], machine=183), "another machine"),
+    ],
+)
+def test_foreign_files_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(SymbolFileError, match=reason):
+        ElfImage(data, "x", machine=62)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "pipe", "text", "nul"])
+def test_paths_that_are_no_elf_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "empty":
+        path.touch()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "text":
+        path.write_text("hello" * 100)
+    with pytest.raises(SymbolFileError, match=kind if kind != "nul" else "cannot open"):
+        ElfImage.open("a\0b" if kind == "nul" else str(path))
+
+
+def _use_everything(data: bytes) -> None:
+    """Everything one can ask of a damaged file gives an answer or a SymbolFileError."""
+    try:
+        image = ElfImage(data, "damaged")
+        _ = (image.build_id, image.sections, image.dynamic, image.span, image.tls, image.eh_frame_hdr)
+        image.read(0x1000, 64)
+        index = SymbolIndex(image, SymbolCache(Path("/nonexistent")))
+        for vaddr in (0, 0x1000, 0x1008, 0x1FF8, 0x3000, 1 << 63):
+            index.at(vaddr)
+            index.containing(vaddr)
+        index.lookup("f")
+        index.exported("f")
+        list(index.matching(b"f"))
+    except SymbolFileError:
+        pass
+
+
+FLIPS = st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=12)
+HEADER_FLIPS = st.lists(st.tuples(st.integers(0, 0x200), st.integers(0, 255)), max_size=6)
+TAIL_FLIPS = st.lists(st.tuples(st.integers(0x2000, len(SMALL) - 1), st.integers(0, 255)), max_size=6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(FLIPS, HEADER_FLIPS, TAIL_FLIPS, st.integers(0, len(SMALL)) | st.none())
+def test_damaged_files_raise_only_typed_errors(
+    anywhere: list[tuple[int, int]], headers: list[tuple[int, int]], tail: list[tuple[int, int]], length: int | None
+) -> None:
+    data = bytearray(SMALL)
+    for position, value in anywhere + headers + tail:
+        data[position] = value
+    _use_everything(bytes(data[:length]))
+
+
+@pytest.mark.parametrize("path", REAL, ids=os.path.basename)
+def test_truncated_real_files_raise_only_typed_errors(path: str) -> None:
+    data = Path(path).read_bytes()[: 1 << 21]
+    for length in (64, 100, 600, 4096, len(data) // 3, len(data) // 2, len(data) - 1):
+        _use_everything(data[:length])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.binary(max_size=200))
+def test_note_parsing_survives_anything(data: bytes) -> None:
+    found = build_id_in(data)
+    assert found is None or len(found) % 2 == 0
+
+
+def test_a_file_without_sections_keeps_its_segments() -> None:
+    image = ElfImage(make_elf([Entry("f", 0x1000)], [], b"\1" * 20, with_sections=False), "x")
+    assert image.sections == {}
+    assert image.build_id == "01" * 20
+    with pytest.raises(SymbolFileError, match="no symbol table"):
+        SymbolIndex(image)

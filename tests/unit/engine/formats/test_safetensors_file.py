@@ -1,0 +1,79 @@
+"""safetensors files: what the format asks for, and that a file is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.errors import BadData, TargetError
+from gdbext.tools.tensor.tensor_saving import StoredTensor, header, write
+
+FLOATS = struct.pack("<6f", *range(6))
+
+
+def test_a_file_as_the_format_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tensors = [
+        StoredTensor("a", "float32", (2, 3), 24, [FLOATS[:8], FLOATS[8:]]),
+        StoredTensor("b", "bool", (), 1, [b"\1"]),
+    ]
+    write(str(path), tensors, {"dtype": "float32"})
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    found = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0
+    assert found["__metadata__"] == {"dtype": "float32"}
+    assert found["a"] == {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+    assert found["b"] == {"dtype": "BOOL", "shape": [], "data_offsets": [24, 25]}
+    assert data[8 + length :] == FLOATS + b"\1"
+    assert [each.name for each in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+def _failing() -> Iterator[bytes]:
+    yield FLOATS[:8]
+    raise BadData("torn")
+
+
+def test_a_fault_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"before")
+    with pytest.raises(BadData):
+        write(str(path), [StoredTensor("a", "float32", (6,), 24, _failing())], {})
+    assert path.read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_too_few_bytes_are_no_tensor(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="8 bytes instead of 24"):
+        write(str(tmp_path / "x"), [StoredTensor("a", "float32", (6,), 24, [FLOATS[:8]])], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gdbext.engine.formats.whole_file.os.write", full)
+    with pytest.raises(TargetError, match="No space left") as caught:
+        write(str(tmp_path / "x"), [StoredTensor("a", "float32", (6,), 24, [FLOATS])], {})
+    assert caught.value.help
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_the_disk_has_room_for(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"x would have 2\d{17} bytes, and its disk has room for \d+"):
+        write(str(tmp_path / "x"), [StoredTensor("a", "float32", (1 << 56,), 1 << 58, _failing())], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="No such file"):
+        write(str(tmp_path / "none" / "x"), [], {})
+
+
+def test_an_empty_header_has_no_metadata() -> None:
+    assert header([], {})[8:].strip() == b"{}"

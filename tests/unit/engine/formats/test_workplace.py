@@ -1,0 +1,92 @@
+"""A private folder beside the results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.formats.workplace import Workplace
+from gdbext.errors import TargetError
+from gdbext.tools.watch.evidence import EvidenceFolder, take_core
+
+STRANGER = 65533
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+
+
+def test_only_what_is_published_stays(tmp_path: Path) -> None:
+    with Workplace(str(tmp_path / "new" / "folder")) as place:
+        for name in ("kept", "dropped"):
+            os.write(place.create(name), name.encode())
+        (made,) = (tmp_path / "new/folder").iterdir()
+        assert (made.stat().st_mode & 0o777, place.read("kept")) == (0o700, "kept")
+        place.publish("kept", "result")
+    (result,) = (tmp_path / "new/folder").iterdir()
+    assert (result.name, result.read_text(), result.stat().st_mode & 0o777) == ("result", "kept", 0o600)
+
+
+def test_a_link_under_the_results_name_is_replaced(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "result").symlink_to(precious)
+    with Workplace(str(tmp_path)) as place:
+        os.write(place.create("result"), b"x")
+        place.publish("result")
+    assert (precious.read_text(), (tmp_path / "result").is_symlink()) == ("precious", False)
+
+
+def test_it_is_where_it_was_whatever_happens_to_the_folders_above(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "etc").mkdir()
+    with Workplace(str(tmp_path / "job")) as place:
+        (tmp_path / "job").rename(tmp_path / "moved")
+        (tmp_path / "job").symlink_to("etc")
+        os.write(place.create("x"), b"x")
+        subprocess.run(["/bin/sh", "-c", "echo y >y"], cwd=place.path, check=True)
+        for name in "xy":
+            place.publish(name)
+    assert {each.name for each in (tmp_path / "moved").iterdir()} == {"x", "y"}
+    assert not list((tmp_path / "etc").iterdir())
+
+
+@as_root
+def test_a_folder_behind_another_users_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    link = tmp_path / "job"
+    link.symlink_to("etc")
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(TargetError, match="'job' is a link that another user may have laid"):
+        EvidenceFolder(str(link / "hangs"), lambda _: 0)
+    assert not list((tmp_path / "etc").iterdir())
+
+
+def test_evidence_goes_through_no_link_that_was_laid_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names can be guessed: the process's id, and the time."""
+    precious, job = tmp_path / "precious", tmp_path / "job"
+    precious.write_text("precious")
+    job.mkdir()
+    monkeypatch.setattr("time.strftime", lambda _: "TIME")
+    names = {f"hang-7-TIME.{ending}" for ending in ("txt", "json", "rec", "core")}
+    for name in names:
+        (job / name).symlink_to(precious)
+
+    def dispatch(words: list[str]) -> int:
+        """As scripts/dispatch: prints a report, and writes a recording where it is told to."""
+        os.write(1, b'{"verdict": {"kind": "deadlock", "summary": "so it is"}, "errors": [], "threads": []}')
+        if "--record" in words:
+            Path(words[words.index("--record") + 1]).write_text("recording")
+        return 0
+
+    gcore = tmp_path / "bin/gcore"
+    gcore.parent.mkdir()
+    gcore.write_text('#!/bin/sh\necho core >"$2.$3"\n')
+    gcore.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{gcore.parent}:/bin:/usr/bin")
+    evidence = EvidenceFolder(str(job), dispatch).take(7)  # type: ignore[arg-type]
+    assert (evidence.verdict["kind"], take_core(evidence, 7)) == ("deadlock", "core")
+    assert precious.read_text() == "precious"
+    assert {each.name for each in job.iterdir()} == names
+    assert all(each.is_file() and not each.is_symlink() for each in job.iterdir())
+    assert {each.stat().st_mode & 0o777 for each in job.iterdir()} == {0o600}

@@ -1,0 +1,81 @@
+"""A thread's control block, found by what it says of itself."""
+
+from __future__ import annotations
+
+from gdbext.engine.arch.architectures import by_name
+from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.errors import MemoryFault
+
+ABI = glibc_abi(by_name("x86_64"))
+STACK = MemoryMapping(0x7000_0000, 0x7080_0000, 0, "", "rw-p")
+SMALL = MemoryMapping(0x7100_0000, 0x7100_3000, 0, "", "rw-p")
+HEAP = MemoryMapping(0x6000_0000, 0x6010_0000, 0, "[heap]", "rw-p")
+MAIN_STACK = MemoryMapping(0x7FFF_0000, 0x7FFF_8000, 0, "[stack]", "rw-p")
+
+
+class Pages:
+    """Zeros where there is a mapping; control blocks that were put there."""
+
+    def __init__(self, *mappings: MemoryMapping) -> None:
+        self.mappings = mappings
+        self.data = {each.start: bytearray(each.end - each.start) for each in mappings}
+
+    def block(self, address: int, tid: int, own: int | None = None) -> int:
+        for offset in ABI.own_addresses:
+            self._write(address + offset, (address if own is None else own).to_bytes(8, "little"))
+        self._write(address + ABI.thread_id, tid.to_bytes(4, "little"))
+        return address
+
+    def _write(self, address: int, value: bytes) -> None:
+        for start, data in self.data.items():
+            if start <= address < start + len(data):
+                data[address - start : address - start + len(value)] = value
+
+    def read(self, address: int, size: int) -> bytes:
+        for start, data in self.data.items():
+            if start <= address and address + size <= start + len(data):
+                return bytes(data[address - start : address - start + size])
+        raise MemoryFault(address, size)
+
+    def find(self, tid: int, stack_pointer: int) -> int | None:
+        return find_control_block(self.read, self.mappings, ABI, tid, stack_pointer)
+
+
+def test_at_the_end_of_the_threads_stack() -> None:
+    pages = Pages(HEAP, STACK, SMALL)
+    block = pages.block(STACK.end - 0x940, tid=42)
+    assert pages.find(42, STACK.end - 0x3000) == block
+
+
+def test_the_main_threads_is_elsewhere() -> None:
+    pages = Pages(HEAP, SMALL, MAIN_STACK)
+    block = pages.block(SMALL.start + 0x740, tid=40)
+    assert pages.find(40, MAIN_STACK.end - 0x1000) == block
+
+
+def test_another_threads_block_is_not_taken() -> None:
+    pages = Pages(HEAP, STACK)
+    pages.block(STACK.end - 0x940, tid=43)
+    assert pages.find(42, STACK.end - 0x3000) is None
+
+
+def test_a_copy_of_a_block_is_none() -> None:
+    """What was copied elsewhere still holds the address of the original."""
+    pages = Pages(HEAP, STACK)
+    pages.block(STACK.end - 0x940, tid=42, own=STACK.end - 0x1940)
+    assert pages.find(42, STACK.end - 0x3000) is None
+
+
+def test_two_that_prove_to_be_its_own_are_none() -> None:
+    pages = Pages(STACK)
+    pages.block(STACK.end - 0x940, tid=42)
+    pages.block(STACK.end - 0x1940, tid=42)
+    assert pages.find(42, STACK.end - 0x3000) is None
+
+
+def test_memory_that_cannot_be_read_is_passed_over() -> None:
+    pages = Pages(SMALL)
+    block = pages.block(SMALL.start + 0x40, tid=40)
+    pages.mappings = (STACK, SMALL)
+    assert pages.find(40, STACK.end - 0x3000) == block

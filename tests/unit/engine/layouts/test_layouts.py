@@ -1,0 +1,353 @@
+"""Layout files: what is shipped is sound, and what is not sound is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gdbext.engine.layouts import store, validate
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.layouts.measure.measured import shorten
+from gdbext.engine.process.memory import Field, Struct, StructView
+from gdbext.errors import LayoutError
+
+FILES = sorted([*Path(store.DATA).glob("torch-*.json"), *Path(store.DATA).glob("cpython-*.json")])
+TORCH = Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json"
+DOCUMENT = store.read_layout(TORCH, whole=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_shipped_file_is_valid(path: Path) -> None:
+    layout = store.load(path, full=True)
+    assert layout.id == path.stem
+    assert layout.provenance["compiler"]
+
+
+def test_shipped_versions() -> None:
+    assert {p.stem for p in FILES} >= {f"cpython-3.{minor}" for minor in range(8, 14)} | {TORCH.stem}
+
+
+def test_index_is_up_to_date() -> None:
+    assert store.index() == store.make_index()
+
+
+def test_measured_facts_of_the_wheel() -> None:
+    """Figures that were read from the wheel's machine code, independently of its headers (shared/facts.md)."""
+    layout = store.load(TORCH)
+    entry, kernel = layout.struct("c10::impl::OperatorEntry"), layout.struct("c10::KernelFunction")
+    assert (entry.size, entry.offset("dispatchTable_"), kernel.size) == (6048, 248, 40)
+    assert layout.constant("num_runtime_entries") == 137
+    boxed = layout.struct("c10::BoxedKernel")
+    at = kernel.offset("boxed_kernel_func_")
+    assert [at + boxed.offset("functor_"), at + boxed.offset("boxed_kernel_func_")] == [0, 8]
+    assert [kernel.offset("unboxed_kernel_func_"), kernel.offset("sym_unboxed_kernel_func_")] == [16, 24]
+
+
+def test_table_indices_follow_from_offsets_and_masks() -> None:
+    layout = store.load(TORCH)
+    keys = layout.enum("c10::DispatchKey")
+    functionalities = layout.dispatch("offsets_and_masks")
+    backends = layout.constant("num_backends")
+    index = layout.dispatch("table_index")
+    assert sorted(i for i in index if i > 0) == list(range(1, layout.constant("num_runtime_entries")))
+    for functionality, start in (
+        ("Dense", "StartOfDenseBackends"),
+        ("Sparse", "StartOfSparseBackends"),
+        ("AutogradFunctionality", "StartOfAutogradFunctionalityBackends"),
+    ):
+        offset, mask = functionalities[keys[functionality]]
+        assert mask == layout.constant("full_backend_mask")
+        found = [index[keys[start] + 1 + backend] for backend in range(backends)]
+        assert found == list(range(offset, offset + backends))
+
+
+OF_SETTINGS = ("at::Context", "at::CPUGeneratorImpl", "at::RecordFunctionCallback", "c10::ThreadLocalDebugInfo",
+               "torch::profiler::impl::ProfilerConfig")  # fmt: skip
+
+
+def test_settings_of_each_release() -> None:
+    """Debian's 1.13 has none: its headers are the distribution's."""
+    lacking = {path.stem: {name for name in OF_SETTINGS if not store.load(path).has_struct(name)}
+               for path in Path(store.DATA).glob("torch-2*.json")}  # fmt: skip
+    assert {name: absent for name, absent in lacking.items() if absent} == {}
+
+
+def test_each_alias_has_keys() -> None:
+    """getRuntimeDispatchKeySet of torch 2.0 to 2.6 has none for FuncTorchBatchedDecomposition; it is asked per key."""
+    for path in Path(store.DATA).glob("torch-*.json"):
+        layout = store.load(path)
+        keysets = layout.dispatch("runtime_keysets")
+        assert all(keysets.values()), path.stem
+        batched = layout.enum("c10::DispatchKey")["FuncTorchBatched"]
+        expected = 1 << layout.constant("num_backends") + batched - 1  # c10/core/DispatchKeySet.h: backends come first
+        assert keysets.get("FuncTorchBatchedDecomposition", expected) == expected, path.stem  # 1.13 has no such alias
+
+
+def test_loading_is_quick() -> None:
+    """The whole of a report has 0.15 s."""
+    store.load(TORCH)
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        store.load(TORCH).struct("c10::impl::OperatorEntry")
+        times.append(time.process_time() - start)
+    assert min(times) < 0.010
+
+
+def test_missing_names_say_which() -> None:
+    layout = store.load(TORCH)
+    with pytest.raises(LayoutError, match="Nonesuch"):
+        layout.struct("c10::Nonesuch")
+    with pytest.raises(LayoutError, match="nonesuch"):
+        layout.constant("nonesuch")
+    with pytest.raises(LayoutError, match="nonesuch_"):
+        layout.struct("c10::Dispatcher").offset("nonesuch_")
+    assert not layout.has_struct("c10::Nonesuch")
+
+
+def _without(*path: str) -> dict[str, Any]:
+    changed = copy.deepcopy(DOCUMENT)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return changed
+
+
+def _with(value: object, *path: Any) -> dict[str, Any]:
+    """The document with one value replaced; what is not on the way to it is shared with the original."""
+    changed = copy.copy(DOCUMENT)
+    place: Any = changed
+    for step in path[:-1]:
+        place[step] = copy.copy(place[step])
+        place = place[step]
+    place[path[-1]] = value
+    return changed
+
+
+ENTRY = ("structs", "c10::impl::OperatorEntry")
+BAD = {
+    "no object": [],
+    "another schema": _with("gdbext-layout/3", "schema"),
+    "another kind": _with(["torch"], "kind"),
+    "no id": _with("", "id"),
+    "no provenance": _without("provenance", "compiler"),
+    "no structs": _without("structs"),
+    "a missing struct": _without(*ENTRY),
+    "a missing member": _without(*ENTRY, "fields", "dispatchTable_"),
+    "a size of zero": _with(0, *ENTRY, "size"),
+    "a size that is no number": _with("6048", *ENTRY, "size"),
+    "a huge size": _with(1 << 40, *ENTRY, "size"),
+    "a member outside": _with(6040, *ENTRY, "fields", "dispatchTable_", "offset"),
+    "a negative offset": _with(-8, *ENTRY, "fields", "name_", "offset"),
+    "an offset that is true": _with(True, *ENTRY, "fields", "name_", "offset"),
+    "another number of entries": _with(136, "constants", "num_runtime_entries"),
+    "key names cut short": _with(DOCUMENT["dispatch"]["key_names"][:-1], "dispatch", "key_names"),
+    "no dispatch facts": _without("dispatch"),
+    "offsets cut short": _with(DOCUMENT["dispatch"]["offsets_and_masks"][:-1], "dispatch", "offsets_and_masks"),
+    "a key without a name": _with(None, "dispatch", "key_names", 5),
+    "a backend without a name": _with(7, "dispatch", "backend_names", 1),
+    "an offset beyond any table": _with([1 << 20, 0], "dispatch", "offsets_and_masks", 3),
+    "bits outside": _with(1 << 16, *ENTRY, "fields", "name_", "bit_size"),
+    "a build-id that is no text": _with(5, "build_ids", "libc10.so"),
+    "absent things that are no list": _with(None, "absent"),
+    "no enumeration of keys": _without("enums", "c10::DispatchKey"),
+}
+
+
+@pytest.mark.parametrize("document", BAD.values(), ids=BAD.keys())
+def test_unsound_document_is_refused(document: object, tmp_path: Path) -> None:
+    path = tmp_path / "torch-bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(LayoutError, match="torch-bad") as caught:
+        store.load(path)
+    assert caught.value.help
+
+
+MISTYPED = {
+    "data types that are a text": _with("abc", "dispatch", "scalar_types"),
+    "a data type without a size": _with(["Byte"], "dispatch", "scalar_types", 0),
+    "indices that are texts": _with(["1"], "dispatch", "table_index"),
+    "more indices than keys": _with([0] * 999, "dispatch", "table_index"),
+    "alias keys in a list": _with(["Autograd"], "dispatch", "runtime_keysets"),
+    "an alias key of text": _with("0x1", "dispatch", "runtime_keysets", "Autograd"),
+    "autograd's backends in a list": _with([], "dispatch", "backends_of_autograd"),
+    "a constant beyond 64 bits": _with(1 << 64, "constants", "num_backends"),
+    "an enumeration that is a list": _with([1], "enums", "c10::BackendComponent"),
+}
+
+
+@pytest.mark.parametrize("document", MISTYPED.values(), ids=MISTYPED.keys())
+def test_each_member_has_its_type(document: dict[str, Any]) -> None:
+    """What a recording or a cache brings along is refused as a whole."""
+    with pytest.raises(LayoutError, match="not a usable layout"):
+        store.parse(json.dumps(document), "a recording", "generated")
+
+
+def test_what_is_asked_for_has_its_type() -> None:
+    """A shipped layout is read piece by piece: a piece is looked at when it is asked for."""
+    layout = Layout(_with("abc", "dispatch", "scalar_types"))
+    with pytest.raises(LayoutError, match="scalar_types"):
+        layout.dispatch("scalar_types")
+    with pytest.raises(LayoutError, match="num_backends"):
+        Layout(_with("16", "constants", "num_backends")).constant("num_backends")
+    with pytest.raises(LayoutError, match=r"OperatorEntry\.name_"):
+        Layout(_with("8", *ENTRY, "fields", "name_", "offset")).struct("c10::impl::OperatorEntry")
+
+
+def test_what_is_asked_for_often_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = store.load(TORCH)
+    first = layout.enum("c10::DeviceType")
+    monkeypatch.setattr("gdbext.engine.layouts.validate.check_part", lambda *_: pytest.fail("it was checked before"))
+    assert layout.enum("c10::DeviceType") == first
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "\x00", '{"schema": "gdbext-layout/1"}'])
+def test_broken_file_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(LayoutError, match="broken"):
+        store.load(path)
+
+
+def test_missing_and_oversized_file(tmp_path: Path) -> None:
+    with pytest.raises(LayoutError, match="No such file"):
+        store.load(tmp_path / "none.json")
+    huge = tmp_path / "huge.json"
+    with huge.open("wb") as stream:
+        stream.truncate(64 << 20)
+    with pytest.raises(LayoutError, match="larger"):
+        store.load(huge)
+
+
+JUNK = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.text("aé☃", max_size=4), st.just([]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_any_damage_is_refused_or_harmless(data: st.DataObject) -> None:
+    """Whatever one value is replaced by: LayoutError, or a document whose required members still lie inside."""
+    path: list[Any] = []
+    place: Any = DOCUMENT
+    while isinstance(place, (dict, list)) and place and (not path or data.draw(st.booleans())):
+        path.append(data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place)))))
+        place = place[path[-1]]
+    document = _with(data.draw(JUNK), *path)
+    try:
+        validate.check_all(document, "damaged")
+    except LayoutError:
+        return
+    layout = Layout(document)
+    for name, members in validate.REQUIRED["torch"].items():
+        found = layout.struct(name)
+        for member in members:
+            assert 0 <= found.offset(member) <= found.offset(member) + found.field(member).size <= found.size
+
+
+def test_versions_in_order_of_nearness(tmp_path: Path) -> None:
+    names = {"a.json": "2.13.1+cpu", "b.json": "2.13.0+cu126", "c.json": "2.12.0+cpu", "d.json": "2.13.0+cpu"}
+    (tmp_path / "index.json").write_text(json.dumps({"build_ids": {}, "torch": names}))
+    found = [Path(path).name for path, _ in store.by_version("2.13.0+cu126", tmp_path)]
+    assert found == ["b.json", "d.json", "a.json"]
+    assert store.by_version("3.0.0", tmp_path) == []
+    assert store.by_version("", tmp_path) == ()
+
+
+def test_the_newest_layout_is_the_nearest_one_of_a_newer_release(tmp_path: Path) -> None:
+    names = {"a.json": "2.13.1+cpu", "b.json": "2.9.0+cu126", "c.json": "2.13.1+cu126", "d.json": "2.13.0+cpu"}
+    (tmp_path / "index.json").write_text(json.dumps({"build_ids": {}, "torch": names}))
+    assert [Path(path).name for path in store.nearest_older("2.14.0", tmp_path)] == ["a.json", "c.json"]
+    assert store.nearest_older("2.13.2", tmp_path) == [], "of a minor version that is known"
+    assert store.nearest_older("2.10.0", tmp_path) == []
+    assert store.nearest_older("", tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("2.13.0+cpu", (2, 13, 0)), ("2.13.0a0+git12", (2, 13, 0)), ("2.13", (2, 13)), ("", ()), ("nightly", ())],
+)
+def test_release(text: str, numbers: tuple[int, ...]) -> None:
+    assert store.release(text) == numbers
+
+
+def test_another_release_s_file_under_a_name(tmp_path: Path) -> None:
+    """Neither believed for its name nor for the index."""
+    build_id = "ab" * 20
+    path = tmp_path / "torch-2.12.1+cpu-cxx11.json"
+    path.write_text(json.dumps(DOCUMENT))
+    names = {"build_ids": {build_id: path.name}, "torch": {path.name: "2.12.1+cpu"}}
+    (tmp_path / store.INDEX).write_text(json.dumps(names))
+    with pytest.raises(LayoutError, match=r"2\.12\.1.* holds the layout of another build, torch-2\.13\.0") as raised:
+        store.by_build_id(build_id, tmp_path)
+    assert "install" in raised.value.help
+    with pytest.raises(LayoutError, match="another build"):
+        store.shipped(path)
+
+
+def test_cached_layout_must_be_of_that_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = Path(store.layout_cache())
+    folder.mkdir(parents=True)
+    build_id = "ab" * 20
+    path = folder / f"{build_id}.json"
+    path.write_text(json.dumps(DOCUMENT))
+    assert store.by_build_id(build_id) is None, "measured on another build"
+    path.write_text(json.dumps(_with({"libtorch_cpu.so": build_id}, "build_ids")))
+    found = store.by_build_id(build_id)
+    assert found is not None
+    assert found.match == "generated"
+    path.write_text("{")
+    assert store.by_build_id(build_id) is None, "damaged"
+    assert store.by_build_id("../../etc/passwd") is None
+    assert store.by_build_id(None) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + b"\xff" * 100, b"#!/bin/sh\n"])
+def test_no_build_id(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert store.build_id_of_file(path) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string"),
+        ("std::vector<std::pair<int, B>, std::allocator<std::pair<int, B> > >", "std::vector<std::pair<int, B>>"),
+        ("std::unique_ptr<c10::X, std::default_delete<c10::X> >", "std::unique_ptr<c10::X>"),
+        ("c10::Dispatcher", "c10::Dispatcher"),
+    ],
+)
+def test_shorten(name: str, short: str) -> None:
+    assert shorten(name) == short
+
+
+class _Bytes:
+    """As much of Memory as StructView uses."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def read(self, address: int, size: int) -> bytes:
+        return self.data[address : address + size]
+
+    def u64(self, address: int) -> int:
+        return int(struct.unpack_from("<Q", self.data, address)[0])
+
+
+def test_struct_view_reads_members_and_bit_fields() -> None:
+    inner = Struct("B", 16, {"x": Field("x", 8, 8, "long")})
+    outer = Struct("A", 32, {"b": Field("b", 8, 16, "B"), "f": Field("f", 1, 1, "bool", 11, 2)})
+    memory: Any = _Bytes(bytes([0, 0b00010000, 0, 0, 0, 0, 0, 0]) + bytes(8) + (77).to_bytes(8, "little"))
+    view = StructView(memory, 0, outer)
+    assert view.view("b", inner).u64("x") == 77
+    assert view.bits("f") == 0b10
+    assert view.address("b") == 8

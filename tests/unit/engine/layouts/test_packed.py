@@ -1,0 +1,185 @@
+"""Layouts that share their parts: nothing is lost, nothing is there twice, and nothing of another file is believed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.engine.layouts import layout, store
+from gdbext.engine.layouts.measure.pack import pack
+from gdbext.errors import LayoutError
+
+SHIPPED = sorted(Path(store.DATA).glob("torch-*.json"))
+SHARED = layout.shared_file("torch")
+DOCUMENT = store.read_layout(Path(store.DATA) / "torch-2.13.0+cpu-cxx11.json", whole=True)
+
+
+def other(version: str, size: int) -> dict[str, Any]:
+    """A release in which one class has grown."""
+    document = copy.deepcopy(DOCUMENT)
+    document["id"] = f"torch-{version}-cxx11"
+    document["provenance"]["version"] = version
+    document["structs"]["c10::Dispatcher"]["size"] = size
+    return document
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    documents = [other("2.14.0", 40_000), DOCUMENT, other("2.9.1", 30_000)]
+    pack(documents, tmp_path)
+    for document in documents:
+        assert store.read_layout(tmp_path / f"{document['id']}.json", whole=True) == document
+        assert store.load(tmp_path / f"{document['id']}.json", full=True).id == document["id"]
+
+
+def test_the_same_layouts_make_the_same_files(tmp_path: Path) -> None:
+    documents = [DOCUMENT, other("2.9.1", 30_000), other("2.14.0", 40_000)]
+    for name, order in (("one", documents), ("two", documents[::-1])):
+        pack(order, tmp_path / name)
+    texts = [{path.name: path.read_text() for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
+    assert texts[0] == texts[1]
+    for kind in layout.KINDS:
+        shipped = sorted(Path(store.DATA).glob(f"{kind}-*.json"))
+        pack([store.read_layout(path, whole=True) for path in shipped], tmp_path)
+        shared = layout.shared_file(kind)
+        assert (tmp_path / shared).read_text() == (Path(store.DATA) / shared).read_text()
+
+
+def test_what_is_equal_is_there_once(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    before = (tmp_path / SHARED).read_text().splitlines()
+    pack([DOCUMENT, other("2.14.0", 40_000)], tmp_path)
+    after = (tmp_path / SHARED).read_text().splitlines()
+    assert len(after) == len(before) + 1
+    assert len(after) == len(set(after))
+    assert len(json.loads("".join(after))) == len(after) - 2
+
+
+def test_all_layouts_are_small() -> None:
+    assert sum(path.stat().st_size for path in Path(store.DATA).iterdir()) <= 1_500_000
+
+
+def test_the_same_headers_have_the_same_layout() -> None:
+    """The digests of what the compiler saw prove it, within an ABI: patch releases, wheels for the CPU and for CUDA."""
+    shown: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for path in SHIPPED:
+        document = store.read_layout(path)
+        shown.setdefault(tuple(document["provenance"].get("units", ())), []).append(document)
+    del shown[()]
+    groups = [group for group in shown.values() if len(group) > 1]
+    assert len(groups) >= 6, "2.2, 2.3 and 2.5, each in both ABIs"
+    for one, *others in groups:
+        minor = store.release(one["provenance"]["version"])[:2]
+        for other in others:
+            assert store.release(other["provenance"]["version"])[:2] == minor
+            assert other["provenance"]["cxx11_abi"] == one["provenance"]["cxx11_abi"]
+            for section in ("structs", "enums", "constants"):
+                assert other[section]._lines == one[section]._lines, (one["id"], other["id"])
+
+
+def structure(fields: dict[str, Any]) -> dict[str, Any]:
+    """DOCUMENT, with one class that has these members."""
+    document = copy.deepcopy(DOCUMENT)
+    document["structs"]["Held"] = {"size": 64, "fields": fields}
+    return document
+
+
+def field(offset: int, size: int, **more: Any) -> dict[str, Any]:
+    return {"offset": offset, "size": size, "type": "T", **more}
+
+
+ODD = (
+    {},
+    {"a": field(0, 8), "a.b": field(4, 4), "a.b.c": field(5, 1), "a.d": field(4, 1, bit_offset=35, bit_size=2)},
+    {"a": field(8, 8, base="A"), "b": field(16, 8, base="A"), "c": field(24, 8, base="B"), "d": field(32, 8)},
+    {"a": field(8, 16, base="A"), "a.b": field(16, 8, base="A"), "a.c": field(8, 8, base="A")},
+    {"a": field(8, 16), "a.b": field(8, 8, base="A"), "a.c": field(16, 8, base="A"), "ab": field(0, 8)},
+    {"a": field(8, 4, bit_offset=64, bit_size=1, base="A"), "b": field(8, 4, bit_offset=65, bit_size=31, base="A")},
+    {"a": field(8, 4, bit_offset=64, bit_size=1), "a.b": field(8, 4)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", ODD)
+def test_members_of_members_and_of_base_classes(fields: dict[str, Any], tmp_path: Path) -> None:
+    pack([structure(fields)], tmp_path)
+    found = store.read_layout(tmp_path / f"{DOCUMENT['id']}.json")["structs"]["Held"]
+    assert found == {"size": 64, "fields": fields}
+    assert list(found["fields"]) == list(fields)
+
+
+def test_a_class_that_moved_inside_of_another_is_there_once(tmp_path: Path) -> None:
+    inner = {f"member_{n}": 4 * n for n in range(10)}
+    lines = []
+    for start in (0, 8):
+        moved = {f"inner.{name}": field(start + offset, 4) for name, offset in inner.items()}
+        pack([structure({"inner": field(start, 40), **moved})], tmp_path)
+        lines.append(set((tmp_path / SHARED).read_text().splitlines()))
+    assert [sum("member_5" in line for line in each) for each in lines] == [1, 1]
+    assert {line for line in lines[0] if "member_5" in line} <= lines[1]
+
+
+def test_only_what_is_asked_for_is_parsed() -> None:
+    document = store.read_layout(SHIPPED[0])
+    document["structs"]["c10::Dispatcher"]
+    assert list(document["structs"]._values) == ["c10::Dispatcher"]
+
+
+def test_another_release_s_parts_are_refused(tmp_path: Path) -> None:
+    """An update that was cut short: offsets of the one release must not be read by the names of another."""
+    pack([DOCUMENT], tmp_path / "old")
+    pack([other("2.9.1", 30_000), DOCUMENT], tmp_path / "new")
+    head = f"{DOCUMENT['id']}.json"
+    (tmp_path / "new" / head).write_text((tmp_path / "old" / head).read_text())
+    with pytest.raises(LayoutError, match="do not belong together"):
+        store.load(tmp_path / "new" / head)
+
+
+def test_damage_is_refused(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path, shared = tmp_path / f"{DOCUMENT['id']}.json", tmp_path / SHARED
+    whole = shared.read_bytes()
+    generator = random.Random(3)
+    for _ in range(50):
+        at = generator.randrange(2, len(whole) - 3)
+        shared.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << generator.randrange(7)]) + whole[at + 1 :])
+        with pytest.raises(LayoutError):
+            store.load(path, full=True)
+    shared.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LayoutError):
+        store.load(path, full=True)
+    shared.unlink()
+    with pytest.raises(LayoutError, match="No such file"):
+        store.load(path)
+
+
+@pytest.mark.parametrize("parts", [None, {}, ["1"], [0], [10**9], [-1]])
+def test_numbers_of_nothing(parts: object, tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path = tmp_path / f"{DOCUMENT['id']}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "parts": parts}))
+    with pytest.raises(LayoutError, match="parts"):
+        store.load(path)
+
+
+@pytest.mark.parametrize(
+    "value", ["[8]", "[8,7]", "[8,-9]", "8", "{}", "null", "[8,2]", "[8,3]", "[8,4]", "[8,5]", "[8,6]", "[8,1]"]
+)
+def test_a_structure_of_another_shape(value: str) -> None:
+    lines = [f'["structs","A",{value}]', '["structs","A",0]', '[["a",0]]', '[["a","0",8,"T"]]',
+             '[["a",0,8,"T",0,0,0]]', '[["a",0,8,"T",5]]', '[[0,"Base","6"]]']  # fmt: skip
+    section = layout.LayoutSection({"A": lines[0]}, lines, "somewhere")
+    with pytest.raises(LayoutError, match="somewhere"):
+        section["A"]
+
+
+def test_a_kind_that_shares_nothing(tmp_path: Path) -> None:
+    pack([DOCUMENT], tmp_path)
+    path = tmp_path / f"{DOCUMENT['id']}.json"
+    for kind in ("../torch", None, 3):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "kind": kind}))
+        with pytest.raises(LayoutError, match="kind"):
+            store.read_layout(path)

@@ -1,0 +1,75 @@
+"""What a probe reads of strings and lists, under both ABIs of the standard library."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gdbext.engine.layouts import store
+from gdbext.engine.layouts.layout import Layout
+from gdbext.engine.process.memory import Memory, StructView
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.errors import BadData
+from gdbext.torch.layout_probe import Probe
+from support.fakes.fake_target import FakeTarget
+
+DOCUMENT = store.read_layout(f"{store.DATA}/torch-2.13.0+cpu-cxx11.json", whole=True)
+PLACE = 0x10000
+
+
+def older() -> dict[str, Any]:
+    """The same with strings and lists from before the C++11 ABI: a pointer, and a ring without a size."""
+    document = copy.deepcopy(DOCUMENT)
+    text = document["structs"]["std::string"]
+    text["size"] = 8
+    text["fields"] = {"_M_dataplus._M_p": {"offset": 0, "size": 8, "type": "char*"}}
+    del document["structs"]["std::list"]["fields"]["_M_impl._M_node._M_size"]
+    return document
+
+
+def probe_of(document: Mapping[str, Any], memory: bytes) -> Probe:
+    target = FakeTarget({PLACE: memory.ljust(1 << 16, b"\0")})
+    reader = Memory(target)
+    modules = ModuleTable(target, reader)
+    return Probe(reader, modules, Symbolizer(modules), Layout(document), lambda: PLACE)
+
+
+def test_strings_of_both_kinds() -> None:
+    newer = struct.pack("<QQ16s", PLACE + 16, 8, b"aten::mm")
+    assert probe_of(DOCUMENT, newer)._string(PLACE) == b"aten::mm"
+    counted = struct.pack("<QQQQ9s", PLACE + 32, 8, 8, 0, b"aten::mm")
+    assert probe_of(older(), counted)._string(PLACE) == b"aten::mm"
+    with pytest.raises(BadData, match="bytes"):
+        probe_of(older(), struct.pack("<QQ", PLACE + 32, 1 << 40))._string(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("listed", "mapped", "said"),
+    [
+        (3598, 3598, "list and lookup table both count 3598 operators"),
+        (3598, 3599, "list and lookup table both count 3598 operators"),
+        (None, 3598, "the lookup table counts 3598 operators"),
+        (3598, 3000, None),
+        (None, 10, None),
+        (10, 10, None),
+        (None, 0, None),
+    ],
+)
+def test_counts(listed: int | None, mapped: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 operators were walked: the list's end was not reached."""
+    probe = probe_of(DOCUMENT if listed is not None else older(), b"")
+    monkeypatch.setattr(probe, "_mapped", lambda _: mapped)
+    if listed is not None:
+        monkeypatch.setattr(probe, "_listed", lambda _: listed)
+    dispatcher = StructView(probe._memory, PLACE, probe._layout.struct("c10::Dispatcher"))
+    if said is None:
+        with pytest.raises(BadData):
+            probe._check_counts(dispatcher, 64)
+    else:
+        probe._check_counts(dispatcher, 64)
+        assert probe.evidence == [said]

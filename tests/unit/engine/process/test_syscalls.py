@@ -1,0 +1,56 @@
+"""The system call that a thread sits in, from its registers alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.engine.process import code_reader
+from gdbext.engine.process.memory import Memory
+from support.fakes.fake_target import FakeTarget
+from support.programs.wait_processes import CODE, PC, RESTART, pages
+
+
+def call_of(**registers):
+    memory = Memory(FakeTarget({CODE: pages(bytes(0xFE) + b"\x0f\x05")}))
+    return code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 202, "rdi": 5, **registers}, memory)
+
+
+def test_a_blocked_call_and_its_arguments():
+    found = call_of()
+    assert found is not None
+    assert (found.name, found.arguments[0]) == ("futex", 5)
+
+
+@pytest.mark.parametrize("registers", [
+    {"orig_rax": (1 << 64) - 1}, {"rax": 0}, {"rip": PC + 1}, {"orig_rax": -256 & (1 << 64) - 1},
+])  # fmt: skip
+def test_a_thread_in_user_code_is_in_no_call(registers):
+    assert call_of(**registers) is None
+
+
+def test_a_thread_of_which_no_register_is_known_is_in_no_call():
+    assert code_reader.blocked({}, Memory(FakeTarget({}))) is None
+
+
+def test_a_restarted_call_is_named_by_the_code_before_it():
+    code = bytes(0xF0) + b"\xb8\xe6\x00\x00\x00" + bytes(9) + b"\x0f\x05" + bytes(16)
+    memory = Memory(FakeTarget({CODE: pages(code)}))
+    found = code_reader.blocked({"rip": PC, "rax": RESTART, "orig_rax": 219}, memory)
+    assert found is not None
+    assert found.name == "clock_nanosleep"
+
+
+def test_a_call_that_the_kernel_will_make_again():
+    assert call_of(rip=PC - 2) is not None
+
+
+@pytest.mark.parametrize("result", [202, 219])
+def test_a_thread_that_has_had_no_turn_since_it_was_let_go_is_in_its_call(result):
+    found = call_of(rip=PC - 2, rax=result)
+    assert found is not None
+    assert (found.name, found.arguments[0]) == ("futex", 5)
+
+
+@pytest.mark.parametrize("registers", [{"rip": PC}, {"rip": PC - 2, "rax": 7}, {"rip": PC - 3}])
+def test_the_number_in_rax_alone_is_no_call(registers):
+    assert call_of(**{"rax": 202, **registers}) is None

@@ -1,0 +1,76 @@
+"""A small file that claims, or unpacks to, very much costs an error, not memory."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+import struct
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.formats.symbol_table import SymbolTable
+from gdbext.engine.targets.recording import container
+from gdbext.errors import BadRecording, SymbolFileError
+
+MANY = 5_000_000
+
+
+def contents(document: bytes, *blocks: bytes) -> bytes:
+    return struct.pack("<II", len(document), len(blocks)) + document + b"".join(blocks)
+
+
+def packed(text: bytes, *blocks: bytes) -> bytes:
+    return container.wrap(contents(text, *blocks))
+
+
+def peak() -> int:
+    """Bytes that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (b"[" + b"[]," * MANY + b"[]]", "values"),
+        (b'"' + b" " * (17 << 20) + b'"', "bytes"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b"{", "not JSON"),
+    ],
+    ids=["many", "large", "deep", "cut"],
+)
+def test_a_document_is_bounded(document: bytes, said: str) -> None:
+    data = packed(document)
+    assert len(data) < 40_000
+    before = peak()
+    with pytest.raises(BadRecording, match=said):
+        container.unpack(data)
+    assert peak() - before < 200 << 20
+
+
+def test_the_pieces_of_all_blocks_are_bounded() -> None:
+    count = 200_000
+    numbers = struct.pack("<I", count) + struct.pack(f"<{count}Q", *range(count)) + bytes(4 * count)
+    before = peak()
+    with pytest.raises(BadRecording, match="claims 200000 pieces"):
+        container.unpack(packed(b"{}", *[numbers] * 20))
+    assert peak() - before < 500 << 20
+
+
+def test_a_sparse_string_table_is_read_only_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.so"
+    with path.open("wb") as file:
+        file.truncate(6 << 30)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        table = SymbolTable(data, 0, 240, 1 << 20, 6 << 30, 0)
+        before = peak()
+        assert table.strings_end - table.strings <= 1 << 28
+        assert list(table.numbers_with([b"redispatch"])) == []
+        assert peak() - before < 700 << 20
+
+
+def test_names_that_stand_everywhere_are_not_listed() -> None:
+    text = b"\0" + b"ab" * (3 << 20)
+    table = SymbolTable(bytes(24) + text, 0, 24, 24, len(text), 0)
+    with pytest.raises(SymbolFileError, match="too many names"):
+        list(table.numbers_with([b"ab"]))

@@ -1,0 +1,155 @@
+"""The file of a recording: what goes in comes out, and nothing that is damaged or hostile gets through."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import random
+import stat
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets.recording import container
+from gdbext.engine.targets.recording.recording import SparseBytes
+from gdbext.errors import BadRecording, GdbextError
+
+DOCUMENT = {"name": "a recording", "items": list(range(100))}
+
+
+def blocks() -> list[SparseBytes]:
+    return [SparseBytes.merged([(4096, b"a" * 100), (1 << 63, b"b" * 10)]), SparseBytes((), ())]
+
+
+def contents(pieces: list[tuple[int, bytes]], claimed: int | None = None) -> bytes:
+    """One block, with the number of pieces that it claims."""
+    starts = struct.pack(f"<{len(pieces)}Q", *[start for start, _ in pieces])
+    sizes = struct.pack(f"<{len(pieces)}I", *[len(piece) for _, piece in pieces])
+    count = len(pieces) if claimed is None else claimed
+    return struct.pack("<II", 2, 1) + b"{}" + struct.pack("<I", count) + starts + sizes + b"".join(p for _, p in pieces)
+
+
+def test_what_goes_in_comes_out() -> None:
+    document, found = container.unpack(container.pack(DOCUMENT, blocks()))
+    assert document == DOCUMENT
+    assert [list(block) for block in found] == [list(block) for block in blocks()]
+
+
+def test_pieces_that_touch_or_overlap_become_one() -> None:
+    merged = SparseBytes.merged([(10, b"abc"), (13, b"def"), (4, b"xy"), (11, b"bcde"), (12, b"c")])
+    assert list(merged) == [(4, b"xy"), (10, b"abcdef")]
+    assert merged.read(11, 4) == b"bcde"
+    assert merged.read(5, 1) == b"y"
+    assert merged.read(5, 2) is None
+    assert merged.read(0, 1) is None
+    assert (merged.gap(5, 3), merged.gap(7, 2), merged.gap(12, 9)) == (6, 7, 16)
+
+
+def test_every_truncation_is_an_error() -> None:
+    data = container.pack(DOCUMENT, blocks())
+    for size in range(len(data)):
+        with pytest.raises(BadRecording):
+            container.unpack(data[:size])
+
+
+def test_every_flipped_bit_is_an_error_or_changes_nothing() -> None:
+    data = container.pack(DOCUMENT, blocks())
+    source = random.Random(1)
+    for _ in range(2000):
+        damaged = bytearray(data)
+        damaged[source.randrange(len(data))] ^= 1 << source.randrange(8)
+        try:
+            document, found = container.unpack(bytes(damaged))
+        except BadRecording:
+            continue
+        assert document == DOCUMENT
+        assert [list(block) for block in found] == [list(block) for block in blocks()]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        contents([(0, b"x")], claimed=1 << 31),
+        contents([(0, b"x")], claimed=2),
+        contents([(5, b"xy"), (6, b"z")]),
+        contents([(9, b"x"), (5, b"y")]),
+        contents([((1 << 64) - 1, b"xy")]),
+        struct.pack("<II", 1 << 31, 0),
+        struct.pack("<II", 2, 1 << 31) + b"{}",
+        struct.pack("<II", 2, 1) + b"{}",
+        struct.pack("<II", 4, 0) + b"\xff{}}",
+        struct.pack("<II", 1 << 17, 0) + b"[" * (1 << 17),
+        b"",
+    ],
+)
+def test_hostile_contents(made: bytes) -> None:
+    with pytest.raises(BadRecording):
+        container.unpack(container.wrap(made))
+
+
+def test_a_bomb_is_refused_before_it_fills_memory() -> None:
+    packed = zlib.compress(bytes(64 << 20), 9)
+    lying = container.HEADER.pack(container.MAGIC, container.FORMAT, container.ZLIB, 0, 100, len(packed))
+    with pytest.raises(BadRecording, match="instead of 100"):
+        container.unpack(lying + packed)
+    honest = container.HEADER.pack(container.MAGIC, container.FORMAT, container.ZLIB, 0, 1 << 40, len(packed))
+    with pytest.raises(BadRecording, match="are allowed"):
+        container.unpack(honest + packed)
+
+
+def test_a_dictionary_of_gigabytes_is_refused() -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 256 << 20}]
+    packed = lzma.compress(b"{}", lzma.FORMAT_XZ, filters=filters)
+    header = container.HEADER.pack(container.MAGIC, container.FORMAT, container.LZMA, 0, 2, len(packed))
+    with pytest.raises(BadRecording):
+        container.unpack(header + packed)
+
+
+def test_zlib_is_read_where_lzma_was_missing() -> None:
+    made = struct.pack("<II", 2, 0) + b"{}"
+    packed = zlib.compress(made)
+    header = container.HEADER.pack(container.MAGIC, container.FORMAT, container.ZLIB, 0, len(made), len(packed))
+    assert container.unpack(header + packed) == ({}, [])
+
+
+def test_another_version_says_so() -> None:
+    data = bytearray(container.pack(DOCUMENT, []))
+    data[8:10] = (container.FORMAT + 1).to_bytes(2, "little")
+    with pytest.raises(BadRecording, match="formats 1 and 2") as caught:
+        container.unpack(bytes(data))
+    assert "version that made it" in caught.value.help
+
+
+def test_too_much_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "MAX_CONTENTS", 1000)
+    with pytest.raises(GdbextError, match="are allowed"):
+        container.pack({}, [SparseBytes((0,), (bytes(2000),))])
+
+
+def test_a_file_is_private_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "hang.rec"
+    path.write_bytes(b"older")
+    path.chmod(0o644)
+    container.write(str(path), b"newer")
+    assert path.read_bytes() == b"newer"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["hang.rec"]
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        container.write(str(tmp_path / "folder"), b"data")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_what_is_not_a_recording(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text").write_text(json.dumps(DOCUMENT))
+    (tmp_path / "empty").touch()
+    for name in ("pipe", "missing", "", "text", "empty", "nul\0"):
+        with pytest.raises(BadRecording):
+            container.unpack(container.read(str(tmp_path / name)))

@@ -1,0 +1,141 @@
+"""The limits of a look: memory and time, in a process of our own and inside a debugger."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.targets.budget import SECONDS, BudgetWatch, MemoryIsUp, TimeIsUp, TimeLimit
+from gdbext.engine.targets.rooted_paths import ActingUser, Rights
+from gdbext.errors import UsageError
+from gdbext.hosts.cli.options import Options, parse
+
+ROOT = Path(__file__).resolve().parents[4]
+RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
+GREEDY = """
+import sys
+sys.path.insert(0, {root!r})
+from gdbext.hosts.cli import launcher
+from gdbext.engine.targets import {where}
+{code}
+sys.exit(launcher.main(["-r", {recording!r}, "--json", *{words!r}]))
+"""
+
+
+def look(code: str, *words: str, where: str = "budget") -> subprocess.CompletedProcess[str]:
+    """A look at a recording in a process of its own, after ``code`` changed something in it."""
+    text = GREEDY.format(root=str(ROOT), where=where, code=code, recording=str(RECORDING), words=list(words))
+    return subprocess.run([sys.executable, "-S", "-c", text], capture_output=True, text=True, check=False)
+
+
+REPLACED = """
+from gdbext.engine.targets.recording import replay_target
+def maps(self):
+    {body}
+replay_target.ReplayTarget.maps = maps
+"""
+
+
+def test_a_look_that_takes_too_much_memory_ends_with_an_error() -> None:
+    done = look(REPLACED.format(body="return [bytearray(1 << 24) for _ in range(1000)]"))
+    assert done.returncode == 1
+    assert "the look takes more memory than it may" in done.stderr
+    assert "--memory-limit GB" in done.stderr
+    assert '"errors": [{"what": "the look takes more memory' in done.stdout
+
+
+def test_the_limit_can_be_moved() -> None:
+    body = "held.append(bytearray(300 << 20)); return before(self)"
+    kept = "before, held = replay_target.ReplayTarget.maps, []"
+    code = f"from gdbext.engine.targets.recording import replay_target\n{kept}\n{REPLACED.format(body=body)}"
+    assert look(code, "--memory-limit", "0.2").returncode == 1
+    assert look(code, "--memory-limit", "8").returncode == 0
+
+
+def test_a_loop_of_python_ends_in_time() -> None:
+    started = time.monotonic()
+    done = look(REPLACED.format(body="while True: pass"), "--timeout", "0.5")
+    assert (done.returncode, time.monotonic() - started < 20) == (1, True)
+    assert "no report within 0.5 s" in done.stderr
+    assert "--timeout SECONDS" in done.stderr
+
+
+def options(*words: str) -> Options:
+    found = Options()
+    parse(words, found)
+    return found
+
+
+def test_what_has_an_end_has_a_limit() -> None:
+    assert options("-p", "1").time_limit == SECONDS
+    assert options("-p", "1", "--timeout", "5").time_limit == 5
+    assert options("-p", "1", "dispatch-trace", "mm").time_limit is None
+    assert options("-p", "1", "dispatch-top").time_limit is None
+    assert options("-p", "1", "--samples", "100").time_limit is None
+    assert options("--", "python").time_limit is None
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "much", "nan", "1e12"])
+def test_a_limit_that_is_none(value: str) -> None:
+    with pytest.raises(UsageError, match="--memory-limit"):
+        options("-p", "1", "--memory-limit", value)
+
+
+def for_ever() -> None:
+    while True:
+        pass
+
+
+def test_an_interruption_that_is_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that comes while a destructor runs."""
+    monkeypatch.setattr("gdbext.engine.targets.budget._AGAIN", 0.1)
+    with TimeLimit(0.05):
+        for _ in range(3):
+            with pytest.raises(TimeIsUp):
+                for_ever()
+
+
+def test_a_debugger_is_interrupted_in_a_loop() -> None:
+    watched = BudgetWatch(0.3, 0)
+    watched.begin()
+    with pytest.raises(TimeIsUp):
+        for_ever()
+    watched.end()
+
+
+def test_a_debugger_is_interrupted_when_it_grows() -> None:
+    watched, held = BudgetWatch(0, 100 << 20), []
+
+    def grow() -> None:
+        while True:
+            held.append(b"x" * (1 << 20))
+            time.sleep(0.001)
+
+    watched.begin()
+    with pytest.raises(MemoryIsUp):
+        grow()
+    watched.end()
+    assert len(held) < 1000
+
+
+def test_after_the_end_nothing_comes() -> None:
+    watched = BudgetWatch(0.2, 0)
+    watched.begin()
+    watched.end()
+    end = time.process_time() + 0.6
+    while time.process_time() < end:
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root opens files with another user's rights")
+def test_a_file_system_that_does_not_answer_does_not_hold_the_look() -> None:
+    """Another user's files are opened by a thread of its own: what holds that thread leaves ours free to be told."""
+    acting, began = ActingUser(Rights(12345, 12345, ())), time.monotonic()
+    with pytest.raises(TimeIsUp), TimeLimit(0.2):
+        acting.run(lambda: time.sleep(20))
+    assert time.monotonic() - began < 10

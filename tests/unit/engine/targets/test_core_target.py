@@ -1,0 +1,509 @@
+"""CoreTarget on cores made for the purpose, and on everything that is no good core."""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis.report.json_report import document
+from gdbext.diagnosis.report.report import Report, TargetReport, render_text
+from gdbext.diagnosis.session import Session
+from gdbext.engine.targets.base_target import MemoryMapping
+from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.errors import BadCore, ForeignArchitecture, MemoryFault, NotPermitted
+from gdbext.tools import table
+from support.fakes.core_maker import REGISTERS, Core, Load, R, W, X, auxv, files, note, prpsinfo, prstatus, siginfo
+from support.fakes.elf_maker import make_elf
+
+BASE = 0x7F0000000000
+PAGE = 4096
+
+
+def open_core(folder: Path, core: Core | bytes, **options: Any) -> CoreTarget:
+    path = folder / "core"
+    path.write_bytes(core if isinstance(core, bytes) else core.build())
+    return CoreTarget(str(path), **options)
+
+
+# --- threads -----------------------------------------------------------------------------------------------
+
+
+def test_threads_are_sorted_and_the_first_one_is_selected(tmp_path: Path) -> None:
+    target = open_core(tmp_path, Core(notes=prstatus(30, rip=7) + prpsinfo(10) + prstatus(20) + prstatus(10)))
+    assert [thread.tid for thread in target.threads()] == [10, 20, 30]
+    assert target.pid == 10
+    selected = target.selected_thread()
+    assert selected is not None
+    assert selected.tid == 30
+    assert selected.registers()["rip"] == 7
+
+
+def test_registers_have_their_places(tmp_path: Path) -> None:
+    target = open_core(tmp_path, Core(notes=prstatus(1, rax=(1 << 64) - 514)))
+    registers = dict(target.threads()[0].registers())
+    assert registers.pop("rax") == (1 << 64) - 514
+    assert registers == {name: index + 1 for index, name in enumerate(REGISTERS) if name != "rax"}
+
+
+def test_vector_registers_have_their_places(tmp_path: Path) -> None:
+    numbers = b"".join(struct.pack("<2d", number + 0.5, 0) for number in range(16))
+    floats = note(2, bytes(160) + numbers + bytes(96))  # struct user_fpregs_struct
+    target = open_core(tmp_path, Core(notes=prstatus(1) + floats + prstatus(2)))
+    first, second = target.threads()
+    found = {name: struct.unpack("<d", word.to_bytes(8, "little"))[0] for name, word in first.float_registers().items()}
+    assert found == {f"xmm{number}": number + 0.5 for number in range(16)}
+    assert second.float_registers() == {}
+
+
+def test_a_kernels_core_has_the_signal_in_its_first_thread_only(tmp_path: Path) -> None:
+    # the kernel writes pr_cursig into every thread
+    notes = prstatus(2, 11) + prpsinfo(1) + siginfo(11, 1, 0xDEAD) + prstatus(1, 11)
+    target = open_core(tmp_path, Core(notes=notes))
+    by_tid = {thread.tid: thread.signal for thread in target.threads()}
+    signal = by_tid[2]
+    assert signal is not None
+    assert (signal.number, signal.name, signal.code, signal.address) == (11, "SIGSEGV", 1, 0xDEAD)
+    assert by_tid[1] is None
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "by_gcore", "name", "address"),
+    [
+        (11, 1, False, "SIGSEGV", 0x123),
+        (11, 128, False, "SIGSEGV", None),  # SI_KERNEL: a general protection fault, whose address nobody knows
+        (11, 0, False, "SIGSEGV", None),  # SI_USER: kill -SEGV
+        (6, -6, False, "SIGABRT", None),
+        (5, 128, False, "SIGTRAP", None),
+        (3, 0, False, "SIGQUIT", None),
+        (11, 1, True, "SIGSEGV", 0x123),
+        (7, 2, True, "SIGBUS", 0x123),
+        (5, 1, True, None, None),  # a breakpoint
+        (19, 0, True, None, None),  # gcore stopped it
+        (2, 0, True, None, None),
+        (0, 0, True, None, None),
+    ],
+)
+def test_fatal_signals(
+    tmp_path: Path, number: int, code: int, by_gcore: bool, name: str | None, address: int | None
+) -> None:
+    notes = prstatus(1, number) + siginfo(number, code, 0x123)
+    signal = open_core(tmp_path, Core(notes=notes, by_gcore=by_gcore)).threads()[0].signal
+    assert (signal.name if signal else None) == name
+    assert (signal.address if signal else None) == address
+
+
+def test_siginfo_of_another_signal_is_not_used(tmp_path: Path) -> None:
+    signal = open_core(tmp_path, Core(notes=prstatus(1, 11) + siginfo(19, 0, 5))).threads()[0].signal
+    assert signal is not None
+    assert (signal.number, signal.code, signal.address) == (11, None, None)
+
+
+def test_notes_of_other_owners_are_skipped(tmp_path: Path) -> None:
+    notes = note(1, bytes(336), b"LINUX\0") + note(0x202, b"x" * 5, b"LINUX\0") + prstatus(9)
+    assert [thread.tid for thread in open_core(tmp_path, Core(notes=notes)).threads()] == [9]
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def test_reads_cross_segments_and_end_at_holes(tmp_path: Path) -> None:
+    first, second = bytes(range(256)) * 16, b"\xaa" * PAGE
+    target = open_core(tmp_path, Core([Load(BASE, first), Load(BASE + PAGE, second), Load(BASE + 3 * PAGE, second)]))
+    assert target.read(BASE + 10, 20) == first[10:30]
+    assert target.read(BASE, 2 * PAGE) == first + second
+    assert target.read(BASE + PAGE - 1, 2) == b"\xff\xaa"
+    assert target.read(BASE + PAGE, 0) == b""
+    for address, size in [(BASE - 1, 2), (BASE + 2 * PAGE, 1), (BASE + 2 * PAGE - 1, 2), (BASE, 4 * PAGE), (0, 1)]:
+        with pytest.raises(MemoryFault) as fault:
+            target.read(address, size)
+        assert fault.value.address == address
+        assert fault.value.size == size
+
+
+@pytest.mark.parametrize("address", [-1, -PAGE, 1 << 64, (1 << 64) - 1])
+def test_senseless_addresses_are_faults(tmp_path: Path, address: int) -> None:
+    target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))]))
+    for size in (1, -1, 1 << 40):
+        with pytest.raises(MemoryFault):
+            target.read(address, size)
+
+
+def test_the_part_that_was_not_dumped_is_a_fault_and_not_zeros(tmp_path: Path) -> None:
+    target = open_core(tmp_path, Core([Load(BASE, b"\1" * PAGE, size=3 * PAGE)]))
+    assert target.read(BASE, PAGE) == b"\1" * PAGE
+    with pytest.raises(MemoryFault):
+        target.read(BASE + PAGE, 1)
+    with pytest.raises(MemoryFault):
+        target.read(BASE, PAGE + 1)
+
+
+# --- files behind memory -----------------------------------------------------------------------------------
+
+
+def library(folder: Path, build_id: bytes, fill: bytes, name: str = "lib.so") -> bytes:
+    data = make_elf(build_id=build_id, text=fill * PAGE)
+    (folder / name).write_bytes(data)
+    return data
+
+
+def core_with_library(folder: Path, data: bytes, path: str | None = None, with_first_page: bool = True) -> Core:
+    """As gcore writes it: the first page is there, the code is not."""
+    path = path or str(folder / "lib.so")
+    loads = [Load(BASE, data[:PAGE], flags=R)] if with_first_page else []
+    mapped = files((BASE, BASE + PAGE, 0, path), (BASE + PAGE, BASE + 2 * PAGE, PAGE, path))
+    return Core([*loads, Load(BASE + 2 * PAGE, b"\2" * PAGE)], prstatus(1) + mapped)
+
+
+@pytest.mark.parametrize("build_id", [b"\x12" * 20, b""])
+def test_code_comes_from_the_file(tmp_path: Path, build_id: bytes) -> None:
+    data = library(tmp_path, build_id, b"\xc3")
+    target = open_core(tmp_path, core_with_library(tmp_path, data))
+    assert target.read(BASE + PAGE, 16) == data[PAGE : PAGE + 16] == b"\xc3" * 16
+    assert target.read(BASE, 3 * PAGE) == data[: 2 * PAGE] + b"\2" * PAGE
+
+
+def test_another_build_is_not_used(tmp_path: Path) -> None:
+    data = library(tmp_path, b"\x12" * 20, b"\xc3")
+    library(tmp_path, b"\x13" * 20, b"\xcc")
+    with pytest.raises(MemoryFault, match="another file") as fault:
+        open_core(tmp_path, core_with_library(tmp_path, data)).read(BASE + PAGE, 16)
+    assert "13" * 20 in fault.value.what
+
+
+def test_without_build_id_the_first_page_must_agree(tmp_path: Path) -> None:
+    data = library(tmp_path, b"", b"\xc3")
+    changed = bytearray(data)
+    changed[PAGE - 1] ^= 1
+    (tmp_path / "lib.so").write_bytes(changed)
+    with pytest.raises(MemoryFault, match="first page"):
+        open_core(tmp_path, core_with_library(tmp_path, data)).read(BASE + PAGE, 16)
+
+
+def test_a_file_that_nothing_proves_is_not_used(tmp_path: Path) -> None:
+    data = library(tmp_path, b"\x12" * 20, b"\xc3")
+    with pytest.raises(MemoryFault, match="nothing proves"):
+        open_core(tmp_path, core_with_library(tmp_path, data, with_first_page=False)).read(BASE + PAGE, 16)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "gone", "empty", "short"])
+def test_files_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
+    data = library(tmp_path, b"\x12" * 20, b"\xc3")
+    path = str(tmp_path / "lib.so")
+    if damage == "gone":
+        (tmp_path / "lib.so").unlink()
+    elif damage in ("empty", "short"):
+        (tmp_path / "lib.so").write_bytes(data[: 0 if damage == "empty" else PAGE])
+    core = core_with_library(tmp_path, data, path + (" (deleted)" if damage == "deleted" else ""))
+    with pytest.raises(MemoryFault):
+        open_core(tmp_path, core).read(BASE + PAGE, 16)
+
+
+def test_the_sysroot_is_where_files_are(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "opt").mkdir(parents=True)
+    data = library(root / "opt", b"\x12" * 20, b"\xc3")
+    target = open_core(tmp_path, core_with_library(tmp_path, data, "/opt/lib.so"), sysroot=str(root) + "/")
+    assert target.local_path("/opt/lib.so") == str(root / "opt" / "lib.so")
+    assert target.local_path("[vdso]") == "[vdso]"
+    assert target.read(BASE + PAGE, 4) == b"\xc3" * 4
+    with pytest.raises(MemoryFault):
+        open_core(tmp_path, core_with_library(tmp_path, data, "/opt/lib.so")).read(BASE + PAGE, 4)
+
+
+def test_a_name_does_not_lead_out_of_the_sysroot(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    data = library(tmp_path, b"\x12" * 20, b"\xc3")
+    (tmp_path / "root" / "lib.so").symlink_to(tmp_path / "lib.so")
+    for name in ("/../lib.so", "/lib.so", f"/../../../../../..{tmp_path}/lib.so"):
+        target = open_core(tmp_path, core_with_library(tmp_path, data, name), sysroot=str(tmp_path / "root"))
+        with pytest.raises(MemoryFault):
+            target.read(BASE + PAGE, 4)
+        with pytest.raises(OSError):  # noqa: PT011 - any
+            target.foreign.source(name, 1 << 20)
+
+
+def test_sources_are_those_of_a_proven_interpreter(tmp_path: Path) -> None:
+    """A stranger's core shows no file of ours but the Python library that it ran, which we have, too."""
+    prefix = tmp_path / "python"
+    for folder in ("bin", "lib/python3.11/site-packages/torch", "lib/python3.12"):
+        (prefix / folder).mkdir(parents=True)
+    inside = [prefix / "lib/python3.11/abc.py", prefix / "lib/python3.11/site-packages/torch/nn.py"]
+    outside = [tmp_path / "mine.py", prefix / "lib/secret.py", prefix / "lib/python3.11/key.txt"]
+    for path in (*inside, *outside):
+        path.write_text("x = 1\n")
+    climbing = f"{prefix}/lib/python3.11/../../../mine.py"
+    data = library(prefix / "bin", b"\x12" * 20, b"\xc3", "python3.11")
+
+    def shown(core: Core, **options: Any) -> set[str]:
+        target = open_core(tmp_path, core, **options)
+        found = set()
+        for path in (*map(str, inside), *map(str, outside), climbing):
+            with suppress(OSError):
+                found.add(path if target.foreign.source(path, 1 << 20)[0] == b"x = 1\n" else "")
+        return found
+
+    program = core_with_library(tmp_path, data, str(prefix / "bin" / "python3.11"))
+    assert shown(program) == set(map(str, inside))
+    assert shown(program, sysroot="/") == {climbing, *map(str, (*inside, *outside))}
+    other = library(tmp_path, b"\x13" * 20, b"\xc3", "other")
+    assert shown(core_with_library(tmp_path, other, str(prefix / "bin" / "python3.11"))) == set()
+    assert shown(core_with_library(tmp_path, data, str(prefix / "bin" / "python3.11"), with_first_page=False)) == set()
+
+
+def test_the_packages_of_an_environment_belong_to_it(tmp_path: Path) -> None:
+    packages = tmp_path / "venv/lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "one.py").write_text("x = 1\n")
+    data = library(packages, b"\x12" * 20, b"\xc3", "ext.so")
+    target = open_core(tmp_path, core_with_library(tmp_path, data, str(packages / "ext.so")))
+    assert target.foreign.source(str(packages / "one.py"), 100)[0] == b"x = 1\n"
+
+
+# --- the map -----------------------------------------------------------------------------------------------
+
+
+def test_maps_are_merged(tmp_path: Path) -> None:
+    data = library(tmp_path, b"\x12" * 20, b"\xc3")
+    path = str(tmp_path / "lib.so")
+    core = core_with_library(tmp_path, data)
+    core.loads += [Load(BASE + 9 * PAGE, bytes(PAGE), flags=R | W), Load(BASE + 11 * PAGE, bytes(PAGE), flags=R | X)]
+    core.notes += auxv(n25=BASE + 9 * PAGE + 5, n33=BASE + 11 * PAGE, n9=BASE + PAGE + 8)
+    target = open_core(tmp_path, core)
+    assert list(target.maps()) == [
+        MemoryMapping(BASE, BASE + PAGE, 0, path, "r--p"),
+        MemoryMapping(BASE + PAGE, BASE + 2 * PAGE, PAGE, path, "r-xp"),  # from the program headers in the first page
+        MemoryMapping(BASE + 2 * PAGE, BASE + 3 * PAGE, 0, "", "rw-p"),
+        MemoryMapping(BASE + 9 * PAGE, BASE + 10 * PAGE, 0, "[stack]", "rw-p"),
+        MemoryMapping(BASE + 11 * PAGE, BASE + 12 * PAGE, 0, "[vdso]", "r-xp"),
+    ]
+    assert target.executable() == path
+
+
+def test_one_segment_over_several_files_and_beyond_them(tmp_path: Path) -> None:
+    mapped = files((BASE + PAGE, BASE + 2 * PAGE, 0, "/a"), (BASE + 3 * PAGE, BASE + 5 * PAGE, PAGE, "/b (deleted)"))
+    target = open_core(tmp_path, Core([Load(BASE, bytes(4 * PAGE))], prstatus(1) + mapped))
+    assert [(m.start - BASE, m.end - BASE, m.path, m.permissions, m.deleted, m.offset) for m in target.maps()] == [
+        (0, PAGE, "", "rw-p", False, 0),
+        (PAGE, 2 * PAGE, "/a", "rw-p", False, 0),
+        (2 * PAGE, 3 * PAGE, "", "rw-p", False, 0),
+        (3 * PAGE, 4 * PAGE, "/b", "rw-p", True, PAGE),
+        (4 * PAGE, 5 * PAGE, "/b", "", True, 2 * PAGE),
+    ]
+
+
+def test_what_gcore_calls_readable_may_be_a_guard_page(tmp_path: Path) -> None:
+    loads = [Load(BASE, bytes(PAGE), flags=R), Load(BASE + PAGE, bytes(PAGE), flags=R | W)]
+    assert [m.permissions for m in open_core(tmp_path, Core(loads, by_gcore=True)).maps()] == ["", "rw-p"]
+    assert [m.permissions for m in open_core(tmp_path, Core(loads)).maps()] == ["r--p", "rw-p"]
+
+
+def test_the_environment_is_found_on_the_stack(tmp_path: Path) -> None:
+    vector = auxv(n25=BASE + 8, n6=PAGE)
+    raw = struct.pack("<6Q", 25, BASE + 8, 6, PAGE, 0, 0)
+    strings = b"prog\0A=1\0B=x=y\0A=2\0"
+    at = BASE + 512
+    pointers = struct.pack("<8Q", 1, at, 0, at + 5, at + 9, at + 15, 0xBAD, 0)
+    stack = (bytes(64) + pointers + raw).ljust(512, b"\0") + strings
+    target = open_core(tmp_path, Core([Load(BASE, stack.ljust(PAGE, b"\0"))], prstatus(1) + vector))
+    assert target.environ() == {"A": "1", "B": "x=y"}
+    assert open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector)).environ() == {}
+
+
+@pytest.mark.parametrize("offset", [1 << 62, (1 << 64) - 1, 0])
+def test_segments_that_no_file_can_hold(tmp_path: Path, offset: int) -> None:
+    """Their offsets and sizes are larger than functions of C can take."""
+    vector = auxv(n25=BASE + 8, n6=PAGE)
+    data = bytearray(Core([Load(BASE, bytes(PAGE))], prstatus(1) + vector).build())
+    at = next(at for at in range(64, len(data), 56) if struct.unpack_from("<I", data, at) == (1,))
+    struct.pack_into("<Q", data, at + 8, offset)
+    struct.pack_into("<QQ", data, at + 32, (1 << 64) - 1, (1 << 64) - 1)
+    (tmp_path / "core").write_bytes(data)
+    target = CoreTarget(str(tmp_path / "core"))
+    assert target.environ() == {}
+    with pytest.raises(MemoryFault):
+        target.read(BASE + (1 << 62), 8)
+
+
+def test_an_endless_environment_ends(tmp_path: Path) -> None:
+    """20,000 pointers into one string of 8 MB: the kernel would let exec have none of that."""
+    count, at = 20_000, BASE + (1 << 20)
+    vector = auxv(n25=BASE + 8, n6=PAGE)
+    raw = struct.pack("<6Q", 25, BASE + 8, 6, PAGE, 0, 0)
+    pointers = struct.pack("<2Q", 1, 0) + struct.pack("<Q", at) * count + bytes(8)
+    strings = b"A=1\0" + b"B=" + b"x" * (8 << 20)
+    stack = (bytes(64) + pointers + raw).ljust(1 << 20, b"\0")
+    assert open_core(tmp_path, Core([Load(BASE, stack + strings)], prstatus(1) + vector)).environ() == {"A": "1"}
+    longest = b"B=" + b"x" * (100 << 10)
+    data = stack + longest + b"\0" + strings
+    assert open_core(tmp_path, Core([Load(BASE, data)], prstatus(1) + vector)).environ() == {"B": "x" * (100 << 10)}
+    endless = stack + strings[4:]
+    assert open_core(tmp_path, Core([Load(BASE, endless)], prstatus(1) + vector)).environ() == {}
+
+
+def test_a_pipe_or_a_device_is_not_opened(tmp_path: Path) -> None:
+    """To open a pipe for reading waits for ever, to open a device may start something."""
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    mapped = files((BASE, BASE + PAGE, 0, path), (BASE + PAGE, BASE + 2 * PAGE, PAGE, path))
+    target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + mapped))
+    with pytest.raises(MemoryFault, match="no regular file"):
+        target.read(BASE + PAGE, 8)
+
+
+# --- size --------------------------------------------------------------------------------------------------
+
+
+def test_more_segments_than_a_header_can_count(tmp_path: Path) -> None:
+    loads = [Load(BASE + 2 * PAGE * index, struct.pack("<I", index)) for index in range(70_000)]
+    target = open_core(tmp_path, Core(loads))
+    assert len(target.maps()) == 70_000
+    for index in (0, 65_534, 65_535, 69_999):
+        assert target.read(BASE + 2 * PAGE * index, 4) == struct.pack("<I", index)
+    assert target.threads()[0].signal is None
+
+
+def test_memory_does_not_grow_with_the_core(tmp_path: Path) -> None:
+    data = Core([Load(BASE, b"")]).build()
+    size = 16 << 30
+    header = struct.pack("<IIQQQQQQ", 1, R | W, 1 << 20, BASE, 0, size, size, PAGE)
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.write(data[: 64 + 56] + header + data[64 + 112 :])
+        file.truncate((1 << 20) + size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    target = CoreTarget(str(path))
+    assert all(target.read(BASE + offset, 8) == bytes(8) for offset in range(0, size, size // 64))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 20_000, f"{grown} kB"
+
+
+# --- no good cores -----------------------------------------------------------------------------------------
+
+GOOD = Core([Load(BASE, b"\1" * PAGE), Load(BASE + PAGE, b"\2" * PAGE)]).build()
+HEADERS_END = 64 + 3 * 56
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        (b"", BadCore, "is empty"),
+        (b"\x7fELF", BadCore, "truncated"),
+        (GOOD[:30], BadCore, "truncated"),
+        (GOOD[: HEADERS_END - 1], BadCore, "program headers"),
+        (GOOD[:HEADERS_END], BadCore, "describes no thread"),
+        (b"hello world, this is text", BadCore, "not an ELF file"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), BadCore, "zstd"),
+        (b"\x1f\x8b" + bytes(100), BadCore, "gzip"),
+        (b"\x04\x22\x4d\x18" + bytes(100), BadCore, "lz4"),
+        (b"\xfd7zXZ\0" + bytes(100), BadCore, "xz"),
+        (make_elf(), BadCore, "not a core dump"),
+        (Core(kind=2).build(), BadCore, "not a core dump: it is a program"),
+        (Core(machine=183).build(), ForeignArchitecture, "64-bit aarch64"),
+        (Core(machine=3, elf_class=1).build(), ForeignArchitecture, "32-bit x86"),
+        (Core(machine=62, elf_class=1).build(), ForeignArchitecture, "32-bit x86-64"),
+        (Core(notes=prpsinfo(1)).build(), BadCore, "describes no thread"),
+        (Core(notes=b"").build(), BadCore, "describes no thread"),
+        (GOOD[:56] + struct.pack("<H", 0xFFFF) + GOOD[58:], BadCore, "program headers"),
+    ],
+)
+def test_bad_files(tmp_path: Path, data: bytes, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as raised:
+        open_core(tmp_path, data)
+    assert type(raised.value) is error
+    assert raised.value.help  # type: ignore[attr-defined]
+
+
+def test_compressed_cores_say_how_to_unpack(tmp_path: Path) -> None:
+    with pytest.raises(BadCore) as raised:
+        open_core(tmp_path, b"\x28\xb5\x2f\xfd" + bytes(100))
+    assert f"zstd -d -k {tmp_path}/core" in raised.value.help
+
+
+def test_a_core_that_lost_its_end(tmp_path: Path) -> None:
+    target = open_core(tmp_path, GOOD[: -PAGE - 100])
+    assert target.read(BASE, PAGE - 100) == b"\1" * (PAGE - 100)
+    assert [warning for warning in target.damage() if "truncated" in warning and str(PAGE + 100) in warning]
+    for address in (BASE + PAGE - 100, BASE + PAGE):
+        with pytest.raises(MemoryFault, match="truncated"):
+            target.read(address, 8)
+
+
+def test_every_report_says_that_the_core_is_cut_off(tmp_path: Path) -> None:
+    session = Session(open_core(tmp_path, GOOD[: -PAGE - 100]))
+    for command in ("dispatch-diagnose", "dispatch-bt", "all-threads", "dispatch-info"):
+        outcome = table.execute(command, [], lambda: session)
+        assert f"{tmp_path}/core is truncated: {PAGE + 100} bytes" in outcome.output, command
+        assert "gcore PID" in outcome.output
+
+
+def test_a_gcore_that_lost_its_end_lost_its_threads(tmp_path: Path) -> None:
+    data = Core([Load(BASE, bytes(10 * PAGE))], by_gcore=True).build()
+    with pytest.raises(BadCore) as raised:
+        open_core(tmp_path, data[: 5 * PAGE])
+    assert "gcore writes them last" in raised.value.why
+
+
+def test_places_that_are_no_files(tmp_path: Path) -> None:
+    with pytest.raises(BadCore, match="folder"):
+        CoreTarget(str(tmp_path))
+    with pytest.raises(BadCore, match="No such file"):
+        CoreTarget(str(tmp_path / "nowhere"))
+    with pytest.raises(BadCore, match="regular"):
+        CoreTarget("/dev/null")
+
+
+def test_a_core_of_somebody_else(tmp_path: Path) -> None:
+    path = tmp_path / "core"
+    path.write_bytes(GOOD)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("root may read everything")
+    with pytest.raises(NotPermitted, match="Permission denied"):
+        CoreTarget(str(path))
+
+
+@pytest.mark.parametrize("at", range(0, HEADERS_END + 600, 7))
+def test_damage_is_an_error_or_harmless(tmp_path: Path, at: int) -> None:
+    """Garbage anywhere in the headers and notes gives a typed error or a target whose methods work."""
+    damaged = GOOD[:at] + b"\xff" * 9 + GOOD[at + 9 :]
+    try:
+        target = open_core(tmp_path, damaged)
+    except (BadCore, ForeignArchitecture):
+        return
+    for thread in target.threads():
+        assert len(thread.registers()) == len(REGISTERS)
+    assert isinstance(target.maps(), list)
+    assert isinstance(target.environ(), dict)
+    for mapping in target.maps()[:4]:
+        try:
+            assert len(target.read(mapping.start, 8)) == 8
+        except MemoryFault:
+            continue
+
+
+def test_a_thread_whose_id_is_none_is_left_out(tmp_path: Path) -> None:
+    target = open_core(tmp_path, Core([Load(BASE, bytes(PAGE))], prstatus(1) + prstatus(-2063589174)))
+    assert [thread.tid for thread in target.threads()] == [1]
+    assert "its id is -2063589174" in target.damage()[0]
+
+
+def test_it_is_said_that_sources_are_withheld() -> None:
+    """One line, and a number in the document; nothing where somebody has vouched, or where the target runs."""
+    for kind, count in (("core", 2), ("live", 0)):
+        report = Report("dispatch-bt", TargetReport(kind, 1, "none", withheld_sources=count))
+        text, target = render_text(report), document(report)["target"]
+        assert ("Lines of 2 source files are not shown" in text and "--sysroot /" in text) == bool(count)
+        assert target.get("withheld_sources") == (count or None)
+
+
+def test_what_is_withheld(tmp_path: Path) -> None:
+    core = Core([Load(BASE, bytes(PAGE))], prstatus(1))
+    assert open_core(tmp_path, core).foreign.withholds("/x/train.py")
+    assert not open_core(tmp_path, core).foreign.withholds("<string>")
+    assert not open_core(tmp_path, core, sysroot="/").foreign.withholds("/x/train.py")

@@ -1,0 +1,246 @@
+"""The door for files that a target names: never out of its root, never waiting, never more than was allowed."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.diagnosis.threads.source_lines import SourceReader
+from gdbext.engine.layouts import store
+from gdbext.engine.targets import rooted_paths
+from gdbext.engine.targets.foreign_files import ForeignFiles, linked_image
+from gdbext.engine.targets.host_files import HostFiles
+from gdbext.engine.targets.rooted_paths import RootedPaths, rights_of
+from gdbext.errors import SymbolFileError
+
+LIMIT = 1 << 16
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with /etc/inside and /lib/one.py; beside it a file that nobody may see, ``secret``."""
+    (tmp_path / "secret").write_text("the host's own\n")
+    (tmp_path / "root" / "etc").mkdir(parents=True)
+    (tmp_path / "root" / "lib").mkdir()
+    (tmp_path / "root" / "etc" / "inside").write_text("inside\n")
+    (tmp_path / "root" / "lib" / "one.py").write_text("x = 1\n")
+    return tmp_path / "root"
+
+
+@pytest.fixture(params=["kernel", "walk"])
+def files(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.MonkeyPatch) -> ForeignFiles:
+    """The door, with openat2 and without."""
+    found = ForeignFiles(str(root))
+    if request.param == "walk":
+        monkeypatch.setattr(rooted_paths, "_system_call", lambda: (lambda *_: -1, lambda: errno.ENOSYS))
+    return found
+
+
+def refusal(ask: Callable[[], object]) -> int:
+    """The number of the error that asking so ends with, 0 for none."""
+    try:
+        ask()
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def text(files: ForeignFiles, path: str) -> str:
+    return files.read(path, LIMIT)[0].decode()
+
+
+@pytest.mark.parametrize("path", [
+    "/etc/inside", "/etc/../etc/./inside", "//etc//inside", "/../../etc/inside", "/../../../../../../etc/inside",
+])  # fmt: skip
+def test_a_path_is_taken_from_the_root(files: ForeignFiles, path: str) -> None:
+    assert text(files, path) == "inside\n"
+
+
+def test_a_local_path_is_the_same_file(files: ForeignFiles, root: Path) -> None:
+    assert text(files, files.local_path("/etc/inside")) == "inside\n"
+    assert text(files, f"{root}/etc/inside") == "inside\n"
+
+
+@pytest.mark.parametrize("target", ["/etc/inside", "../etc/inside", "../../../etc/inside", "/../etc/inside", "link2"])
+def test_links_are_resolved_inside(files: ForeignFiles, root: Path, target: str) -> None:
+    (root / "lib" / "link").symlink_to(target)
+    (root / "lib" / "link2").symlink_to("/etc/inside")
+    assert text(files, "/lib/link") == "inside\n"
+
+
+def test_no_link_and_no_dots_lead_out(files: ForeignFiles, root: Path) -> None:
+    secret = root.parent / "secret"
+    (root / "absolute").symlink_to(secret)
+    (root / "relative").symlink_to("../secret")
+    (root / "folder").symlink_to(root.parent)
+    (root / "up").symlink_to("..")
+    for path in ("/absolute", "/relative", "/folder/secret", "/up/secret", "/lib/../../secret", "/../secret"):
+        with pytest.raises(FileNotFoundError):
+            files.read(path, LIMIT)
+        assert files.exists(path) is False
+
+
+def test_links_of_the_kernel_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc/self is ours, not the target's; our own root has it, so nothing but the link itself may stop us."""
+    secret = tmp_path / "secret"
+    secret.write_text("ours\n")
+    with secret.open() as mine:
+        for walks in (False, True):
+            if walks:
+                monkeypatch.setattr(rooted_paths, "_system_call", lambda: (lambda *_: -1, lambda: errno.ENOSYS))
+            elif os.uname().release < "5.6":
+                continue
+            deleted = f"/proc/{os.getpid()}/fd/{mine.fileno()}"
+            if walks:
+                secret.unlink()  # by its name it cannot be found any more, by the link it could
+            assert refusal(lambda path=deleted: ForeignFiles().read(path, LIMIT))  # type: ignore[misc]
+
+
+def test_a_circle_of_links_ends(files: ForeignFiles, root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    assert refusal(lambda: files.read("/a", LIMIT)) == errno.ELOOP
+
+
+@pytest.mark.parametrize("path", [
+    "etc/inside", "", "/etc/in\0side", "/\udcff\ud800", "/" + "x" * 5000, "/etc/inside/x",
+])  # fmt: skip
+def test_names_that_are_none(files: ForeignFiles, path: str) -> None:
+    assert refusal(lambda: files.read(path, LIMIT))
+
+
+@pytest.fixture(params=["pipe", "folder", "socket", "null", "zero", "sparse", "kernel"])
+def strange(request: pytest.FixtureRequest, root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What is no file that anybody may read, under the path that is given."""
+    place = root / "strange.py"
+    listener = socket.socket(socket.AF_UNIX)
+    if request.param == "pipe":
+        os.mkfifo(place)
+    elif request.param == "folder":
+        place.mkdir()
+    elif request.param == "socket":
+        monkeypatch.chdir(root)  # a socket's path has 108 bytes
+        listener.bind("strange.py")
+    elif request.param == "sparse":
+        with place.open("wb") as stream:
+            stream.truncate(1 << 40)
+    else:
+        device = {"null": "/dev/null", "zero": "/dev/zero", "kernel": "/proc/kmsg"}[request.param]
+        yield device
+        listener.close()
+        return
+    yield str(place)
+    listener.close()
+
+
+def test_what_is_no_file_is_left_alone(strange: str) -> None:
+    """None of these hangs, waits or fills memory; the tests' own time limit says so."""
+    files = ForeignFiles()
+    for read in (files.read, files.source):
+        try:
+            data, _ = read(strange, LIMIT)
+        except OSError:
+            data = b""
+        assert data == b""
+    if not strange.startswith("/proc"):
+        with pytest.raises(SymbolFileError):
+            files.image(strange)
+        with pytest.raises(SymbolFileError):
+            linked_image(strange)
+
+
+def test_every_reader_of_small_files_leaves_them_alone(strange: str, root: Path) -> None:
+    """version.py, the dist-info's folder, a source, an ELF file: what hung, or filled memory."""
+    torch = root / "torch"
+    torch.mkdir()
+    (torch / "version.py").symlink_to(strange)
+    assert store.torch_version(torch, HostFiles()) == ("", "")
+    assert HostFiles().foreign_text(strange, LIMIT) == ""
+    target = type("T", (), {"files": HostFiles(), "foreign": ForeignFiles(), "files_known_at": lambda _: None})()
+    assert SourceReader(target).line(strange, 1) is None  # type: ignore[arg-type]
+    if not strange.startswith(("/proc", "/dev")) and not Path(strange).is_dir():
+        assert HostFiles().foreign_names(strange) == []
+
+
+def test_the_caller_says_how_much(files: ForeignFiles, root: Path) -> None:
+    (root / "long").write_bytes(b"x" * 100)
+    assert len(files.read("/long", 100)[0]) == 100
+    assert refusal(lambda: files.read("/long", 99)) == errno.EFBIG
+
+
+def test_names_and_existence(files: ForeignFiles) -> None:
+    assert sorted(files.names("/")) == ["etc", "lib"]
+    assert files.exists("/etc/inside") is True
+    assert files.exists("/etc/other") is False
+    assert files.exists("/etc/inside/below") is None
+    assert files.exists("relative") is None
+    assert refusal(lambda: files.names("/etc/inside")) == errno.ENOTDIR
+
+
+def test_descriptors_are_closed(files: ForeignFiles, root: Path) -> None:
+    (root / "lib" / "link").symlink_to("/etc/../lib/one.py")
+    (root / "pipe.py").symlink_to("/etc")
+    text(files, "/lib/link")
+    gc.collect()
+    before = open_descriptors()
+    for _ in range(20):
+        text(files, "/lib/link")
+        files.names("/lib")
+        files.exists("/lib/link")
+        for path in ("/pipe.py", "/none", "/lib/../x"):
+            assert refusal(lambda path=path: files.read(path, LIMIT))  # type: ignore[misc]
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_both_ways_agree(root: Path) -> None:
+    """openat2 and the walk, on everything above and links in the middle."""
+    (root / "lib" / "up").symlink_to("../../../etc")
+    (root / "lib" / "deep").symlink_to("up/../lib/up")
+    asked, walked = RootedPaths(str(root)), RootedPaths(str(root), asks_kernel=False)
+    inside = ("/", "/lib/deep/inside", "/lib/up/../lib/one.py", "/lib/one.py/..", "/lib/deep/", "/lib/one.py/")
+    for path in (*inside, "..", ".", "/lib/up/../../../lib/./deep"):
+        answers = []
+        for paths in (asked, walked):
+            try:
+                descriptor = paths.name(path)
+            except OSError as error:
+                answers.append((error.errno, 0))
+                continue
+            answers.append((0, os.fstat(descriptor).st_ino))
+            os.close(descriptor)
+        assert answers[0] == answers[1], path
+
+
+def test_a_recording_has_no_files_here() -> None:
+    files = ForeignFiles.none()
+    for ask in (lambda: files.read("/etc/passwd", LIMIT), lambda: files.names("/"), lambda: files.status("/")):
+        with pytest.raises(FileNotFoundError):
+            ask()
+
+
+def test_a_core_of_nobodys_files(root: Path) -> None:
+    """Without a sysroot sources must belong; with one, or on request, they are as good as the core."""
+    source = str(root / "lib" / "one.py")
+    with pytest.raises(PermissionError):
+        ForeignFiles.of_core("").source(source, LIMIT)
+    assert ForeignFiles.of_core("", lambda path: path == source).source(source, LIMIT)[0] == b"x = 1\n"
+    assert ForeignFiles.of_core(str(root)).source("/lib/one.py", LIMIT)[0] == b"x = 1\n"
+    assert not ForeignFiles.of_core("").vouched
+    assert ForeignFiles.of_core("/").source(source, LIMIT)[0] == b"x = 1\n"
+    assert ForeignFiles.of_core("/").vouched
+
+
+def test_our_own_rights_are_read_from_the_kernel() -> None:
+    rights = rights_of("self")
+    assert (rights.uid, rights.gid) == (os.getuid(), os.getgid())
+    assert rights.groups == tuple(sorted(os.getgroups()))

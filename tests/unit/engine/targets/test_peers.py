@@ -1,0 +1,247 @@
+"""Other ends of descriptors, of this very process and of a child of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.arch.architectures import by_machine
+from gdbext.engine.targets.host_files import HostFiles
+from gdbext.engine.targets.system import socket_table
+from gdbext.engine.targets.system.peer import ChildProcess
+from gdbext.engine.targets.system.peers import DescriptorHolders, Peers
+from gdbext.engine.targets.system.procfs import ProcFs
+from gdbext.engine.targets.system.socket_table import SocketTables
+
+
+def link(fd: int) -> str:
+    return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+
+def inode(fd: int) -> int:
+    return int(link(fd).partition("[")[2].rstrip("]"))
+
+
+@pytest.fixture
+def peers() -> Peers:
+    return Peers(os.getpid(), HostFiles(), ChildProcess)
+
+
+@pytest.fixture
+def child() -> Iterator[list[int]]:
+    """Children that were forked and sleep; ended after the test."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def fork(pids: list[int], prepare=lambda: None) -> int:
+    """A child that has done ``prepare`` and sleeps; one that fails ends, and is missed here."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(ready)
+            prepare()
+            os.write(told, b".")
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    pids.append(pid)
+    os.close(told)
+    with os.fdopen(ready, "rb") as answer:
+        assert answer.read(1) == b".", "the child has failed"
+    return pid
+
+
+def test_a_pipe_of_ones_own(peers):
+    output, into = os.pipe()
+    found = peers.of(link(output), call_writes=False)
+    assert (found.own, found.processes, found.kind.value) == (True, (), "pipe")
+    os.close(into)
+    assert not Peers(os.getpid(), HostFiles(), ChildProcess).of(link(output), call_writes=False).own
+    os.close(output)
+
+
+def test_a_pipe_that_a_child_writes(peers, child):
+    output, into = os.pipe()
+    pid = fork(child, lambda: os.close(output))
+    os.close(into)
+    found = peers.of(link(output), call_writes=False)
+    assert [each.pid for each in found.processes] == [pid]
+    assert str(pid) in found.text
+    os.close(output)
+
+
+def find_socket(pid, inode):
+    return SocketTables(pid).find(inode)
+
+
+def test_each_table_is_read_once_however_many_sockets_are_asked_for(monkeypatch):
+    read = []
+    rows = socket_table._rows
+    monkeypatch.setattr(socket_table, "_rows", lambda pid, family: read.append(family) or rows(pid, family))
+    tables = SocketTables(os.getpid())
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        assert all(tables.find(inode(server.fileno())).state == "LISTEN" for _ in range(50))
+    assert all(tables.find(1 << 31) is None for _ in range(50))
+    assert read == ["tcp", "tcp6", "udp", "udp6"]
+
+
+def test_a_table_is_read_no_longer_than_the_budget_allows(monkeypatch):
+    monkeypatch.setattr(socket_table, "_SECONDS", 0.0)
+    monkeypatch.setattr(socket_table, "_rows", lambda *_: iter([["0"] * 9 + [str(each)] for each in range(1000)]))
+    tables = SocketTables(os.getpid())
+    tables._internet("999")
+    assert len(tables._tables["tcp"].by_inode) < 1000
+
+
+def test_the_backlog_of_a_listening_unix_socket_is_no_number_of_bytes(tmp_path, peers):
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(tmp_path / "socket"))
+        server.listen(100)
+        client.connect(str(tmp_path / "socket"))
+        found = peers.of(link(server.fileno()), call_writes=False)
+        if found is None:
+            pytest.skip("this kernel has no unix_diag")
+        assert found.state == "LISTEN"
+        assert "bytes" not in found.text
+        client.sendall(b"x" * 1000)
+        assert "unsent" not in peers.of(link(client.fileno()), call_writes=True).text, "what it takes of memory"
+
+
+def test_a_connection_through_tcp_has_addresses_and_another_end(peers):
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        host, port = server.getsockname()
+        found = find_socket(os.getpid(), inode(client.fileno()))
+        assert (found.remote, found.state, found.peer) == (f"{host}:{port}", "ESTABLISHED", inode(accepted.fileno()))
+        assert find_socket(os.getpid(), inode(server.fileno())).state == "LISTEN"
+        found = peers.of(link(client.fileno()), call_writes=False)
+        assert (found.kind.value, found.address, found.own) == ("socket", f"{host}:{port}", True)
+        accepted.close()
+
+
+def test_a_pair_of_unix_sockets():
+    left, right = socket.socketpair()
+    found = find_socket(os.getpid(), inode(left.fileno()))
+    if found is None:
+        pytest.skip("this kernel has no unix_diag")
+    assert (found.family, found.peer) == ("unix", inode(right.fileno()))
+    left.close()
+    right.close()
+
+
+def test_an_address_of_ipv6():
+    with socket.socket(socket.AF_INET6) as server:
+        try:
+            server.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        server.listen()
+        found = find_socket(os.getpid(), inode(server.fileno()))
+        assert found.local == f"[::1]:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_who_has_locked_a_file(call, tmp_path, peers, child):
+    path = tmp_path / "lock"
+
+    kept = []
+    pid = fork(child, lambda: kept.append(open_and_lock(path, call)))
+    with path.open("w") as mine:
+        found = peers.lock_holder(mine.fileno(), whole_file=call == "flock")
+        assert [each.pid for each in found.processes] == [pid]
+        assert peers.lock_holder(mine.fileno(), whole_file=call != "flock") is None
+        by_path = peers.lock_of("model.lock", lambda: mine.name)
+        assert by_path == found
+
+
+def open_and_lock(path, call):
+    file = path.open("w")
+    getattr(fcntl, call)(file, fcntl.LOCK_EX)
+    return file
+
+
+def test_what_an_epoll_set_watches(peers):
+    import select
+
+    output, into = os.pipe()
+    with select.epoll() as loop:
+        loop.register(output)
+        assert peers.watched(loop.fileno()) == [output]
+    os.close(output)
+    os.close(into)
+
+
+def test_descriptors_of_nobody():
+    assert DescriptorHolders().of("pipe:[0]") == []
+    assert find_socket(os.getpid(), 0) is None
+
+
+def test_bytes_that_nobody_has_read_yet(peers):
+    here, there = socket.socketpair()
+    here.sendall(b"x" * 100)
+    assert find_socket(os.getpid(), inode(there.fileno())).unread
+    assert "bytes unread" in peers.of(link(there.fileno()), call_writes=False).text
+    here.close()
+    there.close()
+
+
+def test_a_datagram_socket_has_the_address_that_it_is_connected_to():
+    with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
+        one.bind(("127.0.0.1", 0))
+        host, port = one.getsockname()
+        other.connect((host, port))
+        found = find_socket(os.getpid(), inode(other.fileno()))
+        assert (found.family, found.remote, found.state) == ("udp", f"{host}:{port}", "")
+        assert find_socket(os.getpid(), inode(one.fileno())).remote == ""
+
+
+def test_the_process_that_a_descriptor_is_about(peers, child):
+    pid = fork(child)
+    descriptor = os.pidfd_open(pid)
+    found = peers.process_of(descriptor)
+    assert (found.kind.value, [each.pid for each in found.processes]) == ("process", [pid])
+    os.close(descriptor)
+    output, into = os.pipe()
+    assert peers.process_of(output) is None
+    os.close(output)
+    os.close(into)
+
+
+def test_children_of_a_child(child):
+    def start() -> None:
+        if os.fork() == 0:
+            signal.pause()
+            os._exit(0)
+
+    pid = fork(child, start)
+    outside = ProcFs(os.getpid(), HostFiles(), by_machine(62))
+    try:
+        ((parent, (grandchild,)),) = [each for each in outside.grandchildren().items() if each[0] == pid]
+        assert parent == pid
+        assert grandchild.pid not in (pid, os.getpid())
+    finally:
+        end_children(pid)
+    assert outside.absolute("model.lock") == str(Path.cwd() / "model.lock")
+    assert outside.absolute("/run/../tmp/x") == "/run/../tmp/x"
+
+
+def end_children(pid: int) -> None:
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.kill(int(each), signal.SIGKILL)

@@ -1,0 +1,48 @@
+"""What is taken for a secret, by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.engine.targets.secret_words import HIDDEN, blanked, is_secret, program_only, secrets_among, without_user
+from gdbext.engine.targets.system import linux
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "DB_PASSWD", "PGPASSWORD", "GIT_AUTH", "BASIC_AUTHORIZATION", "SSH_PRIVATE", "WANDB_API_KEY", "APIKEY",
+     "AWS_SECRET_ACCESS_KEY", "MY_KEY", "DB_PWD", "SMTP_PASS", "GOOGLE_CREDENTIALS", "--db-password", "--api-key",
+     "-token", "SESSION_COOKIE"],
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["OMP_NUM_THREADS", "PWD", "OLDPWD", "PYTHONPATH", "TORCH_COMPILE_BYPASS", "NCCL_DEBUG", "KEYBOARD", "MASTER_ADDR"],
+)  # fmt: skip
+def test_names_of_others(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_reports_hide_them() -> None:
+    given = {"TORCH_AUTH": "x", "TORCH_PASSWD": "y", "TORCH_LOG_URL": "https://me:pw@host/x", "OMP_NUM_THREADS": "4"}
+    shown = {"OMP_NUM_THREADS": "4", "TORCH_LOG_URL": f"https://{HIDDEN}@host/x"}
+    assert linux.shown(given) == {**shown, "TORCH_AUTH": HIDDEN, "TORCH_PASSWD": HIDDEN}
+    assert linux.public(given) == shown
+
+
+def test_a_command_without_its_arguments() -> None:
+    command = "/usr/bin/g++\0-c\0/tmp/x/main.cpp\0-DKEY=abc\0--password\0hunter2\0https://a:b@c/x.py\0"
+    assert program_only(command) == f"/usr/bin/g++\0-c\0/tmp/x/main.cpp\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0{HIDDEN}\0"
+    assert (program_only(""), program_only("sleep\0")) == ("", "sleep\0")
+
+
+def test_secrets_among_the_words_of_a_process() -> None:
+    words = [b"python", b"--token=abcdefgh", b"--db-password", b"hunter2", b"--secret", b"--verbose", b"x.py",
+             b"DB_PASSWD=correct", b"SSH_AUTH_SOCK=/run/agent", b"PWD=some folder",
+             b"A=postgres://me:mypassword@host", b"MY_KEY=1"]  # fmt: skip
+    assert secrets_among(words) == [b"me:mypassword", b"abcdefgh", b"correct", b"hunter2"]
+    assert blanked(b"x hunter2 y", secrets_among(words)) == b"x ******* y"
+    assert without_user("no address") == "no address"

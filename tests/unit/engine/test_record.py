@@ -1,0 +1,104 @@
+"""Records behave as the named tuples that they stand for."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gdbext.engine.record import Record
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Ours(Record):
+    """One of ours."""
+
+    number: int
+    text: str = ""
+    more: tuple[int, ...] = ()
+
+    @property
+    def twice(self) -> int:
+        return 2 * self.number
+
+    @classmethod
+    def of(cls, number: int) -> Ours:
+        return cls(number, "of")
+
+
+class Theirs(NamedTuple):
+    """One of theirs."""
+
+    number: int
+    text: str = ""
+    more: tuple[int, ...] = ()
+
+
+class Derived(Ours):
+    """With no fields of its own."""
+
+    def shout(self) -> str:
+        return self.text.upper()
+
+
+class Empty(Record):
+    """Without fields."""
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [((1,), {}), ((1, "a"), {}), ((1, "a", (2,)), {}), ((), {"number": 1}), ((1,), {"more": (3, 4)})],
+)
+def test_it_is_made_as_a_named_tuple_is(values: tuple, named: dict) -> None:  # type: ignore[type-arg]
+    ours, theirs = Ours(*values, **named), Theirs(*values, **named)
+    assert tuple(ours) == tuple(theirs)
+    assert ours == theirs
+    assert hash(ours) == hash(theirs)
+    assert (ours.number, ours.text, ours.more) == (theirs.number, theirs.text, theirs.more)
+    assert repr(ours).replace("Ours", "Theirs") == repr(theirs)
+    assert ours._asdict() == theirs._asdict()
+    assert ours._fields == theirs._fields
+    assert tuple(ours._replace(text="b")) == tuple(theirs._replace(text="b"))
+    assert isinstance(ours._replace(text="b"), Ours)
+
+
+@pytest.mark.parametrize(("values", "named"), [((), {}), ((1, 2, 3, 4), {}), ((1,), {"number": 2}), ((1,), {"no": 2})])
+def test_a_wrong_call_is_refused_as_there(values: tuple, named: dict) -> None:  # type: ignore[type-arg]
+    for kind in (Ours, Theirs):
+        with pytest.raises(TypeError):
+            kind(*values, **named)
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Ours(1).number = 2  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        Ours(1).other = 2  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="other"):
+        Ours(1)._replace(other=2)  # type: ignore[call-arg]
+
+
+def test_methods_and_derived_classes() -> None:
+    assert (Ours.of(3).twice, Ours.of(3).text) == (6, "of")
+    assert Derived.of(3) == (3, "of", ())  # type: ignore[comparison-overlap]
+    assert Derived(1, "a").shout() == "A"
+    assert (Derived(1)._fields, type(Derived(1)._replace(text="b"))) == (Ours._fields, Derived)
+    assert (Empty(), Empty()._fields, repr(Empty())) == ((), (), "Empty()")
+
+
+@pytest.mark.parametrize("record", [Ours(1, "a", (2,)), Derived(1)])
+def test_copies(record: Ours) -> None:
+    for each in (copy.copy(record), copy.deepcopy(record), pickle.loads(pickle.dumps(record))):
+        assert each == record
+        assert type(each) is type(record)
+
+
+def test_it_is_the_only_kind_of_named_tuple_in_the_package() -> None:
+    """Else a look pays for constructors that nobody calls."""
+    files = [*(ROOT / "gdbext").rglob("*.py")]
+    others = [file.name for file in files if "NamedTuple)" in file.read_text() and file.name != "record.py"]
+    assert others == []

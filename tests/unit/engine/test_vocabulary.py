@@ -1,0 +1,128 @@
+"""The vocabulary: words of the contract, their order, and phrases made from the rows of each kind."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import FindingKind
+from gdbext.diagnosis.report.wait import Resource, Wait
+from gdbext.diagnosis.report.wait_kind import Relation, WaitKind
+from gdbext.diagnosis.waits import pool_table as pools
+from gdbext.diagnosis.waits.pool_table import MissingWorkers
+from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessState
+from gdbext.engine.vocabulary import Absent, Certainty
+from support.source.parsed import nodes
+
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
+GDBEXT = Path(__file__).resolve().parents[3] / "gdbext"
+CONTRACT = GDBEXT.parent / "docs" / "gdbext-1.schema.json"
+
+FINDING_KINDS = (
+    "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers blocked waiting-external busy idle"
+)
+
+
+def test_the_words_of_the_contract():
+    schema = json.loads(CONTRACT.read_text())["$defs"]
+    assert [kind.value for kind in WaitKind] == schema["wait_kind"]["enum"]
+    assert [kind.value for kind in sorted(FindingKind, key=lambda kind: kind.rank)][:-1] == FINDING_KINDS.split()
+    assert WaitKind("python-lock") is WaitKind.PYTHON_LOCK
+
+
+def test_certainties_are_ordered():
+    assert sorted(Certainty) == [Certainty.UNKNOWN, Certainty.INFERRED, Certainty.VERIFIED, Certainty.EXACT]
+    assert Certainty.VERIFIED.is_proven
+    assert not Certainty.INFERRED.is_proven
+    assert max(Certainty.INFERRED, Certainty.UNKNOWN) is Certainty.INFERRED
+
+
+def test_what_is_absent_is_false_and_says_why():
+    assert not Absent("nothing is mapped there")
+    assert Absent("a").reason == "a"
+
+
+@pytest.mark.parametrize(("kind", "name", "phrase"), [
+    (WaitKind.MUTEX, "config_lock", "waits for the mutex 0x7f00 (config_lock)"),
+    (WaitKind.MUTEX, "", "waits for the mutex 0x7f00"),
+    (WaitKind.GIL, "", "waits for the GIL"),
+    (WaitKind.GIL, "interpreter 2", "waits for the GIL of interpreter 2"),
+    (WaitKind.STATIC_INIT, "", "waits for the initialisation of a static variable (guard 0x7f00)"),
+    (WaitKind.JOIN, "thread 12", "waits for the end of thread 12"),
+    (WaitKind.JOIN, "", "waits for the end of a thread"),
+    (WaitKind.SLEEP, "", "sleeps"),
+    (WaitKind.SLEEP, "sleeps (2 s)", "sleeps (2 s)"),
+    (WaitKind.IO, "read on fd 5", "waits in read on fd 5"),
+    (WaitKind.CHILD_PROCESS, "child process 7", "waits for child process 7"),
+    (WaitKind.COLLECTIVE, "gloo::barrier", "waits for the other ranks (gloo::barrier)"),
+])  # fmt: skip
+def test_phrases(kind, name, phrase):
+    assert Wait(Resource(kind, 0x7F00, name)).phrase == phrase
+
+
+def test_a_condition_variable_names_its_mutex():
+    wait = Wait(Resource(WaitKind.CONDVAR, 0x10), mutex=Resource(WaitKind.MUTEX, 0x20))
+    assert wait.phrase == "waits for the condition variable 0x10 (with mutex 0x20)"
+
+
+@pytest.mark.parametrize("kind", list(WaitKind))
+def test_the_traits_of_a_kind_fit_together(kind):
+    traits = kind.traits
+    assert not (traits.is_native and not traits.is_lock)
+    assert not (traits.is_lock and not traits.may_be_lock)
+    assert not (traits.is_outside and traits.needs_thread)
+    assert not (traits.is_lock and traits.relation in (Relation.OWES, Relation.IS))
+    assert Wait(Resource(kind, 0x10)).phrase
+    assert Resource(kind, 0x10).phrase
+
+
+def test_a_gil_waiter_waits_again_after_its_timeout():
+    assert not Wait(Resource(WaitKind.GIL, 1), timed=True).ends_by_itself
+    assert Wait(Resource(WaitKind.MUTEX, 1), timed=True).ends_by_itself
+
+
+def test_missing_workers():
+    assert MissingWorkers(pools.OPENMP).sentence == "this process has no OpenMP worker threads: why, is not known"
+    none = MissingWorkers(pools.OPENMP, forked=True)
+    assert none.sentence == "this process has no OpenMP worker threads: they do not survive fork"
+    assert "only 3 OpenMP" in MissingWorkers(pools.OPENMP, 3).sentence
+
+
+def test_child_processes():
+    assert ChildProcess(7).label == "7"
+    child = ChildProcess(7, "python", ProcessState.STOPPED, PipeWait("pipe:[5]", writes=True))
+    text = "7 (python, stopped, waits to write to pipe:[5], which this process has open, too)"
+    assert (child.label, child.is_stopped, child.writes_to_us) == (text, True, True)
+    assert not ChildProcess(7, "stopped").is_stopped
+
+
+UNMISTAKABLE = {
+    *(kind.value for kind in WaitKind if "-" in kind.value or kind.value in ("gil", "rwlock", "condvar")),
+    *(kind.value for kind in FindingKind if "-" in kind.value or kind.value in ("crash", "deadlock")),
+}
+
+
+def kinds_typed_again(source: str) -> list[str]:
+    """String constants of a source that are words for kinds of waits or findings."""
+    constants = (node.value for node in nodes(source) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str) and value in UNMISTAKABLE]
+
+
+def test_a_planted_word_is_found():
+    assert kinds_typed_again("if wait.resource.kind == 'python-lock': pass") == ["python-lock"]
+    assert kinds_typed_again("if wait.kind is WaitKind.PYTHON_LOCK: pass") == []
+
+
+def test_words_for_kinds_stand_in_the_vocabulary_only():
+    found = {
+        str(file.relative_to(GDBEXT)): words
+        for room in ("diagnosis/verdict", "diagnosis/threads", "render", "tools", "hosts")
+        for file in sorted((GDBEXT / room).rglob("*.py"))
+        if (words := kinds_typed_again(file.read_text()))
+    }
+    assert found == {}

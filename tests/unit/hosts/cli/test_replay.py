@@ -1,0 +1,104 @@
+"""scripts/dispatch -r: a report from a file alone, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gdbext.hosts.cli import launcher
+from support.recorded import recordings
+
+ROOT = Path(recordings.__file__).resolve().parents[3]
+MUTEX = str(recordings.FOLDER / "python-lock-abba.rec")
+
+WATCHED = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+from gdbext.hosts.cli import launcher
+status = launcher.main(sys.argv[1:])
+print(opened, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = launcher.main(words)
+    output, error = capfd.readouterr()
+    return status, output, error
+
+
+def test_a_report_from_a_recording(capfd: pytest.CaptureFixture[str]) -> None:
+    status, output, error = run(capfd, "-r", MUTEX, "--json")
+    assert (status, error) == (0, "")
+    report = json.loads(output)
+    assert report["verdict"]["kind"] == "deadlock"
+    assert report["target"]["kind"] == "live"
+    assert report["target"]["debugger"] == "none"
+    assert set(report["target"]["recording"]) == {"taken", "gdbext", "command"}
+
+
+def test_no_file_of_the_process_is_opened() -> None:
+    """Only the recording, and what belongs to Python and to gdbext."""
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.append({str(ROOT)!r})\n{WATCHED}"]
+    done = subprocess.run([*command, "-r", MUTEX, "dispatch-bt", "--all"], capture_output=True, text=True, check=True)
+    opened = [Path(path) for path in eval(done.stderr)]
+    assert Path(MUTEX) in opened
+    own = (ROOT, Path(sys.prefix), Path(sys.base_prefix), Path("/proc/self"))
+    foreign = [path for path in opened if path.is_absolute() and not any(path.is_relative_to(folder) for folder in own)]
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-r", "/nonexistent/hang.rec"), "cannot read /nonexistent/hang.rec"),
+        (("-r", __file__), "not a recording of gdbext"),
+        (("-r", MUTEX, "-p", "1"), "only one of -p, -c, -r"),
+        (("-r", MUTEX, "dispatch-trace", "mm"), "a recording cannot run"),
+        (("-r", MUTEX, "dispatch-values", "print", "mm"), "a recording cannot run"),
+        (("-r", MUTEX, "dispatch-diagnose", "--samples", "3"), "needs a live process"),
+        (("-r", MUTEX, "--record", "x.rec"), "cannot be recorded again"),
+        (("-p", "1", "--record", "/nonexistent/x.rec"), "is not a folder that can be written to"),
+        (("-p", "1", "--record", "/dev/null"), "is not a file"),
+    ],
+)
+def test_refusals(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str) -> None:
+    status, output, error = run(capfd, *words)
+    assert status in (1, 2)
+    assert output == ""
+    assert message in error
+    assert "internal" not in error
+
+
+def test_what_a_live_command_says_of_stacks(capfd: pytest.CaptureFixture[str]) -> None:
+    status, output, error = run(capfd, "-r", str(recordings.FOLDER / "meta-mm.rec"), "dispatch-values", "nan", "mm")
+    assert (status, error) == (0, "")
+    assert "no NaN among the arguments of aten::mm" in output
+    assert "aten::linear" not in output
+
+
+def test_a_recording_cut_short_says_so_as_json(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    short = tmp_path / "short.rec"
+    short.write_bytes(Path(MUTEX).read_bytes()[:5000])
+    status, output, error = run(capfd, "-r", str(short), "--json")
+    assert status == 1
+    (found,) = json.loads(output)["errors"]
+    assert "cut short" in found["what"]
+    assert found["why"]
+    assert found["help"]
+    assert "cut short" in error
+
+
+def test_what_the_recording_lacks_is_in_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    meta = str(recordings.FOLDER / "gil-mutex.rec")
+    status, output, _ = run(capfd, "-r", meta, "dispatch-op", "--all", "--json")
+    assert status == 0
+    lacking = [error for error in json.loads(output)["errors"] if error["where"] == "recording"]
+    assert len(lacking) == 1
+    assert "not in the recording: " in lacking[0]["what"]
+    assert "pages of memory" in lacking[0]["what"]

@@ -1,0 +1,107 @@
+"""A job of scripts/dispatch: how it travels, and that the process is let go whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.vocabulary import DEBUGGERS
+from gdbext.errors import TargetError
+from gdbext.hosts.debugger import base_debugger, batch_job
+from gdbext.hosts.debugger.base_debugger import DebuggerLaunch, Job
+from gdbext.tools import table
+from support.fakes.fake_debugger import FakeDebugger
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ours, theirs = os.pipe()
+    yield ours, theirs
+    os.close(ours)
+
+
+def result(debugger: FakeDebugger, job: Job, ours: int, monkeypatch: pytest.MonkeyPatch) -> table.Outcome:
+    monkeypatch.setattr(base_debugger, "debugger", lambda _: debugger)
+    batch_job.run("fake", job)
+    outcome = table.Outcome.decode(os.read(ours, 1 << 16))
+    assert outcome is not None
+    return outcome
+
+
+def test_the_result_comes_and_the_process_goes(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = FakeDebugger()
+    outcome = result(debugger, Job("dispatch-info", ["--json"], result=pipe[1], pid=1), pipe[0], monkeypatch)
+    assert outcome.status == 0
+    assert outcome.output.startswith("{")
+    assert debugger.log == ["open dispatch-info, live=False", "let go of dispatch-info, runs on=False"]
+
+
+@pytest.mark.parametrize("command", ["dispatch-info", "dispatch-break"])
+def test_the_process_goes_also_after_an_error(
+    command: str, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debugger = FakeDebugger(process=False)
+    argv = ["call", "mm"] if command == "dispatch-break" else []
+    outcome = result(debugger, Job(command, argv, result=pipe[1]), pipe[0], monkeypatch)
+    assert (outcome.status, outcome.output) == (1, "")
+    assert "there is no process" in outcome.error
+    assert debugger.log == [
+        f"open {command}, live={command == 'dispatch-break'}", f"let go of {command}, runs on=False",
+    ]  # fmt: skip
+
+
+def test_wrong_usage_does_not_attach(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    debugger = FakeDebugger()
+    assert result(debugger, Job("dispatch-info", ["--bogus"], result=pipe[1]), pipe[0], monkeypatch).status == 2
+    assert debugger.log == ["let go of dispatch-info, runs on=False"]
+
+
+@pytest.mark.parametrize("core", [None, "/tmp/strange name\n'\"\\ü"])
+def test_a_job_survives_a_command_line(core: str | None) -> None:
+    job = Job("dispatch-op", ["*mm*", "a'b\nc"], result=5, output=6, core=core, sysroot="ä", color=True)
+    text = job.expression()
+    assert text.isascii()
+    assert "\n" not in text
+    again = eval(text, {"Job": Job})
+    assert [getattr(again, name) for name in Job.__slots__] == [getattr(job, name) for name in Job.__slots__]
+
+
+@pytest.mark.parametrize("name", DEBUGGERS)
+def test_each_debugger_can_be_launched(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launch = base_debugger.launch(name)
+    assert isinstance(launch, DebuggerLaunch)
+    assert launch.name == name
+    assert Path(base_debugger.__file__).parents[2].joinpath(DEBUGGERS[name].file).exists()
+    monkeypatch.delenv(name.upper(), raising=False)
+    with pytest.raises(TargetError, match=f"{name} was not found"):
+        launch.find()
+    executable = tmp_path / name
+    executable.touch(0o755)
+    monkeypatch.setenv(name.upper(), str(executable))
+    assert launch.find() == str(executable)
+    words = launch.arguments("CODE", None, ["program", "--option"], True)
+    assert any("CODE" in word for word in words)
+    assert words[-2:] == ["program", "--option"]
+    assert any("CODE" in word for word in launch.arguments("CODE", str(tmp_path / "core"), [], False))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_package_that_is_compiled_is_not_compiled_again(compiled: bool, tmp_path: Path) -> None:
+    """The debugger's own cache of compiled files is for what has none."""
+    package, cache = tmp_path / "gdbext" / "hosts" / "debugger", tmp_path / "cache"
+    package.mkdir(parents=True)
+    (tmp_path / "gdbext" / "__init__.py").touch()
+    (tmp_path / "gdbext" / "hosts" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "batch_job.py").write_text("class Job:\n    def __init__(*_, **__): pass\ndef run(*_): pass\n")
+    if compiled:
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True, env={})
+    code = batch_job.code("gdb", Job("dispatch-info", [], result=1, pid=1), str(tmp_path))
+    environment = {"PYTHONPYCACHEPREFIX": str(cache)}
+    subprocess.run([sys.executable, "-S", "-c", code], check=True, env=environment, cwd=tmp_path)
+    assert bool(list(cache.rglob("batch_job*.pyc"))) is not compiled

@@ -1,0 +1,238 @@
+"""The library over recordings: it says what the commands say, under the names of the JSON document."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gdbext
+from gdbext.hosts.library import process as library_process
+from gdbext.hosts.library.threads import Threads
+from gdbext.render import plain_json
+
+ROOT = Path(__file__).resolve().parents[4]
+RECORDINGS = ROOT / "tests" / "recordings"
+PAGE = (ROOT / "docs" / "library.md").read_text()
+
+
+def opened(name: str) -> gdbext.Process:
+    return gdbext.open(recording=str(RECORDINGS / f"{name}.rec"))
+
+
+def as_json(value: object) -> Any:
+    return plain_json.plain(value)
+
+
+@pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba", "dataloader"])
+def test_threads_have_the_fields_of_the_document(name: str) -> None:
+    with opened(name) as process:
+        document = process.run("all-threads").document["threads"]
+        assert [thread.tid for thread in process.threads] == [each["tid"] for each in document]
+        for thread, each in zip(process.threads, document):
+            for field in ("tid", "name", "python_name", "signal", "frame_count", "dispatch_doubt", "notes", "state"):
+                assert as_json(getattr(thread, field)) == each[field], field
+            assert len(thread.dispatch) == len(each["dispatch"])
+            for step, theirs in zip(thread.dispatch, each["dispatch"]):
+                for field in (
+                    "level",
+                    "event",
+                    "op",
+                    "overload",
+                    "keyset",
+                    "key",
+                    "table_index",
+                    "stage",
+                    "confidence",
+                ):
+                    assert as_json(getattr(step, field)) == theirs[field], field
+            for frame, line in zip(thread.python_frames, each["python_frames"]):
+                assert (frame.function, frame.file, frame.line) == (line["function"], line["file"], line["line"])
+            if thread.wait is None:
+                assert each["wait"] is None
+            else:
+                assert thread.wait.kind.value == each["wait"]["kind"]
+                assert f"{thread.wait.address:#x}" == each["wait"]["address"]
+                assert thread.wait.certainty.value == each["wait"]["certainty"]
+
+
+@pytest.mark.parametrize("name", ["meta-mm", "python-lock-abba", "kernel-crash", "idle"])
+def test_the_verdict_has_the_fields_of_the_document(name: str) -> None:
+    with opened(name) as process:
+        diagnosis = process.diagnose()
+        theirs = diagnosis.document["verdict"]
+        for field in ("kind", "summary", "threads", "op", "key", "stage", "advice"):
+            assert as_json(getattr(diagnosis.verdict, field)) == theirs[field], field
+        assert [each.kind.value for each in diagnosis.findings] == [
+            each["kind"] for each in diagnosis.document["findings"]
+        ]
+
+
+def test_all_frames_are_those_of_stacks() -> None:
+    with opened("meta-mm") as process:
+        whole = process.run("all-threads", "--stacks").document["threads"][0]["frames"]
+        main = process.threads[0]
+        assert [frame.function for frame in main.frames][:20] == [each["function"] for each in whole][:20]
+        assert {frame.kind.value for frame in main.frames} == {"native", "python"}
+
+
+def test_threads_are_a_sequence() -> None:
+    with opened("python-lock-abba") as process:
+        assert len(process.threads) == 3
+        assert isinstance(process.threads[1:], Threads)
+        assert process.threads[1:][0].tid == process.threads[1].tid
+        with pytest.raises(KeyError):
+            process.threads.by_tid(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"pid": 1, "core": "core"},
+        {"recording": "a.rec", "stop": False},
+        {"core": "core", "hold": True},
+        {"pid": 1, "stop": False, "hold": True},
+        {"pid": 1, "sysroot": "/"},
+        {"recording": "a.rec", "timeout": 0},
+        {"recording": "a.rec", "memory_limit": -1.0},
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_is_opened(wrong: dict[str, Any]) -> None:
+    with pytest.raises(gdbext.GdbextError):
+        gdbext.open(**wrong)
+
+
+def test_a_command_that_is_wrong_says_so() -> None:
+    with opened("idle") as process:
+        with pytest.raises(gdbext.GdbextError, match="there is no command"):
+            process.run("dispatch-nothing")
+        with pytest.raises(gdbext.GdbextError, match="--nothing"):
+            process.run("dispatch-bt", "--nothing")
+
+
+def test_an_operator_has_the_fields_of_the_document() -> None:
+    with opened("meta-mm") as process:
+        theirs = process.run("dispatch-op", "aten::mm").document["operators"][0]
+        operator = process.torch.operators["aten::mm"]
+        for field in ("op", "overload", "schema", "debug"):
+            assert getattr(operator, field) == theirs[field], field
+        assert list(operator.table) == [entry["key"] for entry in theirs["table"]]
+        names = ("function", "valid", "boxed", "unboxed", "sym_unboxed", "fallthrough", "debug")
+        for entry in theirs["table"]:
+            for field in (*names, "reason", "path", "source"):
+                assert getattr(operator.table[entry["key"]], field) == entry[field], field
+        for registration, entry in zip(operator.registrations, theirs["registrations"]):
+            for field in (*names, "key", "alias", "active", "inferred_schema"):
+                assert getattr(registration, field) == entry[field], field
+        assert Tags(operator._repr_html_()).seen <= {"b", "table", "tr", "th", "td"}
+        assert "aten::mm" in process.torch.operators
+        with pytest.raises(KeyError):
+            process.torch.operators["aten::nothing"]
+
+
+def test_a_frame_is_that_of_the_thread() -> None:
+    with opened("meta-mm") as process:
+        frame = process.python.frame(process.pid)
+        assert frame.function == process.threads.by_tid(process.pid).python[0].function
+        with pytest.raises(gdbext.GdbextError, match="runs no Python"):
+            process.python.frame(1)
+        with pytest.raises(IndexError):
+            process.python.frame(process.pid, 1000)
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a piece of HTML."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+        self.seen.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_what_notebooks_show_is_escaped() -> None:
+    with opened("meta-mm") as process:
+        thread = process.threads[0]
+        strange = thread.report._replace(python_name="<script>alert(1)</script>\x1b[31m")
+        shown = gdbext.Thread(process._session, strange, process._limits)._repr_html_()
+        assert Tags(shown).seen <= {"b", "table", "tr", "th", "td"}
+        assert "\x1b" not in shown
+        assert "\x1b" not in repr(gdbext.Thread(process._session, strange, process._limits))
+        for each in (process, process.threads, thread, thread.python, process.diagnose(), process.run("dispatch-bt")):
+            assert Tags(each._repr_html_()).seen <= {"b", "table", "tr", "th", "td", "pre", "br"}
+
+
+def examples() -> list[str]:
+    """Each block of code of the page."""
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
+    return ["\n".join(line[4:] for line in block.split("\n")).strip() for block in blocks if "gdbext." in block]
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.split('"')[1])
+def test_the_examples_of_the_page_run(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RECORDINGS)
+    exec(compile(example, "library.md", "exec"), {"gdbext": gdbext})
+
+
+def test_the_page_has_examples() -> None:
+    assert len(examples()) >= 5
+
+
+def test_importing_it_imports_nothing() -> None:
+    code = "import sys; import gdbext; print([name for name in sys.modules if name.startswith('gdbext.')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert {"open", "Process", "Thread"} <= set(dir(gdbext))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = gdbext.nothing
+
+
+def test_a_call_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is open and can be asked again; the program's own signals are left alone."""
+    before = signal.getsignal(signal.SIGALRM)
+    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), timeout=0.3) as process:
+        with monkeypatch.context() as patched:
+            patched.setattr(library_process, "inspect_threads", forever)
+            with pytest.raises(gdbext.GdbextError, match=r"no report within 0\.3 s") as caught:
+                process.threads  # noqa: B018
+        assert "timeout" in caught.value.help
+        assert len(process.run("dispatch-keyset", "CPU").document["keyset"]) > 0
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def forever(session: object) -> None:
+    while True:
+        str(session)
+
+
+def test_a_call_that_takes_too_much_memory_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gdbext.open(recording=str(RECORDINGS / "idle.rec"), memory_limit=0.05) as process:
+        monkeypatch.setattr(library_process, "inspect_threads", hoard)
+        with pytest.raises(gdbext.GdbextError, match="more memory than it may") as caught:
+            process.threads  # noqa: B018
+        assert "memory_limit" in caught.value.help
+
+
+def hoard(session: object) -> None:
+    kept = []
+    for _ in range(10_000):
+        kept.append(bytearray(1 << 20))
+        time.sleep(0.002)
+    del kept, session

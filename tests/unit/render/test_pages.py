@@ -1,0 +1,147 @@
+"""Pages: one mechanism, nothing from elsewhere, nothing of the target's gets out of its place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+
+from gdbext.render.page import Page, as_json, text
+from gdbext.tools.probes import top_view
+from gdbext.tools.probes.summary import TopSection
+from gdbext.tools.tensor import tensor_page
+from gdbext.tools.trace.timeline_page import own_times
+from support.fakes import made_pages
+from support.fakes.made_pages import EVIL, MM, dispatch
+
+VOID = {"meta", "input", "br", "th", "td", "wbr"}
+"""Tags that need no end, or leave it out."""
+
+
+class Tags(HTMLParser):
+    """Tags that are open, what the page loads, its scripts and its data."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.policy = ""
+        self.scripts: list[str] = []
+        self.data: dict[str, object] = {}
+        self._script: str | None = None
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.loaded += [f"{tag} {name}" for name in named if name in ("src", "href", "srcset") or name[:2] == "on"]
+        self.policy = named.get("content") or "" if "http-equiv" in named else self.policy
+        if tag == "script":
+            self._script = named.get("id") or ""
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._script:
+            self.data[self._script] = json.loads(data)
+        elif self._script is not None:
+            self.scripts.append(data)
+        self._script = None
+
+
+@pytest.mark.parametrize("make", made_pages.PAGES.values(), ids=made_pages.PAGES)
+def test_a_page_is_whole_and_needs_nothing_else(make: Callable[[], str]) -> None:
+    page = make()
+    tags = Tags(page)
+    assert (tags.open, tags.loaded) == ([], [])
+    assert page.endswith("</body></html>\n")
+    for outside in ("http:", "https:", "\x1b", "<b>"):
+        assert outside not in page.lower()
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in tags.scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    assert tags.policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}"
+
+
+def test_text_and_data_stay_what_they_are() -> None:
+    assert text(f'"{EVIL}"') == "&quot;&lt;/script&gt;&lt;b&gt;&amp;\\x1b[31m&quot;"
+    assert json.loads(as_json([EVIL, "<!--"])) == [EVIL, "<!--"]
+    assert "<" not in as_json([EVIL, "<!--"])
+    assert Tags(Page(EVIL).whole(())).open == []
+    with pytest.raises(ValueError, match="JSON"):
+        as_json(float("nan"))
+
+
+def test_the_timeline_has_every_dispatch_once() -> None:
+    tags = Tags(made_pages.timeline())
+    zero, *numbers = tags.data["dispatches"]  # type: ignore[misc]
+    rows = [tuple(numbers[at : at + 7]) for at in range(0, len(numbers), 7)]
+    assert zero == 0
+    assert rows == [
+        (0, 7, 0.0, 10.0, 1, -1, -1.0), (1, 7, 2.0, 7.0, 2, -1, -1.0), (0, 7, 100.0, 6.0, 1, -1, -1.0),
+        (1, 7, 101.0, 4.0, 2, -1, -1.0), (2, 8, 50.0, 150.0, 1, -1, -1.0),
+    ]  # fmt: skip
+    assert tags.data["kinds"] == [
+        ["call", "aten::mm", "AutogradCPU", "AutogradCPU", "", ""],
+        ["redispatch", "aten::mm", "CPU", "CPU", "wrapper_CPU_mm", ""],
+        ["callBoxed", "evil::</script><b>&\\x1b[31m", "CPU", "CPU", "", ""],
+    ]
+
+
+def test_the_table_of_a_trace_has_what_most_itself_took_first() -> None:
+    page = re.sub("<wbr>", "", made_pages.timeline())
+    rows = [re.findall("<td[^>]*>([^<]*)</td>", row) for row in re.findall("<tr>(<td.*?)</tr>", page)]
+    assert [row[:7] for row in rows[1:]] == [
+        ["2", "11.0", "11.0", "5.5", "7.0", "redispatch", "aten::mm"],
+        ["2", "5.0", "16.0", "8.0", "10.0", "call", "aten::mm"],
+    ]
+    assert rows[0][:6] == ["1", "150.0", "150.0", "150.0", "150.0", "callBoxed"]
+
+
+def test_own_time_is_without_the_calls_directly_inside() -> None:
+    dispatches = [dispatch(MM, 0, 100, 1), dispatch(MM, 10, 60, 2), dispatch(MM, 20, 30, 3), dispatch(MM, 70, None, 2)]
+    own = {each.started: took for each, took in own_times(dispatches, 90.0)}
+    assert own == {0: 30, 10: 40, 20: 10, 70: 20}
+
+
+def test_a_kernel_that_was_seen() -> None:
+    seen = dispatch(MM, 1.0, 9.0, 1)
+    seen.kernel_started, seen.kernel_ended = 3.0, 8.0
+    assert Tags(made_pages.timeline((seen,))).data["dispatches"] == [0, 0, 7, 1.0, 8.0, 1, 3.0, 5.0]
+
+
+def test_an_empty_trace_is_a_page() -> None:
+    tags = Tags(made_pages.timeline(()))
+    assert (tags.open, tags.data) == ([], {"dispatches": [0], "kinds": []})
+
+
+def test_nothing_counted_is_said() -> None:
+    assert "is it hung?" in top_view.render_page(TopSection(2.0, "probes", 0, 0, 3, ()), None)
+
+
+def test_a_tensor_without_elements_says_why_there_is_no_picture() -> None:
+    page = tensor_page.render(made_pages.made_tensors.ODD, None, "it is on the moon")
+    assert "There is no picture: it is on the moon" in page
+    assert "<canvas" not in page
+
+
+def test_numbers_that_json_lacks_are_words() -> None:
+    found = Tags(made_pages.tensor()).data["slice"]
+    assert found == {
+        "index": [1], "rowStep": 1, "columnStep": 2, "hasRows": True,
+        "values": [[1.0, "NaN"], [-2.0, "Infinity"], [0.5, "-Infinity"]],
+    }  # fmt: skip
+
+
+def test_data_for_a_script_has_no_unseen_characters() -> None:
+    """Scripts show it as text, where marks of direction would turn it round."""
+    names = ["a\u202eb\U000e0041\x1b\ufeff", "\\u202e", 'é中🙂\n"<b>']
+    assert json.loads(as_json(names)) == ["a\\u202eb\\U000e0041\x1b\\ufeff", "\\u202e", 'é中🙂\n"<b>']

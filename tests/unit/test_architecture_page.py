@@ -1,0 +1,73 @@
+"""docs/architecture.md: each file, folder and class that it names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.source.parsed import nodes
+
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+FOLDERS = (ROOT, ROOT / "gdbext", ROOT / "tests", ROOT / "tests" / "unit")
+"""Where paths on the page begin."""
+FOREIGN = {"arch/arm64", "Include/internal", "Objects/locations.md", "PREFIX/include", "asm-generic"}
+"""Beginnings of paths in CPython and Linux, and of the user's."""
+FUTURE = {
+    "architecture.py",
+    "decode.py",
+    "engine/arch/aarch64",
+    "hosts/NAME",
+    "patterns.py",
+    "registers.py",
+    "syscalls.py",
+    "tools/NAME",
+}
+"""What is still to be written by who follows the page."""
+FOREIGN_CLASSES = {"DEBUGGERS", "PyDictValues", "RTLD", "NT", "DWARF"}
+_PATH = re.compile(r"(?<![\w./$~-])((?:[\w-]+/)+[\w.-]*\w|[\w-]+\.(?:py|md|json))\b")
+_FOLDER = re.compile(r"`((?:[\w-]+/)+)`")
+_CLASS = re.compile(r"`([A-Z][a-z]\w*[a-z])(?:\(.*?\))?`")
+
+
+def lost_paths(page: str) -> Iterator[str]:
+    """Files and folders that the page names and nobody has."""
+    for path in dict.fromkeys([*_PATH.findall(page), *_FOLDER.findall(page)]):
+        if path.startswith(tuple(FOREIGN | FUTURE)) or "NAME" in path:
+            continue
+        is_prose = path not in _FOLDER.findall(page) and "." not in path  # an alternative: bt/all-threads
+        if is_prose and "/" in path and not _exists(path.split("/")[0]):
+            continue
+        if not _exists(path):
+            yield path
+
+
+def _exists(path: str) -> bool:
+    if any((folder / path).exists() for folder in (*FOLDERS, ROOT / "docs")):
+        return True
+    return "/" not in path.rstrip("/") and any(ROOT.glob(f"gdbext/**/{path.rstrip('/')}"))
+
+
+def lost_classes(page: str) -> Iterator[str]:
+    """Classes that the page names and nobody has."""
+    known = {node.name for file in (ROOT / "gdbext").rglob("*.py") for node in nodes(file.read_text())
+             if isinstance(node, ast.ClassDef)}  # fmt: skip
+    yield from (name for name in dict.fromkeys(_CLASS.findall(page)) if name not in known | FOREIGN_CLASSES)
+
+
+def test_what_it_names_is_there() -> None:
+    assert [*lost_paths(PAGE), *lost_classes(PAGE)] == []
+
+
+def test_what_is_not_there_is_found() -> None:
+    page = "hosts/library/gone.py, `diagnosis/sesion.py`, gone_file.py, `Sesion`, engine/formats/, `Session`"
+    assert list(lost_paths(page)) == ["hosts/library/gone.py", "diagnosis/sesion.py", "gone_file.py"]
+    assert list(lost_classes(page)) == ["Sesion"]
+    assert list(lost_paths("the enumerations of `model/`, `render/`, an either/or")) == ["model/"]

@@ -1,0 +1,209 @@
+"""The file law: a path that a target named is opened by one door, engine/targets/foreign_files.py, and nowhere else.
+
+No test can see whose path it is that a function is given. So every module that opens, lists or asks for a file by
+itself is declared here, with the reason why nobody else can have named it. Files of the kernel whose names are written
+out (``f"/proc/{pid}/maps"``) are everybody's, save those that are links to what a process chose.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.source.parsed import nodes
+
+pytestmark = pytest.mark.xdist_group("laws")
+"""One worker parses the package for all of them."""
+
+PACKAGE = Path(__file__).resolve().parents[2] / "gdbext"
+
+DOOR = "the door"
+USERS = "files that the user names on his command line, or in the debugger"
+OURS = "our own program and data"
+CACHE = "the user's cache, whose owner is checked"
+OUTPUT = "what we write ourselves"
+MEASURING = "a copy of PyTorch that measuring was allowed to use, and our own temporary folder"
+DECLARED = {
+    "engine/targets/foreign_files.py": DOOR,
+    "engine/targets/rooted_paths.py": DOOR,
+    "engine/targets/host_files.py": "files of /proc, by the caller's word: what a target names has methods of its own",
+    "engine/targets/core_target.py": USERS,
+    "engine/targets/mapped_files.py": "maps what the door has opened",
+    "engine/targets/recording/container.py": USERS,
+    "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
+    "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
+    "engine/targets/system/peers.py": "folders of /proc, by the caller's word",
+    "engine/entry_points.py": "site folders of our own Python; what is used of them must be ours or root's",
+    "engine/process/modules.py": "asks the kernel for the file behind /proc/PID/exe; nothing is opened",
+    "engine/formats/elf.py": "ElfImage.open, which the door does not use, and which is declared where it is used",
+    "engine/formats/bounded_input.py": USERS,
+    "engine/formats/elf_core.py": USERS,
+    "engine/formats/symbol_cache.py": CACHE,
+    "engine/formats/whole_file.py": OUTPUT,
+    "engine/formats/workplace.py": OUTPUT,
+    "cache.py": CACHE,
+    "engine/layouts/layout.py": OURS,
+    "engine/layouts/store.py": OURS,
+    "engine/layouts/measure/": MEASURING,
+    "hosts/cli/options.py": USERS,
+    "tools/shell/shell.py": USERS,
+    "tools/ranks/other_machines.py": OURS,
+    "tools/ranks/rank_sources.py": "the folder /proc itself, by a constant; reports that the user names",
+    "hosts/debugger/command_shell.py": USERS,
+    "hosts/debugger/batch_job.py": OUTPUT,
+    "hosts/lldb/lldb_launch.py": "debuggers on the user's PATH",
+    "hosts/lldb/lldb_frames.py": "/proc/thread-self/comm",
+    "init.py": OURS,
+    "lldb_init.py": OURS,
+    "tools/probes/bpf/bpf_kernel.py": "files of /sys, by constants",
+    "tools/probes/bpf/probe_keeper.py": "files of /sys, by constants",
+}
+"""Module, or folder with a slash → why it may; what does nothing of the kind must not be in the list."""
+
+FUNCTIONS = {
+    "io": {"open", "FileIO"},
+    "os": {"open", "stat", "lstat", "readlink", "listdir", "scandir", "walk", "fwalk", "access", "statvfs"},
+    "os.path": {
+        "exists", "lexists", "isfile", "isdir", "islink", "ismount", "realpath", "getsize", "getmtime", "getctime",
+        "samefile",
+    },
+    "mmap": {"mmap"},
+    "glob": {"glob", "iglob"},
+    "linecache": {"getline", "getlines", "checkcache", "updatecache"},
+    "tokenize": {"open"},
+    "codecs": {"open"},
+    "gzip": {"open"},
+    "lzma": {"open"},
+    "shutil": {"copyfile", "copy", "copy2", "copytree"},
+    "runpy": {"run_path"},
+}  # fmt: skip
+METHODS = {
+    "read_text", "read_bytes", "iterdir", "glob", "rglob", "is_file", "is_dir", "is_symlink", "is_fifo", "lstat",
+    "readlink",
+}  # fmt: skip
+"""Of pathlib.Path; other objects that have such a method are declared as well."""
+METHODS_WITHOUT_ARGUMENTS = {"exists", "stat", "resolve"}
+LINKS = ("/root", "/cwd", "/fd/", "/exe", "/map_files/")
+"""Names in /proc/PID that lead to what the process chose."""
+ASKING = {"os.readlink", "os.listdir", "os.path.samefile", "os.stat"}
+"""What says something of such a link, or of the file at its end, and opens nothing."""
+
+
+def breaches(package: Path, declared: dict[str, str]) -> list[str]:
+    """Every breach in the package (a folder named gdbext), as "file:line: what"."""
+    found, needed = [], set()
+    for file in sorted(package.rglob("*.py")):
+        relative = file.relative_to(package).as_posix()
+        calls = list(file_calls(file.read_text()))
+        rows = {name for name in declared if name == relative or (name.endswith("/") and relative.startswith(name))}
+        needed |= rows if calls else set()
+        if not rows:
+            found += [f"{relative}:{line}: {what} outside of the door for files" for line, what in calls]
+    return found + [f"{name}: opens nothing, and must not be declared" for name in sorted(declared.keys() - needed)]
+
+
+def file_calls(source: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of each call that opens, lists or asks for a file by its name."""
+    for node in nodes(source):
+        if isinstance(node, ast.Call):
+            name = _name(node)
+            if name and not _is_of_the_kernel(node, name):
+                yield node.lineno, name
+        elif isinstance(node, ast.ImportFrom):
+            names = FUNCTIONS.get(node.module or "", set())
+            yield from ((node.lineno, f"{node.module}.{each.name}") for each in node.names if each.name in names)
+
+
+def _name(call: ast.Call) -> str:
+    """What is called, "" where that touches no file."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return "open" if function.id == "open" else ""
+    if not isinstance(function, ast.Attribute):
+        return ""
+    owner, name = ast.unparse(function.value), function.attr
+    if name in FUNCTIONS.get(owner, ()) or f"{owner}.{name}" == "ElfImage.open":
+        return f"{owner}.{name}"
+    if name in METHODS or (name in METHODS_WITHOUT_ARGUMENTS and not call.args):
+        return f".{name}"
+    mode = call.args[0] if call.args else None
+    is_mode = isinstance(mode, ast.Constant) and isinstance(mode.value, str) and set(mode.value) <= set("rwxabt+")
+    return ".open" if name == "open" and (is_mode or not call.args) else ""
+
+
+def _is_of_the_kernel(call: ast.Call, name: str) -> bool:
+    """The path is written out, and is one of the kernel's own files."""
+    text = _written(call.args[0]) if call.args else ""
+    if not text.startswith(("/proc/", "/sys/", "/dev/null")):
+        return False
+    return name in ASKING or not any(link in text for link in LINKS)
+
+
+def _written(node: ast.AST) -> str:
+    """The text of a literal with PID in place of what is filled in; "" where the end of it is not written out."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.devnull":
+        return "/dev/null"
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "PID" for part in node.values)
+
+
+def test_files_are_opened_by_the_door() -> None:
+    assert breaches(PACKAGE, DECLARED) == []
+
+
+BREACHES = [
+    "open(path)",
+    "open(f'{root}/etc/passwd')",
+    "with open(self._target.local_path(file)) as stream:\n    pass",
+    "open(f'/proc/{pid}/root{path}')",
+    "open(f'/proc/{pid}/cwd/x')",
+    "open(f'/proc/{pid}/map_files/{name}')",
+    "os.open(path, os.O_RDONLY)",
+    "os.stat(path)",
+    "os.stat(f'{folder}/proc/1/stat')",
+    "os.readlink(path)",
+    "os.listdir(folder)",
+    "os.path.exists(path)",
+    "os.path.realpath(path)",
+    "mmap.mmap(descriptor, 0)",
+    "Path(path).read_text()",
+    "folder.read_bytes()",
+    "(folder / 'version.py').exists()",
+    "path.stat().st_size",
+    "path.open('rb')",
+    "path.open()",
+    "folder.glob('*.py')",
+    "ElfImage.open(path)",
+    "linecache.getline(file, 3)",
+    "from os import stat",
+    "from os.path import exists",
+    "import os.path\nos.path.isdir(path)",
+]
+
+
+@pytest.mark.parametrize("source", BREACHES)
+def test_a_planted_breach_is_found(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
+    assert len(breaches(tmp_path, {})) == 1
+    assert breaches(tmp_path, {"reader.py": "declared"}) == []
+
+
+@pytest.mark.parametrize("source", [
+    "open('/proc/locks')", "open(f'/proc/{pid}/task/{tid}/stat', 'rb')", "os.listdir(f'/proc/{pid}/fd')",
+    "os.readlink(f'/proc/{pid}/cwd')", "os.open(os.devnull, os.O_RDWR)", "files.open(path, limit)",
+    "reader.exists(owner)", "session.resolve(a)", "names.stat", "os.path.join(a, b)",
+])  # fmt: skip
+def test_what_is_no_breach(source: str, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(f"import os\n{source}\n")
+    assert breaches(tmp_path, {}) == []
+
+
+def test_a_declaration_without_need_is_a_breach(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text("x = 1\n")
+    assert len(breaches(tmp_path, {"reader.py": "declared", "gone.py": "declared"})) == 2

@@ -1,0 +1,53 @@
+"""What dispatch-info says of the symbols that are assumed of torch."""
+
+from __future__ import annotations
+
+from gdbext.diagnosis.report.report import Report
+from gdbext.render.style import Style
+from gdbext.tools.info import info_report
+from gdbext.tools.info.info_report import SymbolCheck, SymbolChecks, SymbolStatus, TargetInfo, TorchInfo
+
+FOUND = SymbolCheck("alpha", ("_Zalpha",), "liba.so", "first", "the alphabet", "2.0", "2.9", SymbolStatus.FOUND)
+MISSING = SymbolCheck("beta", ("_Zbeta", "_Zb"), "liba.so", "second", "order", "2.1", "2.9", SymbolStatus.MISSING)
+ABSENT = SymbolCheck("gamma", ("_Zgamma",), "libb.so", "third", "shape", "2.0", "2.9", SymbolStatus.NOT_LOADED)
+
+
+def info(*rows: SymbolCheck) -> TargetInfo:
+    return TargetInfo(1, TorchInfo("2.9", None, None, SymbolChecks(rows)), None, None, (), {})
+
+
+def lines(*rows: SymbolCheck, why: bool = False) -> list[str]:
+    report = Report("dispatch-info", None, info_report.render, sections=(info(*rows),), why=why)
+    text = list(info_report.render(report, Style()))
+    return text[text.index("layout    none") + 1 : text.index("python    none that can be read")]
+
+
+def test_the_count_alone_where_nothing_is_missing() -> None:
+    assert lines(FOUND, ABSENT) == ["symbols   1 of 1 assumed symbols found"]
+
+
+def test_a_missing_one_says_what_is_lost() -> None:
+    assert lines(FOUND, MISSING, ABSENT) == [
+        "symbols   1 of 2 assumed symbols found",
+        "          missing: _Zbeta  liba.so (known from 2.1 to 2.9)",
+        "            second; lost without it: order",
+    ]
+
+
+def test_all_of_them_with_why() -> None:
+    text = lines(FOUND, MISSING, ABSENT, why=True)
+    assert [line.strip().partition(":")[0] for line in text[1::2]] == ["found", "missing", "library not loaded"]
+
+
+def test_json_has_all_of_them() -> None:
+    document = info_report.document(info(FOUND, MISSING, ABSENT), why=False)["torch"]["symbols"]
+    assert (document["found"], document["assumed"]) == (1, 2)
+    assert [row["status"] for row in document["rows"]] == ["found", "missing", "library not loaded"]
+    assert document["rows"][1] == {
+        "id": "beta", "names": ["_Zbeta", "_Zb"], "library": "liba.so", "purpose": "second", "lost": "order",
+        "first": "2.1", "last": "2.9", "status": "missing",
+    }  # fmt: skip
+
+
+def test_without_torch() -> None:
+    assert info_report.document(TargetInfo(1, None, None, None, (), {}), why=False)["torch"] is None

@@ -1,0 +1,112 @@
+"""The statistics of CUDA's caching allocator, from made-up memory."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gdbext.engine.process.memory import Field, Memory, Struct
+from gdbext.errors import BadData
+from gdbext.tools.info.cuda_allocator import CudaAllocator
+from gdbext.torch.state import setting_sources as sources
+from support.fakes.fake_target import FakeTarget
+
+ALLOCATOR, VARIABLE, GETTER, DEVICE, VTABLE, ELEMENTS = 0x10000, 0x20000, 0x30000, 0x40000, 0x50000, 0x60000
+VECTOR, PAGE = 0x20, 0x1000
+CODE = bytes.fromhex("488b4e20488b4628c3")
+"""mov 0x20(%rsi), %rcx; mov 0x28(%rsi), %rax; ret"""
+NATIVE = "_ZTVN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE"
+ASYNCHRONOUS = "_ZTVN3c104cuda20CUDACachingAllocator15CudaMallocAsync24CudaMallocAsyncAllocatorE"
+ARRAY, STAT = "std::array<c10::CachingAllocator::Stat, 3>", "c10::CachingAllocator::Stat"
+
+
+class Process:
+    """A process with one device, which is also its symbols and its layout."""
+
+    def __init__(self) -> None:
+        self.vtable = NATIVE
+        self.elements = [DEVICE]
+        self.pools = [(30, 50, 60, 30), (10, 30, 20, 10), (20, 40, 40, 20)]
+        self.names = {sources.CUDA_ALLOCATOR_IN_USE.names[0]: VARIABLE, sources.CUDA_STATISTICS.names[0]: GETTER}
+
+    def address_of(self, name: str, library: str | None) -> int | None:  # noqa: ARG002 - as Symbolizer
+        return self.names.get(name)
+
+    def names_at(self, address: int) -> tuple[str, ...]:
+        return (self.vtable,) if address == VTABLE else ()
+
+    def struct(self, name: str) -> Struct:
+        members = ("current", "peak", "allocated", "freed")
+        return {
+            "std::mutex": Struct("std::mutex", 40, {}),
+            "c10::CachingAllocator::Stat": Struct(STAT, 32, {
+                each: Field(each, 8 * index, 8) for index, each in enumerate(members)}),
+            "c10::CachingDeviceAllocator::DeviceStats": Struct("DeviceStats", 168, {
+                "allocated_bytes": Field("allocated_bytes", 0, 96, ARRAY),
+                "by_pools": Field("by_pools", 96, 32, "ska::flat_hash_map<int>"),
+                "oversize_segments": Field("oversize_segments", 128, 32, STAT),
+                "num_ooms": Field("num_ooms", 160, 8, "long int")}),
+        }[name]  # fmt: skip
+
+    def devices(self) -> list[tuple[int, dict[str, int]]]:
+        size = 8 * len(self.elements)
+        statistics = b"".join(struct.pack("<4q", *pool) for pool in self.pools)
+        regions = {
+            VARIABLE: struct.pack("<Q", ALLOCATOR),
+            ALLOCATOR: struct.pack("<Q", VTABLE + 16) + bytes(VECTOR - 8)
+            + struct.pack("<3Q", ELEMENTS, ELEMENTS + size, ELEMENTS + size),
+            ELEMENTS: b"".join(struct.pack("<Q", each) for each in self.elements) + bytes(8),
+            GETTER: CODE.ljust(256, b"\xcc"),
+            DEVICE: bytes(40) + statistics + bytes(32) + struct.pack("<4q", 1, 2, 3, 2) + struct.pack("<q", 4),
+        }  # fmt: skip
+        memory = Memory(FakeTarget({start: content.ljust(PAGE, b"\0") for start, content in regions.items()}))
+        found = CudaAllocator(memory, self, self).devices()  # type: ignore[arg-type]
+        return [(each.device, dict(each.statistics)) for each in found]
+
+
+def test_statistics_by_the_names_of_memory_stats() -> None:
+    assert Process().devices() == [(0, {
+        "allocated_bytes.all.current": 30, "allocated_bytes.all.peak": 50,
+        "allocated_bytes.all.allocated": 60, "allocated_bytes.all.freed": 30,
+        "allocated_bytes.small_pool.current": 10, "allocated_bytes.small_pool.peak": 30,
+        "allocated_bytes.small_pool.allocated": 20, "allocated_bytes.small_pool.freed": 10,
+        "allocated_bytes.large_pool.current": 20, "allocated_bytes.large_pool.peak": 40,
+        "allocated_bytes.large_pool.allocated": 40, "allocated_bytes.large_pool.freed": 20,
+        "oversize_segments.current": 1, "oversize_segments.peak": 2,
+        "oversize_segments.allocated": 3, "oversize_segments.freed": 2,
+        "num_ooms": 4,
+    })]  # fmt: skip
+
+
+def test_devices_that_were_not_used() -> None:
+    process = Process()
+    process.elements = [0, DEVICE]
+    assert [device for device, _ in process.devices()] == [1]
+    process.elements = []
+    assert process.devices() == []
+
+
+def test_sums_that_do_not_agree() -> None:
+    process = Process()
+    process.pools[1] = (11, 30, 20, 10)
+    with pytest.raises(BadData, match=r"allocated_bytes.current is \[30, 11, 20\]"):
+        process.devices()
+
+
+@pytest.mark.parametrize(("name", "why"), [
+    (ASYNCHRONOUS, "the allocator of CUDA is CudaMallocAsyncAllocator, which is not read"),
+    ("_Z3foo", "is of an unknown class"),
+])  # fmt: skip
+def test_other_allocators(name: str, why: str) -> None:
+    process = Process()
+    process.vtable = name
+    with pytest.raises(BadData, match=why):
+        process.devices()
+
+
+def test_before_the_allocator_is_there() -> None:
+    process = Process()
+    del process.names[sources.CUDA_ALLOCATOR_IN_USE.names[0]]
+    with pytest.raises(BadData, match="not there yet"):
+        process.devices()

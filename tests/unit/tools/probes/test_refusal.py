@@ -1,0 +1,45 @@
+"""What is missing where the kernel refuses probes."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from gdbext.tools.probes.bpf.bpf_kernel import Circumstances, circumstances, refused
+
+BPF, PERFMON, SYS_ADMIN = 1 << 39, 1 << 38, 1 << 21
+
+
+@pytest.mark.parametrize(
+    ("code", "here", "why", "help_"),
+    [
+        (errno.EPERM, ("6.18.0", 0, False, False), "CAP_BPF and CAP_PERFMON", "--cap-add=BPF --cap-add=PERFMON"),
+        (errno.EPERM, ("6.18.0", BPF, True, True), "need CAP_PERFMON, or root", "--cap-add=PERFMON;"),
+        (errno.EPERM, ("6.18.0", SYS_ADMIN, True, True), "user namespace", "on the host"),
+        (errno.EPERM, ("6.18.0", BPF | PERFMON, True, False), "seccomp", "seccomp=unconfined"),
+        (errno.EACCES, ("6.18.0", SYS_ADMIN, False, False), "locked down", "lockdown"),
+        (errno.EINVAL, ("5.10.0-13-amd64", SYS_ADMIN, False, False), "Linux 5.10.0-13-amd64 has", "dispatch-trace OP"),
+        (errno.EINVAL, ("6.18.0", SYS_ADMIN, False, False), "Linux 6.18.0 does not take it", "dispatch-trace OP"),
+        (errno.ENOSYS, ("6.18.0", 0, False, False), "CONFIG_BPF_SYSCALL", "dispatch-trace OP"),
+        (errno.EIO, ("6.6.1", SYS_ADMIN, False, False), "file system", "dispatch-trace OP"),
+    ],
+)
+def test_what_is_missing_is_named(code: int, here: tuple[str, int, bool, bool], why: str, help_: str) -> None:
+    error = refused("a BPF map cannot be made", OSError(code, os.strerror(code)), Circumstances(*here))
+    assert error.what == f"a BPF map cannot be made: {os.strerror(code)}"
+    assert why in (error.why or "")
+    assert help_ in (error.help or "")
+
+
+def test_which_kernels_place_many_probes_at_once() -> None:
+    releases = ("5.15.0-91-generic", "6.5.13", "6.6.0", "7.0", "odd")
+    assert [release for release in releases if Circumstances(release, 0, False, False).lacks_many] == list(releases[:2])
+
+
+def test_our_own_circumstances() -> None:
+    here = circumstances()
+    assert here.release == os.uname().release
+    if os.geteuid() != 0:
+        assert here.missing

@@ -1,0 +1,225 @@
+"""The verdict on jobs that hung: recorded ones, and rows that are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import GroupState, Issued, JobReport, MatchState, RankReport, Unreached, rows
+from support.recorded import jobs
+
+VERDICTS = {
+    "late-sleep": ("late-rank", (1,)),
+    "late-lock": ("late-rank", (1,)),
+    "late-gil": ("late-rank", (1,)),
+    "late-import": ("late-rank", (1,)),
+    "late-loader": ("late-rank", (1,)),
+    "long-save": ("late-rank", (1,)),
+    "stopped": ("late-rank", (1,)),
+    "swallowed": ("mismatched-collective", (2,)),
+    "other-order": ("mismatched-collective", (1,)),
+    "other-type": ("mismatched-collective", (1,)),
+    "other-size": ("mismatched-collective", (0,)),
+    "other-dtype": ("mismatched-collective", (1,)),
+    "crossing": ("mismatched-collective", (0, 1)),
+    "pipeline": ("mismatched-collective", (0, 1)),
+    "dead": ("dead-rank", (1,)),
+    "store-wait": ("store-wait", ()),
+    "crossed-stages": ("mismatched-collective", (0, 1)),
+    "forgotten-send": ("mismatched-collective", (2,)),
+    "monitored": ("late-rank", (1,)),
+    "save-on-one": ("mismatched-collective", (0,)),
+    "no-pickle": ("late-rank", (0,)),
+    "objects": ("mismatched-collective", (1,)),
+    "splits": ("mismatched-collective", (1,)),
+    "destroyed": ("late-rank", (1,)),
+    "in-a-thread": ("mismatched-collective", (1,)),
+    "uneven": ("mismatched-collective", (2,)),
+    "versions": ("late-rank", (1,)),
+    "nccl": ("late-rank", (1,)),
+}
+"""What tests/inferiors/job.py does in each, and who is at fault; nobody has a rank yet in store-wait. The ranks of nccl
+are those of nccl_late.py, which wait for a device; those of versions run three releases of torch."""
+REASONS = {
+    "late-lock": "threading.RLock",
+    "late-gil": "waits for the GIL, which gil-keeper",
+    "late-import": "import lock of a module",
+    "late-loader": "DataLoader's worker process",
+    "long-save": "waits in write on fd",
+    "stopped": "is stopped",
+    "other-size": "SIZE_OR_SYNTAX_MISMATCH",
+    "other-dtype": "COLLECTIVE_DTYPE_MISMATCH",
+    "other-order": "rank 1 issued all_gather",
+    "swallowed": "rank 2 issued broadcast",
+    "dead": "zombie",
+    "pipeline": "waits in recv from rank 0",
+    "forgotten-send": "ranks 0-1 wait for rank 2, which waits in recv itself; for whom is not recorded",
+    "monitored": "ranks 0,2 wait for rank 1 of 3 in monitored_barrier; rank 1: No thread is in the dispatcher;",
+    "save-on-one": "ranks 1-2 issued barrier; rank 0 issued all_gather",
+    "no-pickle": "never enqueued #4 broadcast int64[1]",
+    "objects": "rank 1 issued all_reduce",
+    "splits": "SIZE_OR_SYNTAX_MISMATCH",
+    "destroyed": "never enqueued #4 all_reduce float32[4] of group default_pg, on which ranks 0,2 wait",
+    "in-a-thread": "rank 1 issued broadcast",
+    "uneven": "rank 2 issued barrier",
+    "nccl": "rank 1 of 2 never enqueued #4 all_reduce float32[4] of group default_pg, on which rank 0 waits",
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_recorded_jobs(name: str) -> None:
+    report = judge(jobs.recorded_rows(name))
+    assert (report.verdict.kind, tuple(report.verdict.ranks)) == VERDICTS[name], report.verdict.summary
+    assert REASONS.get(name, "") in report.verdict.summary
+
+
+def test_every_recorded_job_has_a_verdict_here() -> None:
+    assert set(VERDICTS) == set(jobs.NAMES)
+
+
+def test_a_job_of_three_versions() -> None:
+    """They met through Gloo; 2.6.0 has no flight recorder of it."""
+    report = judge(jobs.recorded_rows("versions"))
+    versions = "2.13.0+cpu (rank 0), 2.6.0+cu124 (rank 1), 2.15.0+cu132 (rank 2)"
+    assert report.notes == (f"the ranks run different versions of torch: {versions}",)
+    assert "never enqueued #4 all_reduce float32[8, 2] of group default_pg, on which ranks 0,2 wait" in (
+        report.verdict.summary
+    )
+
+
+def rank(
+    number: int, wait: CollectiveWait | None = None, issued: tuple[Issued, ...] = (), **more: object
+) -> RankReport:
+    state = GroupState("0", "default_pg", 3, "0-2", len(issued) or None, None, issued)
+    made = RankReport(number, "node1", 1000 + number, "job", 3, "2.13.0", "idle", "It sleeps.", ("main",), wait, False,
+                      (state,))  # fmt: skip
+    return made._replace(**more)
+
+
+PENDING = (Issued(1, "all_reduce", is_pending=True),)
+IN_FIRST = CollectiveWait("all_reduce", 1, "0")
+
+
+def verdict(*reports: RankReport, unreached: tuple[Unreached, ...] = ()) -> JobReport:
+    return judge(rows(reports, unreached))
+
+
+def test_a_rank_that_is_missing_and_waited_for_is_dead() -> None:
+    found = verdict(rank(0, IN_FIRST, PENDING), rank(2, IN_FIRST, PENDING))
+    assert (found.verdict.kind, found.verdict.ranks, tuple(found.missing)) == ("dead-rank", (1,), (1,))
+
+
+def test_a_rank_that_is_missing_and_not_waited_for_was_perhaps_not_asked_for() -> None:
+    found = verdict(rank(0), rank(2))
+    assert (found.verdict.kind, tuple(found.missing)) == ("all-idle", (1,))
+
+
+def test_one_rank_whose_own_verdict_explains_the_job() -> None:
+    found = verdict(rank(0), rank(1, kind="deadlock", summary="Two threads wait for each other."), rank(2))
+    assert (found.verdict.kind, found.verdict.ranks) == ("deadlock", (1,))
+    assert found.odd[0].rank == 1
+
+
+def test_running_ranks() -> None:
+    assert verdict(rank(0, running=True), rank(1), rank(2)).verdict.kind == "all-busy"
+
+
+def test_two_processes_with_one_rank() -> None:
+    found = verdict(rank(0), rank(0, pid=77), rank(1))
+    assert found.notes == (
+        "rank 0 is claimed by 2 processes: pid 77 on node1, pid 1000 on node1; what is said of it is that of pid 77",
+    )
+
+
+def test_another_job_is_left_out_and_said() -> None:
+    found = verdict(rank(0), rank(1), rank(2, job="other"))
+    assert [each.rank for each in found.reports] == [0, 1]
+    assert found.notes == ("1 report of another job (other) left out",)
+    assert judge(rows([rank(0), rank(1), rank(2, job="other")]), pid=1002).job == "other"
+
+
+def test_different_versions_are_said() -> None:
+    assert "2.13.0 (rank 0), 2.12.0 (rank 1)" in verdict(rank(0), rank(1, torch="2.12.0")).notes[0]
+
+
+def test_a_job_of_one() -> None:
+    found = verdict(rank(0, size=1, kind="blocked", summary="It waits for a mutex."))
+    assert (found.verdict.kind, tuple(found.missing)) == ("blocked", ())
+
+
+def test_no_report_at_all() -> None:
+    found = verdict(unreached=(Unreached("node3", "it did not answer within 60 s"),))
+    assert found.verdict.kind == "all-idle"
+    assert "node3: it did not answer" in found.verdict.summary
+
+
+def test_a_collective_that_all_have_come_to() -> None:
+    found = verdict(rank(0, IN_FIRST, PENDING), rank(1, IN_FIRST, PENDING), rank(2, None, (Issued(1, "all_reduce"),)))
+    assert found.verdict.kind == "all-idle"
+    assert "Every rank of group default_pg issued #1 all_reduce; rank 2 has completed it, ranks 0-1 wait in it" in (
+        found.verdict.summary
+    )
+
+
+def test_elements_that_get_lost() -> None:
+    def exchange(number: int, sent: int, received: int) -> RankReport:
+        issued = Issued(1, "all_to_all", ((sent,),), ("float32",), ((received,),), ("float32",), is_pending=True)
+        return rank(number, CollectiveWait("all_to_all", 1, "0"), (issued,))
+
+    uneven = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 3, 3))
+    assert uneven.collectives[0].state is MatchState.UNDECIDED
+    lost = verdict(exchange(0, 3, 6), exchange(1, 6, 3), exchange(2, 4, 3))
+    assert lost.collectives[0].state is MatchState.SIZE_OR_SYNTAX_MISMATCH
+    assert lost.verdict.kind == "mismatched-collective"
+    too_few = verdict(exchange(0, 3, 6), exchange(1, 6, 3))
+    assert too_few.collectives[0].state is MatchState.UNDECIDED
+
+
+def test_what_cannot_be_read_is_not_idle() -> None:
+    unread = {"path": (), "problem": "cannot open libc.so.6; give the files by --sysroot DIR"}
+    found = verdict(rank(0, **unread), rank(1, **unread), rank(2, **unread))
+    assert found.verdict.summary.startswith("What the ranks do cannot be read: rank 0: cannot open libc.so.6")
+    assert found.notes == (f"where ranks 0-2 are cannot be read: {unread['problem']}",)
+
+
+def test_states_that_differ_are_no_mismatch() -> None:
+    done = (Issued(1, "broadcast"),)
+    waits = CollectiveWait("broadcast", 1, "0")
+    pending = (Issued(1, "broadcast", is_pending=True),)
+    found = verdict(rank(0, None, done), rank(1, waits, pending), rank(2, waits, pending))
+    assert found.collectives[0].state is MatchState.COLLECTIVE_STATE_MISMATCH
+    assert found.verdict.kind != "mismatched-collective"
+
+
+def test_what_is_left_of_an_earlier_start_is_left_out() -> None:
+    """Of one machine only: each machine's launcher counts for itself."""
+    late = [each._replace(host="node1", restart=1) for each in jobs.recorded_rows("late-sleep").sorted()]
+    old = late[2]._replace(pid=77, restart=0, wait=None, groups=())
+    elsewhere = late[3]._replace(host="node2", restart=0)
+    found = judge(rows([*late[:3], old, elsewhere]))
+    assert (found.verdict.kind, found.verdict.ranks) == ("late-rank", (1,))
+    assert found.notes == ("1 process of an earlier start left out, which the launcher has replaced: pid 77 on node1",)
+    assert old in found.reports
+
+
+def test_of_two_processes_with_one_rank_the_one_in_the_groups_counts() -> None:
+    late = [each._replace(host="node1") for each in jobs.recorded_rows("late-sleep").sorted()]
+    for pid in (1, 1 << 22):
+        forked = late[0]._replace(pid=pid, wait=None, running=True, groups=())
+        found = judge(rows([*late, forked]))
+        assert found.verdict == judge(rows(late)).verdict
+        assert f"what is said of it is that of pid {late[0].pid}" in found.notes[0]
+
+
+def test_a_send_and_its_recv_do_not_wait_for_each_other() -> None:
+    """Nor is either late; with other tags they are two transfers, of which neither ends."""
+
+    def transfer(number: int, op: str, peer: int, tag: int | None = None) -> RankReport:
+        return rank(number, CollectiveWait(op, peer=peer, tag=tag, on_device=tag is None))
+
+    assert verdict(transfer(0, "recv", 1), transfer(1, "send", 0), rank(2)).verdict.kind == "all-idle"
+    crossed = verdict(transfer(0, "recv", 1), transfer(1, "recv", 0), rank(2))
+    assert (crossed.verdict.kind, crossed.verdict.ranks) == ("mismatched-collective", (0, 1))
+    other_tags = verdict(transfer(0, "recv", 1, tag=7), transfer(1, "send", 0, tag=8), rank(2))
+    assert other_tags.verdict.kind == "mismatched-collective"

@@ -1,0 +1,67 @@
+"""Whether ranks ran on while others were looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.tools.ranks.collector import ProgressSinceReport, combine_looks
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
+from support.programs import procfs
+from support.programs.harness import wait_until
+
+
+def report(rank: int, enqueued: int, waits: bool, pid: int = 0) -> RankReport:
+    wait = CollectiveWait("all_reduce", enqueued, "default_pg", enqueued, enqueued - 1) if waits else None
+    issued = Issued(enqueued, "all_reduce", is_pending=waits)
+    group = GroupState("0", "default_pg", 2, "0-1", enqueued, enqueued - waits, (issued,))
+    kind = "waiting-external" if waits else "idle"
+    return RankReport(rank, "node1", pid or 100 + rank, "job", 2, "2.13.0", kind, "", wait=wait, groups=(group,))
+
+
+def test_a_rank_that_waits_where_it_waited_hangs() -> None:
+    waiting = report(0, 18, True)
+    assert combine_looks(waiting, waiting) == waiting
+    assert judge(rows([waiting, report(1, 17, False)])).verdict.kind == "late-rank"
+
+
+def test_a_rank_that_waits_elsewhere_by_now_runs() -> None:
+    running = combine_looks(report(0, 18, True), report(0, 25, True))
+    found = judge(rows([running, report(1, 17, False)]))
+    assert (found.verdict.kind, found.collectives) == ("all-busy", ())
+
+
+def test_who_has_run_since() -> None:
+    """A process whose main thread sleeps has not; ours has. One that waits for nobody is not asked."""
+    asleep = os.fork()
+    if asleep == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        wait_until(lambda: procfs.state(asleep, asleep) == "S", "the child sleeps", 20)
+        waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
+        moving = report(2, 18, True, os.getpid())
+        progress = ProgressSinceReport()
+        for each in (waiting, idle):
+            progress.note(each)
+        assert progress.ranks_that_ran([waiting, idle]) == []
+        progress.note(moving)
+        threading.Event().wait(0.001)
+        assert progress.ranks_that_ran([waiting, moving]) == [moving]
+    finally:
+        os.kill(asleep, signal.SIGKILL)
+        os.waitpid(asleep, 0)
+
+
+def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    ended = report(0, 18, True, pid)
+    progress = ProgressSinceReport()
+    progress.note(ended)
+    os.waitpid(pid, 0)
+    assert progress.ranks_that_ran([ended]) == [ended]

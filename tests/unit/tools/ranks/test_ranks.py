@@ -1,0 +1,260 @@
+"""scripts/dispatch ranks --reports: many reports, one screen; and what is wrong with reports is said, not fatal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.errors import TargetError, UsageError
+from gdbext.tools.ranks import other_machines, rank_sources
+from gdbext.tools.ranks.rank_sources import RankProcess
+from gdbext.tools.ranks.ranks import RanksProgram
+from gdbext.tools.table import Outcome
+from support.recorded import jobs, recordings
+from support.recorded.recordings import Replay
+from support.source import contract_schema
+
+SCREEN = 45
+"""Lines of one screen."""
+
+
+def run(*words: object) -> Outcome:
+    return RanksProgram().main([str(word) for word in words], lambda _: 0, color=False)
+
+
+def written(folder: Path, documents: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    for number, document in enumerate(documents):
+        (folder / f"{number}.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_job_as_text(tmp_path: Path) -> None:
+    lines = run("--reports", written(tmp_path / "job", jobs.documents("late-lock"))).output.splitlines()
+    assert lines[0].startswith("late-rank: rank 1 of 2 never enqueued #4 all_reduce float32[8, 2] of group default_pg")
+    assert "rank 0 waits; rank 1: MainThread" in lines[0]
+    assert any("threading.RLock" in line for line in lines)
+    assert any("never enqueued 1" in line for line in lines)
+
+
+def test_a_thousand_ranks_are_one_screen(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", jobs.varied("late-lock", 1000))
+    lines = run("--reports", folder).output.splitlines()
+    assert len(lines) <= SCREEN
+    assert "rank 1 of 1000 never enqueued #4 all_reduce" in lines[0]
+    assert "ranks 0,2-999 wait" in lines[0]
+    assert "1000 processes, ranks 0-999 of 1000, on 125 hosts" in lines[2]
+
+
+def test_reports_of_parts_are_reports_too(tmp_path: Path) -> None:
+    documents = jobs.documents("late-sleep")
+    halves = [written(tmp_path / name, part) for name, part in (("a", documents[:2]), ("b", documents[2:]))]
+    whole = written(tmp_path / "whole", documents)
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for half in halves:
+        (parts / f"{half.name}.json").write_text(run("--reports", half, "--json").output)
+    together = json.loads(run("--reports", parts, "--json").output)
+    contract_schema.check(together)
+    assert together == json.loads(run("--reports", whole, "--json").output)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("cut", lambda text: text[: len(text) // 2]),
+        ("empty", lambda _: ""),
+        ("list", lambda _: "[]"),
+        ("other", lambda _: '{"schema": "other/1"}'),
+        ("deep", lambda _: "[" * 100_000),
+        ("no-threads", lambda text: text.replace('"threads"', '"thread"')),
+        ("text", lambda text: text.replace('"rank":', '"rank": "x", "was":')),
+        ("no-verdict", lambda text: text.replace('"verdict":', '"verdict": null, "was":')),
+    ],
+)
+def test_a_damaged_report_costs_itself(tmp_path: Path, name: str, contents: Any) -> None:
+    documents = jobs.documents("late-sleep")
+    folder = written(tmp_path / "job", documents[:3])
+    (folder / f"{name}.json").write_text(contents(json.dumps(documents[3])))
+    document = json.loads(run("--reports", folder, "--json").output)
+    assert [each["where"] for each in document["unreached"]] == [f"{name}.json"]
+    assert (document["ranks"], document["missing"]) == ("0-2", "3")
+    assert document["verdict"]["kind"] == "dead-rank"
+    assert document["verdict"]["ranks"] == "3"
+
+
+def test_recordings_are_looked_at(tmp_path: Path) -> None:
+    document = json.loads(run("--recordings", recordings.FOLDER / "gloo-mismatch.rec", "--json").output)
+    assert [each["rank"] for each in document["reports"]] == [0]
+    assert document["verdict"]["kind"] == "dead-rank"
+    assert document["collectives"][0]["pending"] == "0"
+    (tmp_path / "cut.rec").write_bytes((recordings.FOLDER / "gloo-mismatch.rec").read_bytes()[:5000])
+    outcome = run("--recordings", tmp_path, "--json")
+    assert outcome.status == 1
+    assert json.loads(outcome.output)["unreached"][0]["where"].endswith("cut.rec")
+
+
+def test_a_report_of_one_process_alone_is_enough(replay: type[Replay], tmp_path: Path) -> None:
+    """A process that is no rank at all."""
+    folder = written(tmp_path / "job", [replay("meta-mm").document("dispatch-diagnose")])
+    document = json.loads(run("--reports", folder, "--json").output)
+    assert document["verdict"]["kind"] == "blocked"
+    assert "aten::mm [Meta]" in document["reports"][0]["path"]
+
+
+def test_the_graph(tmp_path: Path) -> None:
+    file = tmp_path / "job.dot"
+    run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--dot", file)
+    text = file.read_text()
+    assert text.startswith("digraph ranks {")
+    assert text.count("{") == text.count("}")
+    assert "color=red" in text
+
+
+class Tags(HTMLParser):
+    """Which elements are open, and everything that a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href")] + [tag] * (tag == "script")
+        if tag in ("details", "div", "table", "html", "body"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("details", "div", "table", "html", "body"):
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_is_whole(tmp_path: Path) -> None:
+    documents = jobs.documents("late-lock")
+    documents[1]["verdict"]["summary"] = "<script>alert(1)</script> & \x1b[31m"
+    file = tmp_path / "job.html"
+    run("--reports", written(tmp_path / "job", documents), "--html", file)
+    page, tags = file.read_text(), Tags()
+    tags.feed(page)
+    assert (tags.open, tags.loaded) == ([], [])
+    assert "&lt;script&gt;" in page
+    assert "\x1b" not in page
+    assert "never enqueued" in page
+
+
+@pytest.fixture(scope="module")
+def packed() -> bytes:
+    """The package is packed once for all of them."""
+    return other_machines.archive()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (("--slurm", "77.0"), ("srun --overlap --jobid=77", "--job '\"'\"'slurm 77.0'\"'\"' |")),
+        (("--kubernetes", "app=train", "--namespace", "ml"), ("kubectl -n ml get pods -l app=train", "exec -i POD")),
+        (("--hosts", "n[1-9]", "--python", "python3.11"), ("clush --worker ssh -w 'n[1-9]'", "python3.11 -I -S -B -c")),
+    ],
+)
+def test_commands_for_other_machines_are_shown(
+    where: tuple[str, ...], words: tuple[str, ...], packed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_machines, "archive", lambda: packed)
+    shown = run(*where, "--show-commands").output
+    assert all(word in shown for word in words), shown
+    size = int(shown.rstrip().rpartition(", ")[2].split()[0])
+    assert size < 2_000_000
+
+
+def test_the_answer_of_a_machine(tmp_path: Path) -> None:
+    document = run("--reports", written(tmp_path / "job", jobs.documents("late-lock")), "--json").output
+    good = other_machines.answer("n1", b"a login message\n" + document.encode(), 0)
+    assert [report.rank for report in good.sorted()] == [0, 1]
+    cut = other_machines.answer("n1", document.encode()[:500], 0)
+    assert [each.where for each in cut.unreached] == ["n1"]
+    silent = other_machines.answer("n2", b"sh: python3: not found\n", 127)
+    assert [each.reason for each in silent.unreached] == ["no report (status 127): sh: python3: not found"]
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "said"),
+    [(True, "no rank on this machine that may be looked at"), (False, "no rank on this machine")],
+)
+def test_processes_of_another_user(monkeypatch: pytest.MonkeyPatch, is_closed: bool, said: str) -> None:
+    known = {77: RankProcess(77, 1, False, (), None, is_closed), 78: RankProcess(78, 1, False, ("j",), None)}
+    monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
+    with pytest.raises(TargetError) as caught:
+        run("--node")
+    assert caught.value.what.endswith(said)
+    assert ("1 Python process," in caught.value.why) is is_closed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "one of the arguments"),
+        (("-p", "x"), "'x' is not a process id"),
+        (("-p", "1", "--node"), "not allowed with"),
+        (("--reports", "/nonexistent-folder/", "--jobs", "0"), "'0' is not a number"),
+        (("--node", "--timeout", "nan"), "'nan' is not a number of seconds"),
+        (("--nod",), "one of the arguments"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        run(*words)
+    assert said in caught.value.what
+
+
+def test_help() -> None:
+    assert "--reports" in run("--help").output
+
+
+def test_a_rank_that_has_not_loaded_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the outermost Python of its rank; the shell around it and what it has started itself are not."""
+
+    def started(pid: int, parent: int, rank: int | None) -> RankProcess:
+        return RankProcess(pid, parent, False, ("j",) if rank is not None else (), rank and ("RANK", rank))
+
+    known = {each.pid: each for each in (
+        started(10, 1, None), started(11, 10, 1), started(12, 10, 2), started(13, 12, 2), started(14, 13, 2),
+        started(15, 14, 2), started(16, 11, 1),
+    )}  # fmt: skip
+    monkeypatch.setattr(rank_sources, "local_processes", lambda: known)
+    monkeypatch.setattr(rank_sources, "_has_torch", lambda pid: pid == 11)
+    monkeypatch.setattr(rank_sources, "_is_python", lambda pid: pid in (10, 11, 13, 15, 16))
+    assert rank_sources.ranks_of_node("j") == [11, 13]
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_on_another_machine_nothing_is_imported_from_the_folder_where_it_starts(tmp_path: Path, framed: bool) -> None:
+    """srun starts it in the caller's folder, kubectl in the pod's: whose modules lie there, is not known."""
+    start, temporary = tmp_path / "start", tmp_path / "tmp"
+    for folder in (start, start / "gdbext", temporary):
+        folder.mkdir()
+    for name in (
+        "json",
+        "runpy",
+        "zipfile",
+        "zlib",
+        "struct",
+        "os",
+        "sitecustomize",
+        "usercustomize",
+        "gdbext/__init__",
+    ):
+        (start / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__)\n")
+    done = subprocess.run(
+        ["/bin/sh", "-c", other_machines.script(["--version"], sys.executable, framed)],
+        input=other_machines.archive(), capture_output=True, check=False, cwd=start, timeout=60,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(start), "HOME": str(start), "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    assert not (tmp_path / "ran").exists()
+    assert framed or b"gdbext" in done.stdout, done.stderr
+    assert list(temporary.iterdir()) == [], "its own folder is gone again"

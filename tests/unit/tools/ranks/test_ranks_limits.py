@@ -1,0 +1,250 @@
+"""What processes, reports and machines claim costs what they are, not what they claim."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis.report.wait import CollectiveWait
+from gdbext.errors import TargetError
+from gdbext.hosts.cli import launcher as dispatch
+from gdbext.tools.program import Program
+from gdbext.tools.ranks import other_machines, rank_sources, slurm
+from gdbext.tools.ranks.job_judge import judge
+from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
+from gdbext.tools.ranks.ranks import RanksProgram
+from gdbext.tools.ranks.slurm import answer
+from gdbext.tools.table import Outcome
+from gdbext.tools.watch.watch import WatchProgram
+from support.recorded import jobs, recordings
+from support.source import contract_schema
+
+HUGE = 1 << 40
+
+
+def ranks(*words: str) -> Outcome:
+    return RanksProgram().main(words, lambda _: 0, color=False)
+
+
+def reported(folder: Path, document: Any) -> dict[str, Any]:
+    """The report on a job of that one document."""
+    folder.mkdir()
+    (folder / "0.json").write_text(document if isinstance(document, str) else json.dumps(document))
+    found: dict[str, Any] = json.loads(ranks("--reports", str(folder), "--json").output)
+    contract_schema.check(found)
+    return found
+
+
+def ranks_document(tmp_path: Path) -> dict[str, Any]:
+    return reported(tmp_path / "made", jobs.documents("late-lock")[0])
+
+
+def test_a_claimed_size_is_not_believed(tmp_path: Path) -> None:
+    document = jobs.documents("late-lock")[0]
+    document["collectives"]["identity"]["size"] = HUGE
+    found = reported(tmp_path / "job", document)
+    assert found["size"] is None
+    assert f"rank 0 claims {HUGE} ranks, which is not believed" in found["notes"]
+
+
+def test_garbage_is_collected_again_afterwards(tmp_path: Path) -> None:
+    reported(tmp_path / "job", jobs.documents("late-lock")[0])
+    assert gc.isenabled()
+    frozen = gc.get_freeze_count()
+    ranks("--recordings", str(recordings.FOLDER / "families-join.rec"), "--json")
+    assert gc.get_freeze_count() == frozen, "what a library's user has made is still looked through"
+
+
+def test_judging_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge_for_ever(*_: object) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr("gdbext.tools.ranks.ranks.judge", judge_for_ever)
+    with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
+        ranks("--reports", str(one_report(tmp_path)), "--timeout", "0.2")
+
+
+def test_reading_reports_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_sources, "report_rows", lambda _: time.sleep(5))
+    with pytest.raises(TargetError, match=r"no report within 0\.2 s"):
+        ranks("--reports", str(one_report(tmp_path)), "--timeout", "0.2")
+
+
+def one_report(folder: Path) -> Path:
+    """A report in a file."""
+    (folder / "0.json").write_text(json.dumps(jobs.documents("late-lock")[0]))
+    return folder / "0.json"
+
+
+def test_what_is_missing_of_a_large_job_is_a_range(tmp_path: Path) -> None:
+    document = jobs.documents("late-lock")[0]
+    document["collectives"]["identity"]["size"] = 1_000_000
+    found = reported(tmp_path / "job", document)
+    assert (found["size"], found["missing"]) == (1_000_000, "1-999999")
+
+
+def test_the_members_that_a_group_claims(tmp_path: Path) -> None:
+    """128 operations of a group that claims 100,000 members, in 16 groups."""
+    document = ranks_document(tmp_path)
+    row = document["reports"][0]
+    group = row["groups"][0]
+    issued = [{**group["issued"][-1], "seq": number, "is_pending": True} for number in range(128)]
+    row["groups"] = [{**group, "name": str(at), "ranks": "0-99999", "issued": issued} for at in range(16)]
+    started = time.process_time()
+    found = reported(tmp_path / "job", document)
+    assert len(found["collectives"]) == 16
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("ranks", ["0-" + "9" * 5000, "0-1000000," * 100 + "0-1000000", f"0-{HUGE}"])
+def test_a_set_of_ranks_that_is_none(tmp_path: Path, ranks: str) -> None:
+    document = ranks_document(tmp_path)
+    document["reports"][0]["groups"][0]["ranks"] = ranks
+    assert reported(tmp_path / "job", document)["ranks"] == "0"
+
+
+WRONG = {
+    "rank": ("0", -1, 1.5, True, 1 << 70, []),
+    "pid": (None, "1", -3, {}),
+    "host": (1, [], {}),
+    "job": (7, ["x"]),
+    "path": ("main", [1], ["a"] * 1000, {}),
+    "running": (1, None, "yes"),
+    "wait": ("all_reduce", [], {"op": 1}),
+    "groups": ({}, [1], [{"name": 1}]),
+    "summary": (None, 3),
+    "paused_ms": ("long", -1.0),
+    "user": ("root", -1),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_member_of_the_wrong_type_costs_the_machine(tmp_path: Path, name: str, value: Any) -> None:
+    document = ranks_document(tmp_path)
+    document["reports"][0][name] = value
+    found = answer("node7", json.dumps(document).encode(), 0)
+    assert not found.reports
+    (problem,) = found.unreached
+    assert problem.where == "node7"
+    assert problem.reason.startswith("its answer cannot be read: ")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b'{"a":' * 100_000,
+        b'{"errors": [1]}',
+        b'{"errors": {"what": "x"}}',
+        b'{"errors": [{"what": 5}]}',
+        b'{"schema": "gdbext-ranks/1", "reports": 1, "unreached": []}',
+        b'{"schema": "gdbext-ranks/1", "reports": [], "unreached": [{"where": 1}]}',
+        b'{"schema": "gdbext-ranks/1", "reports": [' + b"[]," * 5_000_000 + b'[]], "unreached": []}',
+        b"{" + b" " * (65 << 20),
+    ],
+    ids=["deep", "number", "object", "what", "reports", "unreached", "many", "large"],
+)
+def test_an_answer_that_is_no_report_costs_the_machine(output: bytes) -> None:
+    found = answer("node7", output, 0)
+    assert not found.reports
+    assert [each.where for each in found.unreached] == ["node7"]
+
+
+def test_answers_that_grow_when_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "MOST_OF_ALL", 3 << 20)
+    packed = b"".join(b"".join(slurm.framed(f"node{number}", b" " * (1 << 20))) for number in range(6))
+    assert [each is not None for each in slurm.framed_answers(packed).values()] == [True] * 3 + [False] * 3
+
+
+def test_a_program_that_never_ends_its_answer() -> None:
+    started = time.monotonic()
+    words = [sys.executable, "-c", "while True: print('y' * 999)"]
+    found = other_machines.run(words, b"", 60, 1 << 20)
+    assert found.problem == f"its answer has more than {1 << 20} bytes"
+    assert len(found.output) < 2 << 20
+    assert time.monotonic() - started < 20
+
+
+def test_a_program_that_does_not_answer() -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert other_machines.run(words, b"x" * (1 << 20), 0.2).problem == "no answer within 0.2 s"
+
+
+def test_a_program_that_hears_and_answers() -> None:
+    """More than a pipe holds in both directions at once."""
+    words = [sys.executable, "-c", "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d); sys.exit(3)"]
+    given = os.urandom(1 << 20)
+    assert other_machines.run(words, given, 60) == (given, b"", 3, "")
+
+
+def test_what_clustershell_hears_is_bounded() -> None:
+    heard = other_machines._Heard(100, 150)
+    for line in (b"x" * 40,) * 3:
+        heard.ev_read(None, "node1", "stdout", line)
+    heard.ev_read(None, "node2", "stdout", b"y" * 40)
+    heard.ev_read(None, "node3", "stdout", b"z" * 40)
+    assert heard.too_large == {"node1", "node3"}
+    assert heard.lines_of("node2", "stdout") == b"y" * 40
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_report_that_is_no_file_is_an_error(tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/zero")
+    if kind == "fifo":
+        path = tmp_path / "0.json"
+        os.mkfifo(path)
+    outcome = ranks("--reports", str(path), "--json")
+    (problem,) = json.loads(outcome.output)["unreached"]
+    assert "is not a regular file" in problem["reason"]
+
+
+def made(number: int, user: int | None, **more: Any) -> RankReport:
+    state = GroupState("0", "default_pg", 2, "0-1", 1, None, (Issued(1, "all_reduce", is_pending=True),))
+    wait = CollectiveWait("all_reduce", 1, "0")
+    report = RankReport(number, "node1", 1000 + number, "job", 2, None, "idle", "It sleeps.", ("main",), wait, False,
+                        (state,), user=user)  # fmt: skip
+    return report._replace(**more)
+
+
+def test_processes_of_another_user_are_left_out_and_said() -> None:
+    stranger = made(1, 65534, pid=77, size=7, kind="deadlock")
+    found = judge(rows([made(0, 1000), made(1, 1000), stranger]))
+    assert [each.pid for each in found.reports] == [1000, 1001]
+    assert found.size == 2
+    assert found.notes == ("other users' processes that claim this job, left out: pid 77 of user 65534 on node1",)
+
+
+def test_the_user_is_that_of_the_process_that_was_named() -> None:
+    strangers = [made(number, 65534, pid=70 + number) for number in range(3)]
+    found = judge(rows([made(0, 1000), *strangers]), pid=1000)
+    assert [each.pid for each in found.reports] == [1000]
+
+
+def test_where_nobody_knows_the_user_all_stay() -> None:
+    found = judge(rows([made(0, None), made(1, 1000)]))
+    assert (len(found.reports), found.notes) == (2, ())
+
+
+@pytest.mark.parametrize("program", [RanksProgram, WatchProgram])
+@pytest.mark.parametrize(
+    ("error", "said"), [(MemoryError(), "takes more memory than it may"), (RuntimeError("x"), "internal error: Run")]
+)
+def test_ranks_and_watch_stand_behind_the_boundary(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], program: type[Program],
+    error: Exception, said: str,
+) -> None:  # fmt: skip
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(program, "main", fail)
+    assert dispatch.main([program.name, "--json"]) == 1
+    output, errors = capfd.readouterr()
+    assert said in errors
+    assert said in json.loads(output)["errors"][0]["what"]

@@ -1,0 +1,105 @@
+"""dispatch-tensor and dispatch-values on what is no tensor, or none any more, and where nothing can be written."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gdbext.errors import BadData, TargetError
+from gdbext.tools.tensor.contents import Geometry, NothingToRead
+from gdbext.tools.tensor.elements import element_type
+from gdbext.tools.tensor.tensor_report import TensorReporter, _check_channels, _check_storage
+from gdbext.tools.values.launch import BEFORE, KernelLaunch
+from gdbext.tools.values.values_section import ValueFiles
+from gdbext.torch.values.tensor_facts import Quantization, StorageReport
+from support.recorded.recordings import Replay
+
+
+@pytest.fixture(scope="module")
+def hung() -> Replay:
+    return Replay("meta-mm")
+
+
+def geometry(*sizes: int, strides: tuple[int, ...] = (), start: int = 0x1000) -> Geometry:
+    element = element_type("float32", 4)
+    assert element is not None
+    return Geometry(start, sizes, strides or tuple(1 for _ in sizes), element)
+
+
+def storage(size: int, data: int = 0x1000) -> StorageReport:
+    return StorageReport(0x500, data, size, "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("0x10",), "cannot be read"),
+        (("nonsense",), "is not an address"),
+        (("--py", "nonsense"), "there is no Python variable 'nonsense'"),
+        ((), "give one address or expression"),
+        (("0x10", "--py", "x"), "give one address or expression"),
+    ],
+)
+def test_what_is_no_tensor(hung: Replay, words: tuple[str, ...], said: str) -> None:
+    outcome = hung.run("dispatch-tensor", *words)
+    assert outcome.status != 0
+    assert said in (outcome.error or "")
+
+
+def test_memory_that_holds_something_else(hung: Replay) -> None:
+    operator = hung.session.dispatcher.find_one("aten::mm")
+    outcome = hung.run("dispatch-tensor", f"{operator.address:#x}")
+    assert "there is no tensor at" in (outcome.error or "")
+
+
+def test_sizes_that_do_not_fit_the_storage() -> None:
+    _check_storage(geometry(4), storage(16), 0)
+    for torn in (geometry(5), geometry(2, strides=(4,)), geometry(1, start=0xFFC), geometry(1 << 40)):
+        with pytest.raises(BadData, match="do not fit the storage of 16 bytes"):
+            _check_storage(torn, storage(16), 0)
+    with pytest.raises(NothingToRead):
+        _check_storage(geometry(4), storage(16, 0), 0)
+
+
+def test_sizes_and_strides_that_cannot_be() -> None:
+    TensorReporter._check(geometry(2, 3), 6, 0)
+    for shape, numel, offset in ((geometry(2, 3), 5, 0), (geometry(-1), -1, 0), (geometry(2, strides=(-4,)), 2, 0),
+                                 (geometry(2), 2, -1), (geometry(1 << 62, 4), 4, 0)):  # fmt: skip
+        with pytest.raises(BadData):
+            TensorReporter._check(shape, numel, offset)
+
+
+def test_scales_that_are_not_those_of_the_channels() -> None:
+    good = Quantization("per_channel_affine", (0.1, 0.2), (0, 5), 0)
+    _check_channels(geometry(2, 3), good)
+    for torn in (good._replace(axis=1), good._replace(axis=7), good._replace(zero_point=(0,))):
+        with pytest.raises(BadData, match="do not fit sizes"):
+            _check_channels(geometry(2, 3), torn)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TargetError, match="cannot make"):
+        ValueFiles(str(tmp_path / "file" / "values"), 0, print)
+
+
+def test_a_folder_in_which_no_file_can_be_made() -> None:
+    with pytest.raises(TargetError, match="cannot write /proc/self: "):
+        ValueFiles("/proc/self", 0, print)
+
+
+def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ValueFiles(str(tmp_path), 0, print)
+    launch = KernelLaunch(BEFORE, "aten::mm", "", 0, "kernel", "CPU", 7, ())
+
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gdbext.engine.formats.whole_file.os.write", full)
+    with pytest.raises(TargetError, match=r"before_launch_aten__mm_0.safetensors: No space left") as caught:
+        files.launch(launch, SimpleNamespace())  # type: ignore[arg-type]
+    assert caught.value.why == "its disk is full"
+    assert (files.count, list(tmp_path.iterdir())) == (0, [])

@@ -1,0 +1,65 @@
+"""Paths of Python variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gdbext.errors import UsageError
+from gdbext.tools.tensor.python_variable import Step, VariableFinder, parse
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "steps"),
+    [
+        ("x", "x", ()),
+        ("self.weight", "self", (Step("attribute", "weight"),)),
+        ("batch[0]", "batch", (Step("index", "0"),)),
+        ("größe[-1].T", "größe", (Step("index", "-1"), Step("attribute", "T"))),
+        ("""state["a b"]['c'].d""", "state", (Step("key", "a b"), Step("key", "c"), Step("attribute", "d"))),
+        ("layers.0.weight", "layers", (Step("attribute", "0"), Step("attribute", "weight"))),
+        ("state[exp avg].d", "state", (Step("key", "exp avg"), Step("attribute", "d"))),
+    ],
+)
+def test_paths(path: str, name: str, steps: tuple[Step, ...]) -> None:
+    assert parse(path) == (name, steps)
+
+
+@pytest.mark.parametrize("path", ["", "1x", "x.", "x[", "x[a + 1]", "x()", "x + y", ".x", "x[1:2]"])
+def test_what_would_need_the_program_to_run(path: str) -> None:
+    with pytest.raises(UsageError, match="not the name of a variable") as caught:
+        parse(path)
+    assert "--py self.weight" in caught.value.help
+
+
+def test_steps_are_shown_as_they_are_written() -> None:
+    assert "".join(map(str, parse("""a.b[0]["c"]""")[1])) == ".b[0]['c']"
+
+
+class Frames(VariableFinder):
+    """Of frames that are dicts of their variables; an object is its attributes' dict, by address."""
+
+    def __init__(self, frames: list[dict[str, int]], objects: dict[int, dict[str, int]]) -> None:
+        self._frames: list[Any] = list(frames)
+        self._objects = objects
+
+    def _locals(self, frame: Any) -> dict[str, int]:
+        return dict(frame)
+
+    def _globals(self, frame: Any) -> dict[str, int]:
+        return {"torch": 9} if frame else {}
+
+    def _follow(self, address: int, step: Step) -> int | None:
+        return self._objects[address].get(step.text)
+
+    def _no_step(self, address: int, done: str, step: Step) -> UsageError:
+        return UsageError(f"{done} at {address} has no {step.text}")
+
+
+def test_the_innermost_frame_that_has_the_whole_path() -> None:
+    objects = {1: {"op": 4}, 2: {"w": 6}, 3: {"w": 7}}
+    frames = Frames([{"self": 1}, {"self": 1, "x": 5}, {"self": 2}, {"self": 3}], objects)
+    assert [frames.find(path) for path in ("self", "self.op", "self.w", "x", "torch")] == [1, 4, 6, 5, 9]
+    with pytest.raises(UsageError, match=r"^self at 1 has no b$"):
+        frames.find("self.b")

@@ -1,0 +1,78 @@
+"""Deleting a tool is its folder and its row: everything else of the package goes on working without it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDING = ROOT / "tests" / "recordings" / "meta-mm.rec"
+DEBUGGERS = ("hosts.gdb", "hosts.lldb", "init", "lldb_init")
+"""What only the Python of a debugger can import."""
+CHECK = """
+import importlib, json, sys
+sys.path.append(sys.argv[1])
+for name in json.loads(sys.argv[2]):
+    importlib.import_module(name)
+from gdbext.hosts.cli import launcher
+from gdbext.tools import table
+helps = [table.help_text(row) for row in table.TABLE]
+assert all(row.name in text for row, text in zip(table.TABLE, helps))
+sys.exit(launcher.main(sys.argv[3:]))
+"""
+
+
+def without(tool: str, folder: Path) -> Path:
+    """A copy of the package that lacks the tool's folder and the rows whose class is in it."""
+    package = folder / "gdbext"
+    shutil.copytree(ROOT / "gdbext", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(package / "tools" / tool)
+    table = package / "tools" / "table.py"
+    source = table.read_text()
+    rows = [
+        node for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ToolRow" and _is_of(node, tool)
+    ]  # fmt: skip
+    assert rows
+    lines = source.splitlines(keepends=True)
+    for row in reversed(rows):
+        del lines[row.lineno - 1 : row.end_lineno]
+    table.write_text("".join(lines))
+    return package
+
+
+def _is_of(row: ast.Call, tool: str) -> bool:
+    return any(isinstance(each, ast.Constant) and f"gdbext.tools.{tool}." in str(each.value) for each in row.args)
+
+
+def run(package: Path, modules: list[str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-c", CHECK, str(package.parent), json.dumps(modules), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def modules(package: Path) -> list[str]:
+    found = [".".join(file.relative_to(package).with_suffix("").parts) for file in sorted(package.rglob("*.py"))]
+    kept = [name for name in found if not name.startswith(DEBUGGERS) and not name.endswith("__main__")]
+    return [f"gdbext.{name.removesuffix('.__init__')}" for name in kept if name != "__init__"]
+
+
+@pytest.mark.parametrize("tool", ["autograd", "values", "collectives"])
+def test_the_rest_works_without_a_tool(tool: str, tmp_path: Path) -> None:
+    package = without(tool, tmp_path)
+    whole = run(ROOT / "gdbext", [], "-r", str(RECORDING), "dispatch-diagnose", "--json")
+    done = run(package, modules(package), "-r", str(RECORDING), "dispatch-diagnose", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(whole.stdout)
+    for words in (["dispatch-bt"], ["dispatch-bt", "--values"], ["dispatch-info"]):
+        done = run(package, [], "-r", str(RECORDING), *words)
+        assert done.returncode == 0, done.stderr
+    listed = run(package, [], "--help").stdout
+    assert "dispatch-diagnose" in listed
+    assert f"dispatch-{tool} " not in listed
+    assert run(package, [], "-r", str(RECORDING), f"dispatch-{tool}").returncode == 2

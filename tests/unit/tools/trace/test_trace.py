@@ -1,0 +1,367 @@
+"""The trace without a debugger: nesting, limits, steps, and the forms it is written in."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.engine.arch.x86_64.decode import instructions
+from gdbext.engine.arch.x86_64.patterns import direct_calls
+from gdbext.engine.formats.cfi_program import OFFSET, CfiRow, Rule
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import ModuleTable
+from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk, StopPlace
+from gdbext.engine.unwind.frame_steps import FrameStep, FrameSteps
+from gdbext.engine.unwind.unwind_row import compile_row
+from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.hosts.resume.dispatch_description import (
+    KeptWord,
+    LookupResult,
+    TracedDispatch,
+    argument_texts,
+    hidden_result,
+    register_values,
+    schema_types,
+)
+from gdbext.tools.trace.chrome_trace import ChromeTrace, JsonTrace, json_lines
+from gdbext.tools.trace.trace_output import TextTrace
+from gdbext.tools.trace.tracer import Limits, Tracer
+from support.fakes.fake_target import FakeTarget
+from support.source import contract_schema
+
+CODE = 0x1000
+"""Where the traced functions' code is; each is 0x100 bytes long."""
+STACK = 0x7000
+
+
+class Stack(FrameSteps):
+    """A stack in which frames can be put: its words, and the size of the frame at each code address."""
+
+    def __init__(self) -> None:
+        self.words: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.code = None  # type: ignore[assignment]
+
+    def walk(self) -> CallerWalk:
+        memory = Memory(FakeTarget({}))
+        unwinder = Unwinder(memory, ModuleTable(memory.target, memory), self)
+        return CallerWalk(ARCHITECTURE, unwinder, self.read, lambda: 0)
+
+    def read(self, address: int, size: int) -> bytes:
+        return b"".join(struct.pack("<Q", self.words.get(at, 0)) for at in range(address, address + size, 8))
+
+    def at(self, pc: int, exact: bool) -> FrameStep:
+        lookup = pc if exact else pc - 1
+        if lookup not in self.sizes:
+            return FrameStep(lookup, None, None, "no CFI", True)
+        stack_pointer = ARCHITECTURE.dwarf_registers.index(ARCHITECTURE.stack_pointer)
+        column = ARCHITECTURE.return_column
+        row = CfiRow(stack_pointer, self.sizes[lookup], None, {column: Rule(OFFSET, -8)}, column, False)
+        return FrameStep(lookup, None, compile_row(ARCHITECTURE, row), "", True)
+
+
+class Describer:
+    """Finds the same kernel for everything."""
+
+    def find(self, operator: Any, event: str, bits: int) -> LookupResult:
+        key = {1: "CPU", 2: "AutogradCPU"}[bits]
+        return LookupResult(event, operator.name, "", bits, (key,), key, bits, "kernel", "c++", True, True, True, False,
+                     frozenset((0x5000, 0x5008)), 0x5008)  # fmt: skip
+
+
+class Case:
+    """A tracer that writes text into ``lines``."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.lines: list[str] = []
+        self.stack = Stack()
+        self.sink = TextTrace(lambda data: self.lines.append(data.decode()), verbose=limits.pop("verbose", False))
+        callers = self.stack.walk()
+        self.tracer = Tracer(
+            Describer(),  # type: ignore[arg-type]
+            self.sink,
+            callers,
+            lambda *_: b"",
+            Limits(**limits),
+            lambda operator: operator.traced,  # type: ignore[attr-defined]
+        )
+
+    def lookup(self, name: str, cfa: int, event: str = "call", bits: int = 1, tid: int = 1, number: int = 1) -> bool:
+        operator: Any = SimpleNamespace(name=name, qualified=name, address=hash(name), traced=name != "untraced")
+        place = StopPlace(CODE * number + 0x10, CODE * number, CODE * number + 0x100, 64)
+        return self.tracer.lookup(operator, event, tid, cfa, place, bits)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+
+def nested(case: Case, outer: int, inner: int, caller: int) -> None:
+    """The frame that ends at ``inner`` returns into function number ``caller``, whose frame ends at ``outer``."""
+    returns_to = CODE * caller + 0x50
+    case.stack.words[inner - 8] = returns_to
+    case.stack.sizes[returns_to - 1] = outer - inner
+
+
+def test_a_call_from_inside_is_nested() -> None:
+    case = Case()
+    case.lookup("aten::mm", STACK, bits=2)
+    nested(case, STACK, STACK - 0x100, 1)
+    case.lookup("aten::mm", STACK - 0x100, "redispatch", 1, number=2)
+    assert case.text == " [call] op=[aten::mm], key=[AutogradCPU]\n  [redispatch] op=[aten::mm], key=[CPU]\n"
+
+
+def test_a_later_call_on_the_same_level_is_not() -> None:
+    case = Case()
+    case.lookup("a", STACK)
+    case.lookup("b", STACK)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[b], key=[CPU]\n"
+
+
+def test_a_deeper_call_by_another_route_is_not() -> None:
+    """Its frame lies below that of the one that has returned, and the walk up leads past it."""
+    case = Case()
+    case.lookup("a", STACK)
+    returns_to = 0x9050
+    case.stack.words[STACK - 0x108] = returns_to
+    case.stack.sizes[returns_to - 1] = 0x180
+    case.lookup("b", STACK - 0x100)
+    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+
+
+def test_another_function_in_the_same_place_is_not_it() -> None:
+    """The caller's frame ends exactly where that of the returned dispatch did, but other code runs in it."""
+    case = Case()
+    case.lookup("a", STACK)
+    nested(case, STACK, STACK - 0x100, 7)
+    case.lookup("b", STACK - 0x100)
+    assert case.text.splitlines()[1] == " [call] op=[b], key=[CPU]"
+
+
+def test_threads_have_their_own_nesting() -> None:
+    case = Case()
+    case.lookup("a", STACK, tid=1)
+    case.lookup("b", STACK - 0x100, tid=2)
+    assert case.text == " [call] op=[a], key=[CPU]\nthread 2\n [call] op=[b], key=[CPU]\n"
+
+
+def test_limit_depth_thread_and_what_is_traced() -> None:
+    case = Case(events=2, depth=1, tid=1)
+    assert not case.lookup("untraced", STACK)
+    assert not case.lookup("a", STACK)
+    nested(case, STACK, STACK - 0x100, 1)
+    assert not case.lookup("b", STACK - 0x100)
+    assert not case.lookup("c", STACK, tid=2)
+    assert case.lookup("d", STACK + 0x100)
+    assert case.text == " [call] op=[a], key=[CPU]\n [call] op=[d], key=[CPU]\n"
+
+
+def test_nothing_is_counted_after_the_limit() -> None:
+    case = Case(events=1)
+    assert case.lookup("a", STACK)
+    assert case.lookup("b", STACK - 0x100)
+    assert case.tracer.count == 1
+    assert case.text == " [call] op=[a], key=[CPU]\n"
+
+
+def test_since() -> None:
+    case = Case(since=(hash("begin"),))
+    for name in ("a", "begin", "b"):
+        case.lookup(name, STACK)
+    assert [line.split("op=[")[1].split("]")[0] for line in case.lines] == ["begin", "b"]
+
+
+def test_steps_of_a_dispatch() -> None:
+    case = Case(verbose=True)
+    case.lookup("a", STACK)
+    case.tracer.invoke(1, STACK, "kernel", 0x4444)  # some other indirect call
+    case.tracer.invoke(1, STACK, "kernel", 0x5000)
+    case.tracer.invoked(1, STACK)
+    case.tracer.returned(1, STACK)
+    assert [line.split("]")[0].strip() for line in case.lines] == [
+        "[call", "[lookup", "[index", "[found", "[enter", "[return", "[return",
+    ]  # fmt: skip
+    assert "unboxed" in case.lines[4]
+    assert not case.tracer.depth.threads()
+
+
+def test_a_boxed_entry_is_told_as_such() -> None:
+    case = Case(verbose=True)
+    case.lookup("a", STACK)
+    case.tracer.invoke(1, STACK, "kernel", 0x5008)
+    assert case.lines[-1].endswith("boxed\n")
+    assert "unboxed" not in case.lines[-1]
+
+
+def test_a_walk_without_unwind_information_trusts_the_return_address() -> None:
+    stack = Stack()
+    stack.words[STACK - 0x108] = 0x8888  # no rule there
+    stack.words[STACK - 8] = 0x4242
+    callers = stack.walk()
+    assert callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4242))
+    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 0x4243))
+
+
+def test_a_damaged_stack_ends_the_walk() -> None:
+    stack = Stack()
+    nowhere = 0x6050
+    stack.words[STACK - 0x108] = nowhere
+    stack.sizes[nowhere - 1] = 0  # a frame that is its own caller
+    callers = stack.walk()
+    assert not callers.inside(CODE, STACK - 0x100, CallerCheck(STACK, CODE, CODE + 1, 1))
+
+
+def dispatch(number: int, started: float, ended: float | None, depth: int = 1) -> TracedDispatch:
+    found = Describer().find(SimpleNamespace(name=f"op{number}"), "call", 1)
+    return TracedDispatch(found, 1, depth, 0, 0, (0, 0), 0, started, ended, number=number)
+
+
+def test_chrome_trace_is_in_order_of_entry_and_complete() -> None:
+    parts: list[bytes] = []
+    trace = ChromeTrace(parts.append, 42, lambda: 99.0)
+    outer, inner, last = dispatch(1, 1, None), dispatch(2, 2, None, 2), dispatch(3, 50, None)
+    trace.dispatch(outer)
+    trace.dispatch(inner)
+    inner.ended, inner.returned = 5, True
+    trace.ended(inner)
+    outer.ended = 10
+    trace.ended(outer)
+    trace.dispatch(last)
+    trace.close()
+    document = json.loads(b"".join(parts))
+    contract_schema.check(document, "chrome_trace")
+    events = document["traceEvents"]
+    assert [(one["name"], one["ts"], one["dur"]) for one in events] == [("op1", 1, 9), ("op2", 2, 3), ("op3", 50, 49)]
+    assert [one["args"]["returned"] for one in events] == [False, True, False]
+    assert {one["pid"] for one in events} == {42}
+
+
+def test_an_empty_chrome_trace_is_json() -> None:
+    parts: list[bytes] = []
+    ChromeTrace(parts.append, 1, lambda: 0.0).close()
+    assert json.loads(b"".join(parts))["traceEvents"] == []
+
+
+def test_json_lines() -> None:
+    parts: list[bytes] = []
+    trace = JsonTrace(json_lines(parts.append))
+    one = dispatch(1, 1, 2)
+    trace.entry(1, 1, "call", "op1")
+    trace.dispatch(one)
+    trace.step(one, "enter", "x")
+    trace.ended(one)
+    documents = [json.loads(part) for part in parts]
+    for document in documents:
+        contract_schema.check(document, "trace_event")
+    assert [document["step"] for document in documents] == ["entry", "dispatch", "enter", "end"]
+    assert {document["number"] for document in documents[1:]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("schema", "types", "hidden"),
+    [
+        ("aten::mm(Tensor self, Tensor mat2) -> Tensor", [("Tensor", "self"), ("Tensor", "mat2")], True),
+        ("aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)",
+         [("Tensor", "self"), ("Tensor", "other"), ("Scalar", "alpha")], False),
+        ("aten::sum.dim(Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
+         [("Tensor", "self"), ("int[1]?", "dim"), ("bool", "keepdim")], True),
+        ("aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
+         [("Tensor", "self"), ("int", "dim0"), ("int", "dim1")], True),
+        ("aten::size.int(Tensor self, int dim) -> int", [("Tensor", "self"), ("int", "dim")], False),
+        ("aten::max.dim(Tensor self, int dim) -> (Tensor values, Tensor indices)",
+         [("Tensor", "self"), ("int", "dim")], True),
+        ("aten::item(Tensor self) -> Scalar", [("Tensor", "self")], True),
+        ("aten::q_scale(Tensor self) -> float", [("Tensor", "self")], False),
+        ("aten::is_set_to(Tensor self, Tensor tensor) -> Stream", [("Tensor", "self"), ("Tensor", "tensor")], None),
+    ],
+)  # fmt: skip
+def test_what_a_schema_says_of_registers(schema: str, types: list[tuple[str, str]], hidden: bool | None) -> None:
+    assert schema_types(schema) == types
+    assert hidden_result(schema) is hidden
+
+
+def test_arguments_are_followed_to_where_they_are_kept() -> None:
+    # push rbp; mov rsp,rbp; mov rdi,-0x20(rbp); mov rsi,r12; mov rdx,rbx; mov rcx,r13; xor ebx,ebx; call; nop
+    code = bytes.fromhex("55 4889e5 48897de0 4989f4 4889d3 4989cd 31db e800000000 90")
+    listing = list(instructions(code, 0x1000))
+    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
+    assert found == {
+        "rdi": SavedArgument("rbp", -0x20),
+        "rsi": SavedArgument("r12"),
+        "rcx": SavedArgument("r13"),
+    }  # rbx is reused
+    registers = {"rbp": 0x7000, "r12": 5, "r13": 6}
+    values = register_values(ARCHITECTURE, found, registers.__getitem__, {0x7000 - 0x20: 4}.get)
+    assert values == [KeptWord(4), KeptWord(5), None, KeptWord(6), None, None]
+    assert saved_arguments(ARCHITECTURE, listing[:3], listing[-1].address) == {}  # what follows could not be decoded
+
+
+def test_a_number_of_which_only_a_part_was_kept_is_not_shown() -> None:
+    schema = SimpleNamespace(text="aten::sum.dim(Tensor(a!) self, int dim, bool keepdim=False) -> Tensor(a!)")
+    session: Any = SimpleNamespace(
+        memory=SimpleNamespace(u64=lambda address: address, architecture=ARCHITECTURE),
+        tensors=SimpleNamespace(read=lambda _: SimpleNamespace(short="f32[2] CPU")),
+    )
+    texts = [
+        argument_texts(session, SimpleNamespace(schema=schema), [KeptWord(8), number, KeptWord(0xDEAD01, 1)], 0)  # type: ignore[arg-type]
+        for number in (KeptWord((1 << 64) - 1), KeptWord((1 << 32) - 1, 4))
+    ]
+    assert texts == [["self=f32[2] CPU", "dim=-1", "keepdim=1"], ["self=f32[2] CPU", "keepdim=1"]]
+
+
+SPILLS = "4156 4189d6 55 4889f5 4883ec48 f20f110424 f20f114c2408 e800000000"
+"""push r14; mov edx,r14d; push rbp; mov rsi,rbp; sub $0x48,rsp; movsd xmm0,(rsp); movsd xmm1,8(rsp); call"""
+
+
+@pytest.mark.parametrize(
+    ("behind", "lost"),
+    [
+        ("90", set()),
+        ("f20f114424 04 90", {"xmm0", "xmm1"}),  # movsd xmm0,4(rsp) is over both of them
+        ("6a00 f20f11442410 4883c408 90", {"xmm1"}),  # push $0; movsd xmm0,16(rsp); add $8,rsp
+        ("4883e4f0 48890424 90", {"xmm0", "xmm1"}),  # and $-16,rsp; mov rax,(rsp): nobody knows where
+    ],
+)
+def test_arguments_are_followed_to_places_below_the_stack_pointer(behind: str, lost: set[str]) -> None:
+    listing = list(instructions(bytes.fromhex(SPILLS + behind), 0x1000))
+    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
+    top = -8 - 8 - 8 - 0x48  # the return address, two registers, the variables
+    kept = {"xmm0": SavedArgument("cfa", top), "xmm1": SavedArgument("cfa", top + 8)}
+    others = {"rsi": SavedArgument("rbp"), "rdx": SavedArgument("r14", None, 4)}
+    assert found == {**others, **{name: holder for name, holder in kept.items() if name not in lost}}
+
+
+def test_arguments_stay_in_their_registers_until_something_writes_them() -> None:
+    # xor eax,eax; mov rdi,rbx; addsd xmm1,xmm0; nop
+    listing = list(instructions(bytes.fromhex("31c0 4889fb f20f58c1 90"), 0x1000))
+    found = saved_arguments(ARCHITECTURE, listing, listing[-1].address)
+    assert found["rdi"] == SavedArgument("rbx")
+    assert found["rsi"] == SavedArgument("rsi")
+    assert found["xmm2"] == SavedArgument("xmm2")
+    assert "xmm0" not in found
+
+
+def test_direct_calls_are_all_found() -> None:
+    generator = random.Random(5)
+    code = bytearray(generator.randbytes(300_000))
+    for target in (1000, 299_000, -70_000, 400_000):
+        places = sorted(generator.sample(range(0, len(code) - 5, 8), 40))
+        text = bytearray(code)
+        for at in places:
+            text[at : at + 5] = b"\xe8" + struct.pack("<i", target - at - 5)
+        found = list(direct_calls(bytes(text), target))
+        brute = [
+            at
+            for at in range(len(text) - 4)
+            if text[at] == 0xE8 and struct.unpack_from("<i", text, at + 1)[0] == target - at - 5
+        ]
+        assert sorted(found) == brute
+        assert len(found) == len(set(found))
+        assert set(places) <= set(found)

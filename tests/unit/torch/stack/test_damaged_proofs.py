@@ -1,0 +1,143 @@
+"""Recorded processes with some words changed: no operator, keyset or kernel is called exact or verified that is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from gdbext.torch.registry.operators import Operator
+from support.recorded.recording_damage import patched
+from support.recorded.recordings import Replay, recording
+
+META, RECURSION = "meta-mm", "boxed-recursion-kernel-300"
+"""aten::mm called and redispatched by Autograd; a boxed kernel that calls itself."""
+Step = dict[str, Any]
+
+
+@cache
+def operator_of(name: str) -> Operator:
+    """That of the innermost call, by the address in the report."""
+    replay = Replay(name)
+    found = re.search(r"OperatorDef (0x[0-9a-f]+)", steps_of(replay)[0]["evidence"][0])
+    assert found is not None
+    assert replay.session.dispatcher is not None
+    operator = replay.session.dispatcher.by_def(int(found.group(1), 16))
+    assert operator is not None
+    return operator
+
+
+def steps(name: str, patches: Mapping[int, int]) -> list[Step]:
+    """Of all threads."""
+    return steps_of(Replay(name, patched(recording(name), patches)))
+
+
+def steps_of(replay: Replay) -> list[Step]:
+    threads = replay.document("dispatch-bt", "--why", "--all")["threads"]
+    return [step for thread in threads for step in thread["dispatch"]]
+
+
+def proven(found: list[Step]) -> list[Step]:
+    return [step for step in found if step["confidence"] in ("exact", "verified")]
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+
+def name_of(operator: Operator) -> int:
+    """Where the entry's name is: a std::string, its letters inside of it."""
+    return operator.address + operator.dispatcher._name_at
+
+
+def letters(text: bytes) -> int:
+    return int.from_bytes(text.ljust(8, b"\0"), "little")
+
+
+@pytest.mark.parametrize(("offset", "word"), [
+    (8, 0),
+    (16, letters(b"\x1b[31mm\x07\r")),
+    (16, letters(b"aten:mm\n")),
+    (16, letters(b"aten::mn")),
+    (8, 4),
+], ids=["empty", "control", "no-name", "another", "cut"])  # fmt: skip
+def test_an_operator_whose_name_is_not_its_own_is_unknown(offset: int, word: int) -> None:
+    operator = operator_of(META)
+    found = steps(META, {name_of(operator) + offset: word})
+    own = [step for step in found if step["level"] in (14, 17)]
+    assert len(own) == 2
+    for step in own:
+        assert (step["confidence"], step["keyset"]) == ("unknown", None)
+        assert step["op"] == "aten::mm", "the symbol of at::_ops::mm says so"
+        assert any("leads to" in line for line in step["evidence"])
+    assert [step["op"] for step in proven(found)] == ["aten::matmul", "aten::linear"]
+
+
+@pytest.mark.parametrize("letter", [0, 0x0A, 0x7E], ids=["empty", "control", "tilde"])
+def test_an_operator_known_by_its_handle_only(letter: int) -> None:
+    """No symbol says what it is called."""
+    operator = operator_of(RECURSION)
+    name = operator.dispatcher.memory.u64(name_of(operator))
+    word = operator.dispatcher.memory.u64(name) & ~0xFF | letter
+    found = steps(RECURSION, {name_of(operator) + 8: 0} if not letter else {name: word})
+    assert found
+    assert not proven(found)
+    assert {step["op"] for step in found} == {None}
+    assert "its name" in found[0]["evidence"][-1]
+
+
+# --- kernels -----------------------------------------------------------------------------------------
+
+
+def unboxed_of(name: str) -> int:
+    """Where the unboxed function of the CPU kernel is."""
+    operator = operator_of(name)
+    return operator.dispatcher.table_entry(operator.address, 1) + 16
+
+
+@pytest.mark.parametrize("wild", [0xDEAD000, 0x7FFF_FFFF_F000, 0x1234_5678_9ABC_DEF0])
+def test_a_table_entry_with_a_wild_address_proves_nothing(wild: int) -> None:
+    """The boxed function is the one that runs; of the unboxed one nothing is known."""
+    found = [step for step in steps(RECURSION, {unboxed_of(RECURSION): wild}) if step["event"] == "redispatchBoxed"]
+    assert found
+    assert not proven(found)
+    assert not any(f"{wild:x}" in (step["kernel"] or {}).get("function", "") for step in found)
+
+
+def test_the_kernel_that_is_shown_is_the_one_that_runs() -> None:
+    """The unboxed function is that of another kernel: code, but it is not what was proved."""
+    replay = Replay(RECURSION)
+    other = replay.recording.threads[0].registers[replay.target.architecture.program_counter]
+    true = steps(RECURSION, {})
+    found = steps(RECURSION, {unboxed_of(RECURSION): other})
+    assert [step["kernel"]["function"] for step in found] == [step["kernel"]["function"] for step in true]
+
+
+# --- keysets -----------------------------------------------------------------------------------------
+
+PASSED = 0x520
+"""Where the frame of the boxed kernel keeps the keyset that it was called with, above the innermost stack pointer."""
+
+
+@pytest.mark.parametrize("keyset", [0x18001, 0x18002, 0x18003])
+def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
+    """The same kernel would run; one frame further out the keyset still is what it was."""
+    architecture = Replay(META).target.architecture
+    sp = recording(META).threads[0].registers[architecture.stack_pointer]
+    (step,) = [step for step in steps(META, {sp + PASSED: keyset}) if step["event"] == "redispatch"]
+    assert (step["keyset"]["bits"], step["confidence"]) == ("0x18000", "exact")
+    assert f"keyset {keyset:#x} has keys that its caller's, 0x1000018000, has not" in step["evidence"]
+
+
+def test_a_small_number_is_no_keyset() -> None:
+    """1 is the bit of a backend and of nothing that this backend does: whoever passes it, passes something else."""
+    whole = recording(META)
+    stack = whole.threads[0].registers[Replay(META).target.architecture.stack_pointer]
+    keyset, reach = 0x1000018000, 1 << 14
+    places = [at for at in range(stack, stack + reach, 8) if whole.memory.read(at, 8) == keyset.to_bytes(8, "little")]
+    assert len(places) > 3
+    for at in places:
+        found = proven(steps(META, {at: 1}))
+        assert [step["keyset"]["bits"] for step in found if int(step["keyset"]["bits"], 16) < 1 << 12] == []

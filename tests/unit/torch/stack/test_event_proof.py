@@ -1,0 +1,79 @@
+"""Calls told from redispatches by the code that leads to the kernel's call."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
+from gdbext.engine.process.code_reader import Decoded
+from gdbext.torch.stack.event_proof import WaysBack, ways_back
+
+START, ASKS, OTHER = 0x1000, 0x9000, 0xA000
+BY_POINTER = b"\xff\xd0"  # call *%rax
+NOP, RETURN = b"\x90", b"\xc3"
+TEST = b"\x48\x85\xc0"  # test %rax,%rax
+LOADS_UNBOXED = b"\x48\x8b\x43\x10"  # mov 0x10(%rbx),%rax
+LOADS_OWN = b"\x48\x8b\x44\x24\x10"  # mov 0x10(%rsp),%rax
+
+
+def call(at: int, target: int) -> bytes:
+    return b"\xe8" + (target - at - 5).to_bytes(4, "little", signed=True)
+
+
+def short_jump(condition: bool, distance: int) -> bytes:
+    return (b"\x74" if condition else b"\xeb") + distance.to_bytes(1, "little", signed=True)
+
+
+def code_of(*parts: bytes | int) -> bytes:
+    """Parts in a row; a number is a direct call of that address."""
+    code = b""
+    for part in parts:
+        code += part if isinstance(part, bytes) else call(START + len(code), part)
+    return code
+
+
+def found(code: bytes, site: int) -> WaysBack:
+    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+    ways = ways_back(ARCHITECTURE, decoded, START + site, lambda target: target == ASKS)
+    assert ways is not None
+    return ways
+
+
+def test_a_call_asks_right_before() -> None:
+    code = code_of(NOP, ASKS, NOP, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is True
+
+
+def test_a_redispatch_does_not_ask() -> None:
+    code = code_of(NOP, OTHER, NOP, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is False
+
+
+def test_a_redispatch_after_a_call_in_the_same_function() -> None:
+    first = code_of(ASKS, NOP, BY_POINTER)
+    code = first + code_of(NOP, NOP, BY_POINTER, RETURN)
+    assert found(code, len(first)).is_call is True
+    assert found(code, len(code) - 1).is_call is False
+
+
+def test_ways_that_disagree_prove_nothing() -> None:
+    code = code_of(short_jump(True, 5), ASKS, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is None
+
+
+def test_a_jump_over_the_way_is_followed() -> None:
+    """The way from before the question does not lead to the call: it ends in a return."""
+    code = code_of(short_jump(True, 1), RETURN, ASKS, BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).is_call is True
+
+
+@pytest.mark.parametrize(("load", "boxes"), [(LOADS_UNBOXED, True), (LOADS_OWN, False)])
+def test_whether_there_is_an_unboxed_function_is_asked_before_arguments_are_boxed(load: bytes, boxes: bool) -> None:
+    code = code_of(ASKS, load, TEST, short_jump(True, 0), BY_POINTER, RETURN)
+    assert found(code, len(code) - 1).tests_unboxed is boxes
+
+
+def test_no_call_there() -> None:
+    code = code_of(NOP, RETURN)
+    decoded = Decoded(tuple(ARCHITECTURE.decode(code, START)), frozenset())
+    assert ways_back(ARCHITECTURE, decoded, START + 1, lambda _: False) is None
