@@ -6,8 +6,8 @@ tracer.
 
 Which ranks have run on since they were looked at: one after the other is looked at, and a job that runs looks late.
 
-A rank that waited when it was looked at, and has been asleep in that wait until all others were looked at, does hang
-there as far as can be seen. Where its main thread has run since, it is looked at once more.
+A rank that waited when it was looked at, and whose main thread has slept since before the first look until after the
+last one, does hang there as far as can be seen. Where it has run, it is looked at once more.
 """
 
 from __future__ import annotations
@@ -25,28 +25,32 @@ from gdbext.engine.arch import architectures
 from gdbext.engine.formats.bounded_input import MAX_BYTES
 from gdbext.engine.record import Record
 from gdbext.engine.targets.budget import MEMORY, MemoryLimit
-from gdbext.engine.targets.live.thread_motion import SleepPlace, turns_of
+from gdbext.engine.targets.live.thread_motion import place_of
 from gdbext.errors import ForeignArchitecture
 from gdbext.tools.ranks.job_report import GroupState, RankReport
 
 
-class ProgressSinceReport:
-    """The progress of waiting ranks' main threads since they were looked at."""
+class ProgressOfRanks:
+    """The progress of ranks' main threads since before the first of them was looked at.
 
-    def __init__(self) -> None:
-        self._places: dict[int, SleepPlace] = {}
+    From before the looks, not from their ends: what moves between the moment that a report shows and its arrival here
+    has left that moment, too. A look that had to stop somebody moves him; he is looked at once more for nothing.
+    """
 
-    def note(self, report: RankReport) -> None:
-        """Note a report; to be called as soon as it is there."""
-        if report.wait is not None:
-            self._places[report.pid] = turns_of(report.pid, report.pid)
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._places = {pid: place_of(pid, pid) for pid in pids}
 
-    def ranks_that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
-        """Those that have run since."""
-        return [each for each in reports if each.pid in self._places and self._has_moved(each.pid)]
+    def that_ran(self, reports: Iterable[RankReport]) -> list[RankReport]:
+        """Those that waited for others and have run since, or are about to."""
+        return [each for each in reports if each.wait is not None and self._has_moved(each.pid)]
 
     def _has_moved(self, pid: int) -> bool:
-        return turns_of(pid, pid).has_moved(self._places[pid])
+        return pid in self._places and place_of(pid, pid).has_moved(self._places[pid])
+
+
+def is_settled(reports: Sequence[RankReport]) -> bool:
+    """Nobody seems to wait for another one: none waits at all, or all wait in the same operation."""
+    return len({report.wait and (report.wait.op, report.wait.seq, report.wait.group) for report in reports}) < 2
 
 
 def combine_looks(earlier: RankReport, later: RankReport) -> RankReport:

@@ -28,7 +28,7 @@ from gdbext.tools.ranks.report_shapes import ReportParser
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import Target
-    from gdbext.tools.ranks.collector import ProgressSinceReport
+    from gdbext.tools.ranks.collector import ProgressOfRanks
 
 _TORCH = "libtorch_cpu.so"
 _RANK = "RANK"
@@ -199,8 +199,10 @@ def _has_torch(pid: int) -> bool:
         return False
 
 
-_A_MOMENT = 0.05
-"""Seconds in which a job that runs comes out of the collective that it was seen in."""
+_MOMENT, _MOMENTS = 0.05, 6
+"""Seconds in which a job that runs comes out of the collective that it was seen in; so many times on a busy machine."""
+_ROUNDS = 3
+"""So often those that have run meanwhile are looked at again."""
 
 
 def local_rows(options: argparse.Namespace) -> RankReports:
@@ -217,30 +219,35 @@ def local_rows(options: argparse.Namespace) -> RankReports:
 def _live_rows(options: argparse.Namespace) -> RankReports:
     """Those of running processes; which of them run on meanwhile is known."""
     from gdbext.engine.layouts.measure.measure_ahead import measure_for_process
-    from gdbext.tools.ranks.collector import ProgressSinceReport, combine_looks
+    from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
 
     pids = job_of_process(options.pid) if options.pid is not None else ranks_of_node(options.job)
     with lifted():
         measure_for_process(pids[0], 2)
-    progress = ProgressSinceReport()
-    reports, unreached = _parted(_found([_process(pid) for pid in pids], options, progress))
-    if len({report.wait is None for report in reports}) > 1:
-        time.sleep(_A_MOMENT)  # for what the others wait may be just about to come
-    moved = {report.pid: report for report in progress.ranks_that_ran(reports)}
-    for later in _found([_process(pid) for pid in moved], options):
-        if isinstance(later, RankReport):
-            moved[later.pid] = combine_looks(moved[later.pid], later)
-    return rows([moved.get(report.pid, report) for report in reports], unreached)
+    progress = ProgressOfRanks(pids)
+    reports, unreached = _parted(_found([_process(pid) for pid in pids], options))
+    if not is_settled(reports):
+        _let_them_run(progress, reports)
+    again: dict[int, RankReport] = {}
+    for _ in range(_ROUNDS):
+        moved = {report.pid: report for report in progress.that_ran(reports) if report.pid not in again}
+        for later in _found([_process(pid) for pid in moved], options):
+            if isinstance(later, RankReport):
+                again[later.pid] = combine_looks(moved[later.pid], later)
+    return rows([again.get(report.pid, report) for report in reports], unreached)
 
 
-def _found(
-    looks: Sequence[RankSource], options: argparse.Namespace, progress: ProgressSinceReport | None = None
-) -> Iterator[RankReport | Unreached]:
+def _let_them_run(progress: ProgressOfRanks, reports: Sequence[RankReport]) -> None:
+    """For what some wait may be just about to come."""
+    for _ in range(_MOMENTS):
+        time.sleep(_MOMENT)
+        if progress.that_ran(reports):
+            return
+
+
+def _found(looks: Sequence[RankSource], options: argparse.Namespace) -> Iterator[RankReport | Unreached]:
     for result in collect(looks, options.jobs, options.timeout, options.memory):
-        found = _row(result.name, result.output, result.problem)
-        if progress is not None and isinstance(found, RankReport):
-            progress.note(found)
-        yield found
+        yield _row(result.name, result.output, result.problem)
 
 
 def _process(pid: int) -> RankSource:

@@ -7,7 +7,7 @@ import signal
 import threading
 
 from gdbext.diagnosis.report.wait import CollectiveWait
-from gdbext.tools.ranks.collector import ProgressSinceReport, combine_looks
+from gdbext.tools.ranks.collector import ProgressOfRanks, combine_looks, is_settled
 from gdbext.tools.ranks.job_judge import judge
 from gdbext.tools.ranks.job_report import GroupState, Issued, RankReport, rows
 from support.programs import procfs
@@ -44,13 +44,9 @@ def test_who_has_run_since() -> None:
         wait_until(lambda: procfs.state(asleep, asleep) == "S", "the child sleeps", 20)
         waiting, idle = report(0, 18, True, asleep), report(1, 18, False, os.getpid())
         moving = report(2, 18, True, os.getpid())
-        progress = ProgressSinceReport()
-        for each in (waiting, idle):
-            progress.note(each)
-        assert progress.ranks_that_ran([waiting, idle]) == []
-        progress.note(moving)
+        progress = ProgressOfRanks([asleep, os.getpid()])
         threading.Event().wait(0.001)
-        assert progress.ranks_that_ran([waiting, moving]) == [moving]
+        assert progress.that_ran([waiting, idle, moving]) == [moving]
     finally:
         os.kill(asleep, signal.SIGKILL)
         os.waitpid(asleep, 0)
@@ -61,7 +57,22 @@ def test_a_process_that_has_ended_has_moved_or_is_unknown() -> None:
     if pid == 0:
         os._exit(0)
     ended = report(0, 18, True, pid)
-    progress = ProgressSinceReport()
-    progress.note(ended)
+    progress = ProgressOfRanks([pid])
     os.waitpid(pid, 0)
-    assert progress.ranks_that_ran([ended]) == [ended]
+    assert progress.that_ran([ended]) == [ended]
+
+
+def test_what_moved_before_its_report_came_has_moved() -> None:
+    """The second rank was seen in #18, went on to #25 while its report was written, and sleeps there since: the first
+    one, seen in #25, waits for nobody who stands in another operation."""
+    first, second = report(0, 25, True), report(1, 18, True)
+    assert not is_settled([first, second])
+    assert judge(rows([first, second])).verdict.kind == "mismatched-collective"
+    later = combine_looks(second, report(1, 25, True))
+    assert judge(rows([first, later])).verdict.kind in ("all-busy", "all-idle")
+
+
+def test_where_all_wait_in_one_operation_nobody_waits_for_another() -> None:
+    assert is_settled([report(0, 18, True), report(1, 18, True)])
+    assert is_settled([report(0, 18, False), report(1, 17, False)])
+    assert not is_settled([report(0, 18, True), report(1, 17, False)])
