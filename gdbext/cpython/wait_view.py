@@ -219,6 +219,17 @@ class PythonWaitView:
                     found.setdefault(lock.word, []).append((tid, number))
         return found
 
+    def has_taken(self, tid: int, futex: int) -> bool:
+        """The thread has taken the lock that it now sleeps on, by a statement before, and no other thread has the lock
+        at hand."""
+        from gdbext.cpython.sync.held_locks import taken_before
+        from gdbext.cpython.sync.locks import waited_words
+
+        words = waited_words(self.runtime, futex)
+        locks = (lock for state in self.states(tid) for lock in taken_before(self.runtime, state))
+        lock = next((lock for lock in locks if lock.word in words), None)
+        return lock is not None and set(self.users_of(lock.address)) <= {tid}
+
     def inside_object(self, address: int) -> Sequence[int]:
         """Tids of the threads inside the ``with`` block of that object."""
         return list(dict.fromkeys(self._inside_objects.get(address, ())))

@@ -214,6 +214,8 @@ def _node_block(node: BackwardNode, style: Style) -> Block:
     variable = f" of {escape(node.variable)}" if node.variable else ""
     known = node.sequence_nr is not None and not node.variable
     text = f"node  {escape(node.name)}{variable}{f', sequence number {node.sequence_nr}' if known else ''}"
+    if node.made_at:
+        text += f", made at {escape(node.made_at)}"
     return text, (style(f"#{node.level:<4} {text}", "cyan"),)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 
 from gdbext.diagnosis.job.job_rank import is_rank
 from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
-from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, report_thread
+from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, SameArguments, detect, never_the_same
@@ -47,6 +47,7 @@ def observe(
     target: Target,
     thrown: ThrownBy = lambda _: None,
     repeated: RepeatedOf = lambda _: never_the_same,
+    has_torch: bool = True,
 ) -> Observations:
     """``threads`` are the reports of all of the process's snapshots; ``thrown`` is asked of threads that terminated,
     ``repeated`` of those that repeat themselves."""
@@ -62,6 +63,7 @@ def observe(
         crashes,
         loops,
         _masters(process.threads, crashes),
+        has_torch=has_torch,
         complete=len(threads) == len(process.tids),
         stopped=bool(threads) and all(each.kernel_state == "T" for each in process.threads),
         has_run=target.has_run,
@@ -146,10 +148,11 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
         if state is not None and _lacks_owner(state):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
     collectives = _collectives(session, process, states)
-    threads = _report_threads(session, process, states, frames)
+    threads = _with_nodes(session, process, _report_threads(session, process, states, frames))
     seen = observe(
-        process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each)
-    )
+        process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each),
+        session.has_torch,
+    )  # fmt: skip
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
@@ -218,6 +221,21 @@ def _report_threads(
     )
 
 
+def _with_nodes(
+    session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]
+) -> tuple[ThreadReport, ...]:
+    """The reports with the nodes of autograd that run, of those that wait inside of a backward pass."""
+    if not session.has_torch:
+        return tuple(threads)
+    stacks = {each.tid: each.stack for each in process.threads if FunctionTag.AUTOGRAD_EVALUATE in each.inner_tags}
+    known = {each.tid: each for each in session.target.threads() if each.tid in stacks}
+    found = {
+        tid: session.extras.backward_nodes(session, known[tid], stack, session.dispatch_stacks.engine_calls(stack))
+        for tid, stack in stacks.items() if tid in known
+    }  # fmt: skip
+    return tuple(thread._replace(nodes=found.get(thread.tid, ())) for thread in threads)
+
+
 def _event_loops(process: ProcessSnapshot) -> Mapping[int, EventLoop]:
     """Thread id → its loop. A process without a frame of asyncio has none that runs."""
     users = [thread.tid for thread in process.threads if any("/asyncio/" in frame.file for frame in thread.python)]
@@ -249,11 +267,4 @@ def _place(thread: ThreadSnapshot) -> SamplePlace:
     python = thread.process.python
     instruction = python.instruction(thread.tid) if python is not None and thread.python else None
     inner = range(min(len(thread.frames), _NAMED)) if thread.syscall is None else ()
-    return SamplePlace(addresses, lines, instruction, tuple(_function(thread, level) for level in inner))
-
-
-def _function(thread: ThreadSnapshot, level: int) -> str:
-    """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
-    function = thread.stack.function(level)
-    name = function.demangled[0].split("(")[0] if function is not None else "an unnamed function"
-    return f"{name} ({thread.module_name(level) or 'no library'})"
+    return SamplePlace(addresses, lines, instruction, tuple(native_place(thread, level) for level in inner))

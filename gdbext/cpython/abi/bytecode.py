@@ -47,6 +47,8 @@ class Bytecode(Record):
     global_shift: int
     attribute_shift: int
     jump_unit: int
+    pop_top: int = 1
+    """The opcode that throws a result away."""
 
 
 class _Step(Record):
@@ -56,6 +58,7 @@ class _Step(Record):
     end: int
     role: str
     argument: int
+    opcode: int = 0
 
 
 _UNIT = 2
@@ -75,6 +78,38 @@ def loop_around(form: Bytecode, code: bytes, at: int) -> list[Load] | None:
     return list(_loads(form, [step for step in steps if start <= step.start < end]))
 
 
+class MethodCall(Record):
+    """``owner.method``, with what the owner was loaded from where it is an attribute itself. ``is_statement``: it is
+    called without arguments, and its result is thrown away."""
+
+    method: Load
+    owner: Load
+    outer: Load | None
+    is_statement: bool
+
+
+_CALL = 3
+"""Instructions from a method without arguments to the throwing away of its result, at most (PRECALL is 3.11's)."""
+
+
+def methods_before(form: Bytecode, code: bytes, at: int) -> list[MethodCall] | None:
+    """The methods that code loads before the instruction at byte ``at``, in order; None where it cannot be followed."""
+    steps = [step for step in _steps(form, code) if step.start < at]
+    if any(step.role == "x" for step in steps):
+        return None
+    found = []
+    for number, step in enumerate(steps):
+        loads = list(_loads(form, steps[max(number - 2, 0) : number + 1]))
+        if step.role != LoadKind.ATTRIBUTE.value or len(loads) < 2 or not loads[-1].follows:
+            continue
+        behind = steps[number + 1 : number + 1 + _CALL]
+        thrown = next((place for place, each in enumerate(behind) if each.opcode == form.pop_top), 0)
+        plain = thrown > 0 and not any(each.role in _LOADING for each in behind[:thrown])
+        outer = loads[-3] if len(loads) > 2 and loads[-2].follows else None
+        found.append(MethodCall(loads[-1], loads[-2], outer, plain))
+    return found
+
+
 def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
     at = prefix = 0
     begin = 0
@@ -85,7 +120,7 @@ def _steps(form: Bytecode, code: bytes) -> Iterator[_Step]:
         if role == "e":
             prefix = argument
         else:
-            yield _Step(begin, end, role, argument)
+            yield _Step(begin, end, role, argument, opcode)
             prefix, begin = 0, end
         at = end
 
@@ -176,6 +211,7 @@ BYTECODES: Mapping[tuple[int, int], Bytecode] = {
         global_shift=1,
         attribute_shift=1,
         jump_unit=2,
+        pop_top=32,
     ),
 }
 """The opcodes of each version."""

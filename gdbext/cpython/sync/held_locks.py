@@ -8,7 +8,8 @@ current instruction. The block begins only after ``__enter__`` has returned, so 
 is not counted.
 
 A lock taken by ``lock.acquire()`` leaves nothing on the frame's stack. But code that names both calls, has the lock at
-hand, and is inside a ``try`` block, has most likely taken the lock on its way there.
+hand, and is inside a ``try`` block, has most likely taken the lock on its way there. So has code that stands behind a
+statement ``lock.acquire()`` with no ``release`` in between.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFra
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import attributes, locals_of, objects_at, used_names, value_stack, variables
+from gdbext.cpython.threads.loop_names import CalledMethod, called_methods
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 
@@ -226,6 +228,26 @@ def seemingly_held(runtime: PythonRuntime, state: ThreadState) -> Iterator[tuple
             lock = read_lock(runtime, address)
             if lock is not None and lock.locked:
                 yield number, lock
+
+
+def taken_before(runtime: PythonRuntime, state: ThreadState) -> Iterator[LockState]:
+    """Locks that are taken, and that frames have taken by a statement ``lock.acquire()`` behind which the code has come
+    without a ``release`` of anything; the call that still waits is none of those. Raises nothing."""
+    for frame in runtime.frames.stack(state).frames[:_FRAMES]:
+        if "acquire" not in used_names(runtime, frame):
+            continue
+        taken: list[CalledMethod] = []
+        for call in called_methods(runtime, frame):
+            if call.method == "acquire" and call.is_statement:
+                taken.append(call)
+            elif call.method == "release":
+                taken.clear()
+        own = variables(runtime, frame) if taken else {}
+        for call in taken:
+            owner = attributes(runtime, own.get(call.outer, 0)) if call.outer else own
+            lock = read_lock(runtime, owner.get(call.owner, 0))
+            if lock is not None and lock.locked:
+                yield lock
 
 
 def _at_hand(runtime: PythonRuntime, frame: PythonFrame) -> set[int]:

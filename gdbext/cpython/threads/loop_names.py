@@ -1,4 +1,5 @@
-"""The names that the loop of a Python frame looks at: those that its code loads between a jump's target and the jump.
+"""The names that the loop of a Python frame looks at: those that its code loads between a jump's target and the jump;
+and the methods that a frame has called before.
 
 Names alone do not tell what a loop looks at: a function uses many outside of it. So only those count that are loaded in
 the innermost loop around the instruction at which the frame is.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, loop_around
+from gdbext.cpython.abi.bytecode import BYTECODES, Load, LoadKind, loop_around, methods_before
 from gdbext.cpython.abi.python_abi import CodeForm, FrameObjects
 from gdbext.cpython.objects.code import CODE_UNIT
 from gdbext.cpython.threads.frame_variables import instruction
@@ -51,6 +52,35 @@ def loop_names(runtime: PythonRuntime, frame: PythonFrame) -> LoopNames | None:
         return _named(loads, _NameTables(runtime, frame.code)) if loads is not None else None
     except (GdbextError, IndexError):
         return None
+
+
+class CalledMethod(Record):
+    """A method that code has named: ``outer.owner.method``; ``outer`` is "" where the owner is a variable.
+    ``is_statement``: it was called for its effect alone, without arguments."""
+
+    method: str
+    owner: str
+    outer: str
+    is_statement: bool
+
+
+def called_methods(runtime: PythonRuntime, frame: PythonFrame) -> list[CalledMethod]:
+    """The methods named before the frame's instruction, in order; empty where nobody can tell."""
+    form = BYTECODES.get(runtime.layout.abi.version)
+    if form is None:
+        return []
+    try:
+        code, at = _code_of(runtime, frame)
+        tables = _NameTables(runtime, frame.code)
+        calls = methods_before(form, code, at) or ()
+        return [
+            CalledMethod(
+                tables.name(call.method), tables.name(call.owner),
+                tables.name(call.outer) if call.outer is not None else "", call.is_statement,
+            ) for call in calls
+        ]  # fmt: skip
+    except (GdbextError, IndexError):
+        return []
 
 
 def _code_of(runtime: PythonRuntime, frame: PythonFrame) -> tuple[bytes, int]:

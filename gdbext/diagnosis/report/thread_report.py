@@ -64,6 +64,13 @@ class BackwardNode(Record):
     sequence_nr: int | None
     variable: str | None = None
     """AccumulateGrad: the tensor whose gradient it adds to."""
+    made_at: str = ""
+    """The line of the forward pass that made the innermost one, ``train.py:8 (step)``, where Python knows it."""
+
+    @property
+    def clause(self) -> str:
+        """``the backward of MmBackward0, made at train.py:8 (step)``."""
+        return f"the backward of {self.name}{f', made at {self.made_at}' if self.made_at else ''}"
 
 
 class TaskState(Enum):
@@ -172,6 +179,9 @@ class ThreadReport(Record):
     """The event loop of asyncio that this thread runs."""
     nodes: tuple[BackwardNode, ...] = ()
     """The nodes of autograd's graph that run on its stack, innermost first; empty unless asked for."""
+    native_place: str = ""
+    """The function and library that a thread runs which is in native code: ``crc32_z (libz.so.1)``; "" for one that
+    waits, or that the interpreter itself executes."""
     stack_key: int = 0
     """Equal for threads with equal stacks; 0 where the stack is unknown."""
 
@@ -190,6 +200,15 @@ class ThreadReport(Record):
     def python_line(self) -> str:
         """The innermost Python line, ``train.py:8 (step)``, "" where there is none."""
         return self.python[0].place if self.python else ""
+
+    @property
+    def doing(self) -> str:
+        """The place of a thread that runs: the user's own line, what that has called in a library, and the native
+        function; "" where nothing is known of it."""
+        user, inner = self.user_line, self.python_line
+        called = f", in {inner}" if user and inner != user else ""
+        python = f"{user or inner}{called}"
+        return python + f"{', in ' if python else ''}{self.native_place}" if self.native_place else python
 
     @property
     def user_line(self) -> str:

@@ -125,8 +125,25 @@ def report_thread(
         frame_count=len(snapshot.frames),
         notes=tuple(snapshot.notes),
         pool=state.pool if state is not None else None,
+        native_place=_outside_of_python(snapshot) if state is not None and state.state is RunState.RUNNING else "",
         stack_key=_stack_key(snapshot) if state is not None else 0,
     )
+
+
+_INTERPRETER = ("python", "libpython")
+
+
+def _outside_of_python(snapshot: ThreadSnapshot) -> str:
+    """The innermost native function; "" where the interpreter runs Python code."""
+    inside = snapshot.python and snapshot.module_name(0).startswith(_INTERPRETER)
+    return native_place(snapshot, 0) if snapshot.frames and not inside else ""
+
+
+def native_place(snapshot: ThreadSnapshot, level: int) -> str:
+    """The function with its library: ``sre_ucs1_match (libpython3.11.so.1.0)``."""
+    function = snapshot.stack.function(level)
+    name = function.demangled[0].split("(")[0] if function is not None else "an unnamed function"
+    return f"{name} ({snapshot.module_name(level) or 'no library'})"
 
 
 def report_stack(session: Session, thread: TargetThread, native: bool, explained: bool) -> ThreadReport:

@@ -259,6 +259,8 @@ class Observations(Record):
     recursions: Mapping[int, Recursion] = MappingProxyType({})
     masters: Mapping[int, int] = MappingProxyType({})
     """Crashed worker of an OpenMP team → the only thread inside an operator that has a team."""
+    has_torch: bool = True
+    """PyTorch is in the process, and with it a dispatcher to speak of."""
     complete: bool = True
     """No thread is missing because it could not be read."""
     stopped: bool = False

@@ -105,18 +105,30 @@ def _strongest(
 
 def _idle(seen: Observations, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
     doubt = notes[0].summary if notes else ""
+    running = _running(seen)
     unclear = [thread for thread in seen.threads if thread.unseen_dispatch is not None and thread.pool is None]
     if unclear:
-        return _idle_finding(sentences.unseen_dispatch(unclear, doubt), unclear)
+        return _healthy(sentences.unseen_dispatch(unclear, doubt), unclear, running)
     if seen.main is not None and seen.main.state is RunState.WAITING:
         return _main_waits(seen, seen.main, graph, notes)
-    if notes:
-        text = f"No thread is in the dispatcher, and no hang is proven; but: {doubt}"
-        return Finding(FindingKind.IDLE, text, notes[0].threads)
-    running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
     if running:
-        return _idle_finding(sentences.runs_elsewhere(running, _want_gil_of(running[0], seen)), running)
-    return Finding(FindingKind.IDLE, sentences.idle(seen.main))
+        text = sentences.runs_elsewhere(running, _want_gil_of(running, seen), seen.has_torch)
+        return _healthy(f"{text} {doubt}".rstrip(), running, running)
+    if notes:
+        text = sentences.outside("no hang is proven", seen.has_torch)
+        return Finding(FindingKind.IDLE, f"{text}; but: {doubt}", notes[0].threads)
+    return Finding(FindingKind.IDLE, sentences.idle(seen.main, seen.has_torch))
+
+
+def _running(seen: Observations) -> list[ThreadReport]:
+    """The threads that run: the holder of a GIL first, for the others wait for it, then those of which a line is
+    known."""
+    running = [thread for thread in seen.threads if thread.state is RunState.RUNNING]
+    return sorted(running, key=lambda each: (not _has_gil(each), not each.python, each.tid != seen.pid))
+
+
+def _has_gil(thread: ThreadReport) -> bool:
+    return any(resource.kind is WaitKind.GIL for resource in thread.holds)
 
 
 def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes: Sequence[Finding]) -> Finding:
@@ -124,21 +136,26 @@ def _main_waits(seen: Observations, main: ThreadReport, graph: WaitGraph, notes:
     wait_chain = graph.wait_chain(main.tid)
     involved = [graph.threads[tid] for tid in wait_chain.tids]
     from_outside = seen.complete and not notes and rules.nobody_goes_on(seen.threads)
-    running = [each for each in seen.threads if each.state is RunState.RUNNING and each not in involved]
+    running = _running(seen)
+    others = [each for each in running if each not in involved]
     text = sentences.wait_chain(wait_chain, graph, with_end=not from_outside)
-    text = sentences.main_waits(text, from_outside, running, notes[0].summary if notes else "")
+    text = sentences.main_waits(text, from_outside, others, notes[0].summary if notes else "", seen.has_torch)
     doubted = [graph.threads[tid] for note in notes[:1] for tid in note.threads]
-    return _idle_finding(text, list({thread.tid: thread for thread in (*involved, *doubted)}.values()))
+    told = {thread.tid: thread for thread in (*involved, *doubted, *others[:1])}
+    return _healthy(text, list(told.values()), running)
 
 
-def _idle_finding(text: str, threads: Sequence[ThreadReport]) -> Finding:
-    return Finding(FindingKind.IDLE, text, tuple(thread.tid for thread in threads))
+def _healthy(text: str, threads: Sequence[ThreadReport], running: Sequence[ThreadReport]) -> Finding:
+    """Nothing hangs: the process is busy where a thread of it runs, wherever it runs."""
+    kind = FindingKind.BUSY if running else FindingKind.IDLE
+    return Finding(kind, text, tuple(thread.tid for thread in threads))
 
 
-def _want_gil_of(holder: ThreadReport, seen: Observations) -> list[ThreadReport]:
-    """The threads that wait for the GIL that a thread has."""
+def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[ThreadReport]:
+    """The threads that wait for the GIL that the only thread that runs has."""
+    holder = running[0].tid if len(running) == 1 else None
     return [
         thread for thread in seen.threads
         if thread.wait is not None and thread.wait.kind is WaitKind.GIL
-        and any(owner.tid == holder.tid for owner in thread.wait.owners)
+        and any(owner.tid == holder for owner in thread.wait.owners)
     ]  # fmt: skip

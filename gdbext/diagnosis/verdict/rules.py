@@ -237,7 +237,7 @@ def _is_blocked(thread: ThreadReport, chain: Chain, graph: WaitGraph, pid: int, 
         return False
     if chain.reason is ChainEnd.UNKNOWN and traits.needs_thread and runs:
         return False
-    if thread.dispatch:
+    if thread.dispatch or thread.nodes:
         return True
     needed = any(edge.wait.kind.traits.is_lock for edge in chain.edges)
     if chain.reason is ChainEnd.TIMED:

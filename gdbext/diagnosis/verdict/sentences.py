@@ -34,8 +34,9 @@ def place(step: DispatchFrame | None) -> str:
 
 
 def who(thread: ThreadReport) -> str:
-    """The thread with the operator it is in."""
-    return thread.label + place(thread.innermost) + _depth(thread)
+    """The thread with the operator and the node of a backward pass that it is in."""
+    backward = f", in {thread.nodes[0].clause}," if thread.nodes else ""
+    return thread.label + place(thread.innermost) + _depth(thread) + backward
 
 
 def _depth(thread: ThreadReport) -> str:
@@ -227,8 +228,7 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
         parts.append(text)
     end = graph.threads[chain.end]
     if end.wait is None:
-        line = end.user_line or end.python_line
-        parts.append(f"{who(end)} runs{f', at {line}' if line else ''}")
+        parts.append(f"{who(end)} runs{f' {end.doing}' if end.doing else ''}")
     else:
         clause = owner_clause(end.wait, graph.threads) or _at_the_end(end.wait)
         told = with_end and not end.wait.ends_by_itself
@@ -256,37 +256,49 @@ def busy(thread: ThreadReport, step: DispatchFrame) -> str:
     return f"{thread.label} {verb}{place(step)}{kernel}, stage {step.stage.value}."
 
 
-def idle(main: ThreadReport | None) -> str:
+def outside(text: str, has_torch: bool) -> str:
+    """The sentence about a process of which no thread is in the dispatcher; where there is none, nothing is said of
+    it."""
+    return f"No thread is in the dispatcher, and {text}" if has_torch else f"{text[:1].upper()}{text[1:]}"
+
+
+def idle(main: ThreadReport | None, has_torch: bool) -> str:
     """No thread is in the dispatcher, none runs, and the main thread idles, as at a prompt."""
     doing = f"; {main.label} {main.wait.phrase}" if main is not None and main.wait is not None else ""
-    return f"No thread is in the dispatcher, and no wait is suspicious{doing}."
+    return f"{outside('no wait is suspicious', has_torch)}{doing}."
 
 
-def main_waits(text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str) -> str:
+def main_waits(
+    text: str, ended_from_outside: bool, running: Sequence[ThreadReport], doubt: str, has_torch: bool
+) -> str:
     """The main thread waits, and no hang is proven; ``text`` is its story. ``ended_from_outside``: only a signal or
     another process can end it; ``running`` are threads that run, beside those of the story."""
     if ended_from_outside:
-        text = f"No thread is in the dispatcher, and no hang is proven; {text}, and no thread of this process will end "
+        text = f"{outside('no hang is proven', has_torch)}; {text}, and no thread of this process will end "
         text += "that: only a signal or another process can"
-    else:
+    elif has_torch:
         text = f"No thread is in the dispatcher; {text}"
     if running:
-        names = listed([thread.label for thread in running])
-        text += f". {names} {'run' if len(running) > 1 else 'runs'} other code"
+        text += f". {_all_run(running)}"
     return f"{text}. No hang is proven; but: {doubt}" if doubt else f"{text}."
 
 
-def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport]) -> str:
+def runs_elsewhere(running: Sequence[ThreadReport], want_gil: Sequence[ThreadReport], has_torch: bool) -> str:
     """Threads run outside of the dispatcher; ``want_gil`` wait for the GIL that the only one of them has.
 
     One moment does not tell whether a thread that runs with the GIL will soon give it away.
     """
-    names = listed([thread.label for thread in running])
-    if len(running) > 1:
-        return f"No thread is in the dispatcher; {names} run other code."
     others = f"{len(want_gil)} threads wait" if len(want_gil) > 1 else "".join(f"{t.label} waits" for t in want_gil)
-    with_gil = f" with the GIL, for which {others}" if others else ""
-    return f"No thread is in the dispatcher; {names} runs other code{with_gil}."
+    with_gil = f", with the GIL, for which {others}" if others else ""
+    return f"{_all_run(running)}{with_gil}{', outside of the dispatcher' if has_torch else ''}."
+
+
+def _all_run(running: Sequence[ThreadReport]) -> str:
+    """``MainThread (tid 1) runs train.py:8 (step)``, and the names of further ones."""
+    first, *others = running
+    labels = listed([thread.label for thread in others])
+    too = f"; {labels} run{'' if len(others) > 1 else 's'}, too" if others else ""
+    return f"{first.label} runs{f' {first.doing}' if first.doing else ''}{too}"
 
 
 def unseen_dispatch(threads: Sequence[ThreadReport], doubt: str) -> str:

@@ -47,6 +47,10 @@ def with_owner(thread: ThreadSnapshot, futex: FutexWait, resource: Resource, evi
             seen = (evidence, f"thread {holder} {how}")
             reason = interruption(thread) if holder == thread.tid else None
             return Wait(resource, Owner(holder), OwnerCertainty.INFERRED, futex.timed, seen, self_wait=reason)
+    if python is not None and python.has_taken(thread.tid, futex.address):
+        seen = (evidence, "it has called acquire() before, and no other thread has this lock at hand")
+        mine = Owner(thread.tid)
+        return Wait(resource, mine, OwnerCertainty.INFERRED, futex.timed, seen, self_wait=interruption(thread))
     forked = fork_evidence(thread.process) if len(thread.process.tids) == 1 else ()
     if forked:
         alone = "this process has one thread, and no frame of it holds the lock"

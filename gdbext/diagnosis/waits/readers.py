@@ -95,6 +95,9 @@ class PythonView(Protocol):
     def inside_try(self, futex: int, waiter: int) -> Sequence[int]:
         """Tids of the threads that seem to have taken that lock before a ``try`` whose end releases it."""
 
+    def has_taken(self, tid: int, futex: int) -> bool:
+        """The thread has taken the lock that it sleeps on itself, by a statement before."""
+
     def inside_object(self, address: int) -> Sequence[int]:
         """Tids of the threads inside the ``with`` block of that object."""
 

@@ -235,13 +235,13 @@ def _running(session: Session, reporter: NodeReporter, thread: TargetThread, lev
     try:
         engine = EngineReader(session.memory, session.layout, session.symbolizer)
         node = engine.running(session.memory.architecture.thread_pointer(thread.registers())).node
-        return _node(level, reporter.reference(node)) if node else None
+        return _node(level, reporter.reference(node), reporter.made_at(node)) if node else None
     except GdbextError:
         return None
 
 
-def _node(level: int, found: NodeReference) -> BackwardNode:
-    return BackwardNode(level, found.name, found.sequence_nr, found.variable)
+def _node(level: int, found: NodeReference, made_at: str = "") -> BackwardNode:
+    return BackwardNode(level, found.name, found.sequence_nr, found.variable, made_at)
 
 
 def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: int) -> NodeReference | None:

@@ -170,6 +170,11 @@ class NodeReporter:
             self._problems.append(f"{what}: {error.what}")
             return None
 
+    def made_at(self, address: int) -> str:
+        """The forward line of a node in short, "" where nobody wrote it down."""
+        line = self._field("forward line", lambda: self._forward_line(address))
+        return f"{line.file}:{line.line} ({line.function})" if line is not None else ""
+
     def _forward_line(self, address: int) -> ForwardLine | None:
         return self._lines.of(address) if self._lines is not None else None
 

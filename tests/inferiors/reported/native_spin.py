@@ -10,6 +10,6 @@ import re
 import truth
 
 truth.thread("main", waits="running")
-truth.note(verdict="idle", busy=True, names=["re"])
+truth.note(verdict="busy", busy=True, names=["re"])
 truth.ready()
 re.match(r"(a+)+b", "a" * 60)

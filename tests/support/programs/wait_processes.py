@@ -168,9 +168,9 @@ class Outside:
 class Python:
     def __init__(
         self, *gils, wait=None, inside=(), natives=None, polled_objects=(), users=None, inside_try=(),
-        inside_objects=None, owing=None, ended=(), taken=False,
+        inside_objects=None, owing=None, ended=(), taken=False, taken_twice=(),
     ):  # fmt: skip
-        self._ended, self._taken = ended, taken
+        self._ended, self._taken, self._taken_twice = ended, taken, taken_twice
         self._owing = owing or {}
         self._inside_try, self._inside_objects = inside_try, inside_objects or {}
         self._polled_objects, self._users = polled_objects, users or {}
@@ -214,6 +214,9 @@ class Python:
 
     def in_signal_handler(self, _tid):
         return False
+
+    def has_taken(self, tid, _semaphore):
+        return tid in self._taken_twice
 
     def inside_try(self, _semaphore, waiter):
         return [tid for tid, number in self._inside_try if number or tid != waiter]

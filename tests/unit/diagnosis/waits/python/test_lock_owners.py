@@ -44,6 +44,7 @@ def test_a_try_block_tells_the_holder_where_no_with_does():
 
 def test_the_frame_that_takes_the_lock_does_not_hold_it():
     assert wait_of(waiter(), python=lock(inside_try=[(1, 0)])).owner is None
+    assert wait_of(waiter(), python=lock(taken_twice=[1])).owner == Owner(1)
     assert wait_of(waiter(), python=lock(inside_try=[(1, 1)])).owner == Owner(1)
 
 

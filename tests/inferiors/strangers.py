@@ -1,0 +1,117 @@
+"""What programs of others do, small. Argument: the kind, one of the functions. Those that need torch import it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import zlib
+
+import truth
+
+
+def other(job, name="other", waits="any"):
+    """A thread that has begun its job when this returns."""
+
+    def work():
+        truth.thread(name, waits=waits)
+        begun.set()
+        job()
+
+    begun = threading.Event()
+    threading.Thread(target=work, name=name, daemon=True).start()
+    begun.wait()
+
+
+def count():
+    number = 0
+    while True:
+        number += 1
+
+
+def line_of(function):
+    return function.__code__.co_firstlineno
+
+
+def runs_python():
+    """The main thread waits for one that runs Python for ever."""
+    other(count, "counter", waits=None)
+    truth.thread("main", waits="any")
+    truth.note(busy=True, line=line_of(count))
+    truth.ready()
+    threading.Event().wait()
+
+
+def runs_native():
+    """The main thread runs native code, without the GIL."""
+    data = bytes(1 << 26)
+    truth.thread("main", waits=None)
+    truth.note(busy=True, line=line_of(runs_native))
+    truth.ready()
+    while True:
+        zlib.crc32(data)
+
+
+class Account:
+    def __init__(self):
+        self.guard = threading.Lock()
+
+    def twice(self):
+        self.guard.acquire()
+        truth.ready()
+        self.guard.acquire()
+
+
+def lock_twice():
+    """A lock that is taken again further in, and a thread that knows nothing of it."""
+    other(lambda: time.sleep(truth.FOREVER))
+    truth.thread("main", waits="futex")
+    Account().twice()
+
+
+def lock_handed():
+    """A lock that another thread is to release: nobody holds it up himself."""
+    lock = threading.Lock()
+
+    def work():
+        time.sleep(truth.FOREVER)
+        lock.release()
+
+    truth.thread("main", waits="futex")
+    lock.acquire()
+    other(work)
+    truth.ready()
+    lock.acquire()
+
+
+def lock_tried():
+    """A lock that is tried first, and taken by a thread that has let go of its name."""
+    lock = threading.Lock()
+    other(lambda: [lock.acquire(), time.sleep(truth.FOREVER)])
+    while not lock.locked():
+        time.sleep(0.001)
+    truth.thread("main", waits="futex")
+    if not lock.acquire(blocking=False):
+        truth.ready()
+        lock.acquire()
+
+
+def backward_hook():
+    """An event that nobody sets, in a hook of a backward pass; another thread sleeps."""
+    import torch
+
+    torch.set_num_threads(1)
+    other(lambda: time.sleep(truth.FOREVER))
+    with torch.autograd.set_detect_anomaly(True):
+        loss = (torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)).sum()
+        node = loss.grad_fn.next_functions[0][0]
+        node.register_prehook(lambda gradients: never.wait() and None)
+        never = threading.Event()
+        truth.thread("main", waits="futex")
+        truth.note(node=node.name(), line=line_of(backward_hook) + 7)
+        truth.ready()
+        loss.backward()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1].replace("-", "_")]()

@@ -1,0 +1,59 @@
+"""What is said of small programs that are like those of others: what runs, what is blocked, who waits for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.installed import pythons
+
+pytestmark = [pytest.mark.torch, pytest.mark.gdb]
+
+OLDEST, NEWEST = pythons.SUPPORTED[0], pythons.SUPPORTED[-1]
+
+
+def verdict_of(target):
+    return target.dispatch("dispatch-diagnose", debugger="none").document["verdict"]
+
+
+@pytest.mark.parametrize("python", ["venv", OLDEST, NEWEST])
+def test_python_that_runs_is_busy_with_its_line(inferior, python):
+    target = inferior("strangers", "runs-python", python=python)
+    verdict = verdict_of(target)
+    assert verdict["kind"] == "busy", verdict["summary"]
+    line = target.truth["line"]
+    assert any(f"strangers.py:{line + more} (count)" in verdict["summary"] for more in (1, 2, 3)), verdict["summary"]
+    assert "dispatcher" not in verdict["summary"], "there is no torch"
+    assert target.tid("counter") in verdict["threads"]
+
+
+def test_native_code_that_runs_is_busy_with_its_function(inferior):
+    target = inferior("strangers", "runs-native")
+    verdict = verdict_of(target)
+    assert (verdict["kind"], verdict["threads"]) == ("busy", [target.tid("main")]), verdict["summary"]
+    assert "(runs_native), in " in verdict["summary"]
+    assert "dispatcher" not in verdict["summary"]
+
+
+@pytest.mark.parametrize("python", pythons.SUPPORTED)
+def test_a_lock_taken_twice(inferior, python):
+    target = inferior("strangers", "lock-twice", python=python)
+    verdict = verdict_of(target)
+    assert (verdict["kind"], verdict["threads"]) == ("self-deadlock", [target.tid("main")]), verdict["summary"]
+    assert "seems to hold itself" in verdict["summary"], "no lock of this kind records its owner"
+
+
+@pytest.mark.parametrize("kind", ["lock-handed", "lock-tried"])
+@pytest.mark.parametrize("python", [OLDEST, "venv", NEWEST])
+def test_a_lock_that_another_may_have(inferior, kind, python):
+    verdict = verdict_of(inferior("strangers", kind, python=python))
+    assert "self-deadlock" not in verdict["kind"], verdict["summary"]
+    assert "itself" not in verdict["summary"]
+
+
+def test_a_backward_hook_that_waits_for_ever(look, inferior):
+    target = inferior("strangers", "backward-hook")
+    verdict = look(target, "dispatch-diagnose")["verdict"]
+    assert (verdict["kind"], verdict["threads"]) == ("blocked", [target.tid("main")]), verdict["summary"]
+    node, line = target.truth["node"], target.truth["line"]
+    assert f"in the backward of {node}, made at " in verdict["summary"]
+    assert f"strangers.py:{line} (backward_hook)" in verdict["summary"]
