@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gdbext.errors import GdbextError
     from gdbext.hosts.library.process import Answer, Diagnosis, Process
     from gdbext.hosts.library.threads import Thread, Threads
-    from gdbext.known.known_bug import Affected, KnownBug, ThreadPattern
+    from gdbext.known.catalogue import Affected, KnownBug, ThreadPattern
 
 __all__ = [
     "Affected", "Answer", "Diagnosis", "Functions", "GdbextError", "KnownBug", "Mode", "Owner", "Pool", "Process",
@@ -29,9 +29,9 @@ __all__ = [
 ]  # fmt: skip
 __version__ = "0.1.0"
 _PLACES = {
-    "Affected": "known.known_bug",
-    "KnownBug": "known.known_bug",
-    "ThreadPattern": "known.known_bug",
+    "Affected": "known.catalogue",
+    "KnownBug": "known.catalogue",
+    "ThreadPattern": "known.catalogue",
     "Pool": "diagnosis.waits.pool_table",
     "Functions": "diagnosis.waits.function_tag",
     "ThreadSnapshot": "diagnosis.waits.snapshot",

@@ -15,7 +15,7 @@ from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernel
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
 from gdbext.diagnosis.verdict.recursion import Recursion, SameArguments, detect, never_the_same
-from gdbext.diagnosis.waits import openmp
+from gdbext.diagnosis.waits import pool_workers
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_resources, state_of
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
     from gdbext.diagnosis.verdict.progress import SamplePlace
     from gdbext.engine.vocabulary import ErrorLog
-    from gdbext.known.known_bug import KnownMatch
+    from gdbext.known.catalogue import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
 
 MemoryMaps = Callable[[], Sequence[MemoryMapping]]
@@ -114,10 +114,10 @@ def _recursion(
 def _masters(threads: Sequence[ThreadSnapshot], crashes: Mapping[int, Crash]) -> dict[int, int]:
     """The master of each crashed OpenMP worker: the thread inside an operator that has a team, where there is one such
     thread."""
-    masters = [each.tid for each in threads if each.dispatch and openmp.is_in_a_team(each)] if crashes else []
+    masters = [each.tid for each in threads if each.dispatch and pool_workers.is_in_a_team(each)] if crashes else []
     if len(masters) != 1:
         return {}
-    return {each.tid: masters[0] for each in threads if each.tid in crashes and openmp.is_worker(each)}
+    return {each.tid: masters[0] for each in threads if each.tid in crashes and pool_workers.is_worker(each)}
 
 
 _NAMED = 16

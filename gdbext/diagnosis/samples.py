@@ -24,7 +24,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
-from gdbext.known.known_bug import KnownMatch
+from gdbext.known.catalogue import KnownMatch
 from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.frame_steps import FrameSteps
-from gdbext.engine.unwind.stack_owner import StackOwners
-from gdbext.engine.unwind.unwinder import Unwinder
+from gdbext.engine.unwind.unwinder import StackOwners, Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import GdbextError, NotTorch
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from gdbext.cpython.wait_view import PythonWaitView
     from gdbext.diagnosis.report.thread_report import BackwardNode
     from gdbext.diagnosis.threads.thread_snapshots import Stacks, ThreadSnapshots
-    from gdbext.diagnosis.waits.add_ons import AddOns
+    from gdbext.diagnosis.waits.recognise import AddOns
     from gdbext.diagnosis.waits.snapshot import ProcessSnapshot
     from gdbext.engine.layouts.layout import Layout
     from gdbext.engine.process.modules import Module
@@ -218,7 +217,7 @@ class Session:
         )
 
     def _add_ons(self) -> AddOns:
-        from gdbext.diagnosis.waits.add_ons import AddOns
+        from gdbext.diagnosis.waits.recognise import AddOns
 
         return AddOns(self.errors)
 

@@ -26,7 +26,7 @@ FUTURE = {
     "engine/arch/aarch64",
     "hosts/NAME",
     "patterns.py",
-    "registers.py",
+    "conventions.py",
     "syscalls.py",
     "tools/NAME",
 }

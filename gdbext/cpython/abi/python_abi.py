@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.engine.record import Record
 
 Version = tuple[int, int]

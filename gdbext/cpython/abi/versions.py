@@ -6,6 +6,7 @@ A new version is a row here, its list of debug offsets in ``python_layout.py`` a
 
 from __future__ import annotations
 
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import (
     CodeForm,
     DictKeysForm,
@@ -24,7 +25,6 @@ from gdbext.cpython.abi.python_abi import (
     minor_of,
 )
 from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
-from gdbext.cpython.abi.stdlib import Waitable
 from gdbext.errors import PythonUnsupported
 
 _LOCK = LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
@@ -122,6 +122,9 @@ _3_14T = _3_14._replace(free_threaded=True, kind_bit=8)
 
 SUPPORTED = (_3_8, _3_9, _3_10, _3_11, _3_12, _3_13, _3_13T, _3_14, _3_14T, _3_15)
 """All rows of versions, oldest first."""
+
+EVALUATES = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evaluation_functions))
+"""The C functions that run Python code (Python/ceval.c), in any version."""
 
 
 def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.objects.objects import FLAG_LONG
 from gdbext.cpython.threads.frame_variables import Namespaces, global_variables, items, locals_of, objects_at, slots_of
@@ -60,7 +60,7 @@ class ObjectUsers:
     def _at_hand(self, states: Sequence[ThreadState]) -> Iterator[int]:
         for state in states:
             for frame in self._runtime.frames.stack(state).frames[:_FRAMES]:
-                if frame.file.endswith(stdlib.THREADING_FILE):
+                if frame.file.endswith(assumed_names.THREADING_FILE):
                     continue  # how a thread begins and waits, the same in all of them
                 try:
                     yield from self._values(frame)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.python_abi import ExitForm, FrameObjects, InterpreterFrames
 from gdbext.cpython.sync.locks import LockState, read_lock
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -84,16 +84,20 @@ def lock_of(runtime: PythonRuntime, manager: int) -> LockState | None:
     lock = read_lock(runtime, manager)
     if lock is not None:
         return lock
-    own = runtime.dicts.attribute(manager, stdlib.CONDITION_LOCK)
-    return read_lock(runtime, own) if own and runtime.dicts.attribute(manager, stdlib.CONDITION_WAITERS) else None
+    own = runtime.dicts.attribute(manager, assumed_names.CONDITION_LOCK)
+    return (
+        read_lock(runtime, own) if own and runtime.dicts.attribute(manager, assumed_names.CONDITION_WAITERS) else None
+    )
 
 
 def _given_up(runtime: PythonRuntime, frame: PythonFrame) -> Iterator[int]:
     """The lock that threading.Condition.wait has released for the time of the wait."""
-    if frame.function.rpartition(".")[2] != stdlib.CONDITION_WAIT or not frame.file.endswith(stdlib.THREADING_FILE):
+    if frame.function.rpartition(".")[2] != assumed_names.CONDITION_WAIT or not frame.file.endswith(
+        assumed_names.THREADING_FILE
+    ):
         return
     condition = locals_of(runtime, frame).get("self", 0)
-    lock = runtime.dicts.attribute(condition, stdlib.CONDITION_LOCK) if condition else None
+    lock = runtime.dicts.attribute(condition, assumed_names.CONDITION_LOCK) if condition else None
     if lock:
         yield lock
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.abi.python_abi import LockForm, LockType
-from gdbext.cpython.abi.stdlib import Waitable
 from gdbext.cpython.objects.objects import FLAG_HEAP_TYPE
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots

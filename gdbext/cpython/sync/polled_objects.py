@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import stdlib
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.objects.objects import FLAG_UNICODE
 from gdbext.cpython.threads.frame_variables import attributes, items, stack_slots, used_names, variables
 from gdbext.cpython.threads.loop_names import loop_names
@@ -153,10 +153,10 @@ def describe(runtime: PythonRuntime, name: str, address: int) -> PolledObject | 
         pid = process_id(runtime, own)
         if pid:
             return PolledObject(PolledKind.PROCESS, name, address, pid=pid)
-        kind = next((kind for kind, wanted in stdlib.OBJECT_KINDS if all(each in own for each in wanted)), None)
+        kind = next((kind for kind, wanted in assumed_names.OBJECT_KINDS if all(each in own for each in wanted)), None)
         if kind is Waitable.THREAD:
             return PolledObject(
-                PolledKind.THREAD, name, address, ident=runtime.objects.integer(own[stdlib.THREAD_IDENT])
+                PolledKind.THREAD, name, address, ident=runtime.objects.integer(own[assumed_names.THREAD_IDENT])
             )
         return PolledObject(PolledKind.OBJECT, name, address, kind=kind) if kind is not None else None
     except GdbextError:
@@ -169,7 +169,7 @@ def _path(runtime: PythonRuntime, address: int, type_name: str, flags: int, size
         text = runtime.objects.text(address, _PATH_LIMIT)
         named = "/" in text[1:] or text.endswith(_FILE_ENDINGS)
         return text if named and "\n" not in text and "://" not in text and " " not in text else ""
-    if type_name not in stdlib.PATH_TYPES:
+    if type_name not in assumed_names.PATH_TYPES:
         return ""
     texts = []
     for word in runtime.memory.words(address, min(size // 8, _PATH_WORDS)):
@@ -182,12 +182,12 @@ def _path(runtime: PythonRuntime, address: int, type_name: str, flags: int, size
 
 def process_id(runtime: PythonRuntime, own: Mapping[str, int]) -> int:
     """The pid of a subprocess.Popen or a multiprocessing process with these attributes, 0 for anything else."""
-    popen = own.get(stdlib.PROCESS_POPEN)
-    if popen is not None and stdlib.PROCESS_PARENT in own:
+    popen = own.get(assumed_names.PROCESS_POPEN)
+    if popen is not None and assumed_names.PROCESS_PARENT in own:
         own = attributes(runtime, popen)
-    elif stdlib.POPEN_ARGUMENTS not in own:
+    elif assumed_names.POPEN_ARGUMENTS not in own:
         return 0
-    pid = own.get(stdlib.POPEN_PID)
+    pid = own.get(assumed_names.POPEN_PID)
     try:
         return runtime.objects.integer(pid) if pid else 0
     except GdbextError:

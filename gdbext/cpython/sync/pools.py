@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi import stdlib
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.threads.frame_variables import attributes, items, local_of, locals_of, referent
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
@@ -64,8 +64,8 @@ def pool_workers(runtime: PythonRuntime, result: int) -> tuple[int, ...]:
     """Pids of the workers of the multiprocessing.Pool that owes a result; empty where they cannot be read."""
     from gdbext.cpython.sync.polled_objects import process_id
 
-    pool = attributes(runtime, result).get(stdlib.POOL_PROCESSES, 0)
-    processes = attributes(runtime, pool).get(stdlib.POOL_PROCESSES, 0)
+    pool = attributes(runtime, result).get(assumed_names.POOL_PROCESSES, 0)
+    processes = attributes(runtime, pool).get(assumed_names.POOL_PROCESSES, 0)
     pids = (process_id(runtime, attributes(runtime, each)) for each in items(runtime, processes))
     return tuple(pid for pid in pids if pid)
 
@@ -74,8 +74,8 @@ def executor_workers(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
     """Pids of the workers of the ProcessPoolExecutor that owes a future's result; empty where none does."""
     for manager in _managers(runtime):
         try:
-            if future in _futures(runtime, manager.get(stdlib.EXECUTOR_ITEMS, 0)):
-                processes = manager.get(stdlib.EXECUTOR_PROCESSES, 0)
+            if future in _futures(runtime, manager.get(assumed_names.EXECUTOR_ITEMS, 0)):
+                processes = manager.get(assumed_names.EXECUTOR_PROCESSES, 0)
                 return tuple(runtime.objects.integer(pid) for pid, _ in runtime.dicts.items(processes))
         except GdbextError:
             continue
@@ -86,12 +86,15 @@ def _managers(runtime: PythonRuntime) -> Iterator[dict[str, int]]:
     """The variables of every executor's manager thread, by name."""
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames[:_DEPTH]:
-            if (frame.file.rpartition("/")[2], frame.function.rpartition(".")[2]) == stdlib.EXECUTOR_MANAGER_CALL:
+            if (
+                frame.file.rpartition("/")[2],
+                frame.function.rpartition(".")[2],
+            ) == assumed_names.EXECUTOR_MANAGER_CALL:
                 try:
                     yield dict(attributes(runtime, locals_of(runtime, frame).get("self", 0)))
                 except GdbextError:
                     continue
-            elif frame.function == stdlib.OLD_EXECUTOR_MANAGER:
+            elif frame.function == assumed_names.OLD_EXECUTOR_MANAGER:
                 try:
                     yield locals_of(runtime, frame)
                 except GdbextError:
@@ -100,7 +103,7 @@ def _managers(runtime: PythonRuntime) -> Iterator[dict[str, int]]:
 
 def _futures(runtime: PythonRuntime, pending: int) -> set[int]:
     work = (item for _, item in runtime.dicts.items(pending, _MAX_ITEMS))
-    return {attributes(runtime, item).get(stdlib.JOB_FUTURE, 0) for item in work}
+    return {attributes(runtime, item).get(assumed_names.JOB_FUTURE, 0) for item in work}
 
 
 _INNER, _OUTER = 8, 12
@@ -138,7 +141,7 @@ def _pools(runtime: PythonRuntime) -> dict[int, list[_PoolWorker]]:
     pools: dict[int, list[_PoolWorker]] = {}
     for state in runtime.thread_states():
         frames = runtime.frames.stack(state).frames
-        loop = next((frame for frame in frames[-_OUTER:] if _is(frame, stdlib.FUTURES_FILE, "_worker")), None)
+        loop = next((frame for frame in frames[-_OUTER:] if _is(frame, assumed_names.FUTURES_FILE, "_worker")), None)
         if loop is None:
             continue
         waits = next((frame for frame in frames[:_INNER] if _is(frame, "futures/_base.py", "result")), None)
@@ -153,7 +156,7 @@ def _pool_size(runtime: PythonRuntime, loop: PythonFrame) -> int:
 
     executor = referent(runtime, local_of(runtime, loop, "executor_reference"))
     try:
-        threads = attributes(runtime, executor).get(stdlib.EXECUTOR_THREADS, 0) if executor else 0
+        threads = attributes(runtime, executor).get(assumed_names.EXECUTOR_THREADS, 0) if executor else 0
         return len(set_items(runtime, threads)) if threads else 0
     except GdbextError:
         return 0
@@ -167,7 +170,7 @@ def _pool_futures(runtime: PythonRuntime, queue: int) -> frozenset[int]:
         items = queued(runtime, queue) if queue else ()
     except GdbextError:
         return frozenset()
-    return frozenset(runtime.dicts.attribute(item, stdlib.JOB_FUTURE) or 0 for item in items) - {0}
+    return frozenset(runtime.dicts.attribute(item, assumed_names.JOB_FUTURE) or 0 for item in items) - {0}
 
 
 def _is(frame: PythonFrame, file: str, function: str) -> bool:

@@ -1,15 +1,15 @@
 """The wait of a thread according to its innermost Python frames.
 
 The waits of ``threading``, ``queue`` and ``concurrent.futures`` are written in Python, so their frames have the
-object as ``self``. What kind of object it is, its attributes tell (cpython/abi/stdlib.py).
+object as ``self``. What kind of object it is, its attributes tell (cpython/abi/assumed_names.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gdbext.cpython.abi import stdlib
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.locks import LockState, find_lock, read_lock, waited_lock, waited_words
 from gdbext.cpython.sync.pools import executor_workers, exhausted_workers, pending_futures, pool_workers
 from gdbext.cpython.threads.frame_reader import PythonFrame, ThreadState
@@ -85,7 +85,7 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
                 return _for_futures(runtime, frame, pending, jobs())
             break
         values = _locals(runtime, frame)
-        kind = Waitable.SHUTDOWN if _name(frame) == stdlib.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
+        kind = Waitable.SHUTDOWN if _name(frame) == assumed_names.SHUTDOWN else _kind_of(runtime, values.get("self", 0))
         if kind is None:
             continue
         found = kind, values.get("self", 0), frame
@@ -110,17 +110,17 @@ def _by_frames(runtime: PythonRuntime, frames: list[PythonFrame], futex: int | N
 
 def _lacks(runtime: PythonRuntime, kind: Waitable, address: int, frame: PythonFrame) -> str:
     """The progress of a queue or a barrier, by the numbers that it keeps."""
-    if kind not in stdlib.COUNTS:
+    if kind not in assumed_names.COUNTS:
         return ""
     attributes = _attributes(runtime, address)
-    numbers = [_integer(runtime, attributes.get(name, 0)) for name in stdlib.COUNTS[kind]]
+    numbers = [_integer(runtime, attributes.get(name, 0)) for name in assumed_names.COUNTS[kind]]
     if None in numbers:
         return ""
     if kind is Waitable.BARRIER:
         return f"{numbers[0]} of {numbers[1]} threads have come"
-    if _name(frame) == stdlib.QUEUE_JOIN:
+    if _name(frame) == assumed_names.QUEUE_JOIN:
         return f"{numbers[0]} task{'s' if numbers[0] != 1 else ''} without task_done()"
-    return f"full, maxsize {numbers[1]}" if _name(frame) == stdlib.QUEUE_PUT else ""
+    return f"full, maxsize {numbers[1]}" if _name(frame) == assumed_names.QUEUE_PUT else ""
 
 
 def _for_futures(
@@ -161,7 +161,7 @@ def _exhausted(runtime: PythonRuntime, future: int) -> tuple[int, ...]:
 
 
 def _is_waiting(frame: PythonFrame) -> bool:
-    return (frame.file.rpartition("/")[2], _name(frame)) in stdlib.WAITING_FUNCTIONS
+    return (frame.file.rpartition("/")[2], _name(frame)) in assumed_names.WAITING_FUNCTIONS
 
 
 def _name(frame: PythonFrame) -> str:
@@ -184,16 +184,16 @@ def _attributes(runtime: PythonRuntime, address: int) -> dict[str, int]:
 
 def _kind_of(runtime: PythonRuntime, address: int) -> Waitable | None:
     attributes = _attributes(runtime, address) if address else {}
-    return next((kind for kind, names in stdlib.OBJECT_KINDS if all(name in attributes for name in names)), None)
+    return next((kind for kind, names in assumed_names.OBJECT_KINDS if all(name in attributes for name in names)), None)
 
 
 def _condition_lock(runtime: PythonRuntime, values: dict[str, int], futex: int | None) -> tuple[LockState | None, bool]:
     """The lock that Condition.wait sleeps on (its own ``waiter``, or the condition's lock after it was notified)."""
-    waiter = read_lock(runtime, values.get(stdlib.CONDITION_WAITER, 0))
+    waiter = read_lock(runtime, values.get(assumed_names.CONDITION_WAITER, 0))
     words = waited_words(runtime, futex) if futex is not None else ()
     if futex is None or (waiter is not None and waiter.word in words):
         return waiter, False
-    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get(stdlib.CONDITION_LOCK, 0))
+    lock = read_lock(runtime, _attributes(runtime, values.get("self", 0)).get(assumed_names.CONDITION_LOCK, 0))
     return (lock, True) if lock is not None and lock.word in words else (None, False)
 
 
@@ -205,13 +205,13 @@ def _values_and_attributes(runtime: PythonRuntime, frame: PythonFrame) -> list[i
 def _owner(runtime: PythonRuntime, kind: Waitable, address: int, lock: LockState | None) -> int | None:
     """Ident of the thread that must act: the one that is joined, the owner of the lock."""
     if kind is Waitable.THREAD:
-        return _integer(runtime, _attributes(runtime, address).get(stdlib.THREAD_IDENT, 0))
+        return _integer(runtime, _attributes(runtime, address).get(assumed_names.THREAD_IDENT, 0))
     if kind is Waitable.IMPORT:
-        return _integer(runtime, _attributes(runtime, address).get(stdlib.MODULE_LOCK_OWNER, 0))
+        return _integer(runtime, _attributes(runtime, address).get(assumed_names.MODULE_LOCK_OWNER, 0))
     if lock is not None and lock.owner_ident:
         return lock.owner_ident
     if kind is Waitable.RLOCK:
-        return _integer(runtime, _attributes(runtime, address).get(stdlib.RLOCK_OWNER, 0))
+        return _integer(runtime, _attributes(runtime, address).get(assumed_names.RLOCK_OWNER, 0))
     return None
 
 
@@ -220,9 +220,9 @@ def running_jobs(runtime: PythonRuntime) -> dict[int, int]:
     found: dict[int, int] = {}
     for state in runtime.thread_states():
         for frame in runtime.frames.stack(state).frames[-_OUTER:]:
-            if _name(frame) == stdlib.JOB_RUN and frame.file.endswith(stdlib.FUTURES_FILE):
+            if _name(frame) == assumed_names.JOB_RUN and frame.file.endswith(assumed_names.FUTURES_FILE):
                 item = _locals(runtime, frame).get("self", 0)
-                future = _attributes(runtime, item).get(stdlib.JOB_FUTURE) if item else None
+                future = _attributes(runtime, item).get(assumed_names.JOB_FUTURE) if item else None
                 if future is not None:
                     found.setdefault(future, state.ident)
     return found

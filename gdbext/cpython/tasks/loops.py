@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import FUTURE_ITERATOR_FUTURE, FUTURE_LOOP, TASK_LAYOUTS, TaskLayout
-from gdbext.cpython.abi.stdlib import FUTURE_CALLBACKS
 from gdbext.cpython.objects.sets_and_deques import deque_items, set_items
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from gdbext.cpython.abi import python_layout, stdlib
+from gdbext.cpython.abi import assumed_names, python_layout
 from gdbext.cpython.abi.find_runtime import RuntimeLocation, VersionEvidence, evidence, find_old_python, find_runtimes
 from gdbext.cpython.abi.python_layout import PythonLayout, layout_for
 from gdbext.cpython.abi.versions import version_text
@@ -291,7 +291,7 @@ def read_native_ids(runtime: PythonRuntime) -> dict[int, int]:
     """Thread ident to the Thread's native_id; what cannot be read is left out. Raises nothing."""
     found: dict[int, int] = {}
     for ident, thread in _active_threads(runtime):
-        native = runtime.dicts.attribute(thread, stdlib.THREAD_NATIVE_ID)
+        native = runtime.dicts.attribute(thread, assumed_names.THREAD_NATIVE_ID)
         try:
             if native is not None:
                 found[runtime.objects.integer(ident)] = runtime.objects.integer(native)
@@ -305,7 +305,7 @@ def awaited_at_exit(runtime: PythonRuntime) -> list[int]:
     Lib/threading.py). The main thread is among them. Raises nothing."""
     found = []
     for ident, thread in _active_threads(runtime):
-        daemon = runtime.dicts.attribute(thread, stdlib.THREAD_DAEMON)
+        daemon = runtime.dicts.attribute(thread, assumed_names.THREAD_DAEMON)
         try:
             if daemon is not None and not runtime.objects.integer(daemon):
                 found.append(runtime.objects.integer(ident))
@@ -322,7 +322,7 @@ def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
         return
     for interpreter in reversed(interpreters):
         try:
-            active = module_global(runtime, interpreter, stdlib.THREADING, stdlib.ACTIVE_THREADS)
+            active = module_global(runtime, interpreter, assumed_names.THREADING, assumed_names.ACTIVE_THREADS)
             items = list(runtime.dicts.items(active)) if active else []
         except GdbextError:
             continue
@@ -331,7 +331,7 @@ def _active_threads(runtime: PythonRuntime) -> Iterator[tuple[int, int]]:
 
 def _add_name(runtime: PythonRuntime, names: dict[int, str], ident: int, thread: int) -> None:
     try:
-        name = runtime.dicts.attribute(thread, stdlib.THREAD_NAME)
+        name = runtime.dicts.attribute(thread, assumed_names.THREAD_NAME)
         if name is not None:
             names.setdefault(runtime.objects.integer(ident), runtime.objects.text(name, NAME_LIMIT))
     except (BadData, MemoryFault):

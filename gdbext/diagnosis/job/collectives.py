@@ -31,7 +31,7 @@ from gdbext.torch.distributed.flight_recorder import (
 )
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, POINT_TO_POINT, TORCH_FILES, UNNUMBERED
-from gdbext.torch.values.dtype import python_name
+from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import Collective, CollectivesSection, ProcessGroup

@@ -30,7 +30,7 @@ from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame
 from gdbext.torch.values.cpp_objects import CxxException, read_exception
 from gdbext.torch.values.cpp_values import CppValues
-from gdbext.torch.values.dtype import short_name
+from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -17,8 +17,7 @@ from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.base_target import Target, TargetThread
-from gdbext.engine.unwind.stack_owner import StackOwners
-from gdbext.engine.unwind.unwinder import NativeStack, Unwinder
+from gdbext.engine.unwind.unwinder import NativeStack, StackOwners, Unwinder
 from gdbext.engine.vocabulary import Absent, ErrorLog
 from gdbext.errors import GdbextError, SymbolFileError, TargetGone
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gdbext.known.catalogue import catalogue
-from gdbext.known.known_bug import KnownMatch, ThreadFacts, matches
+from gdbext.known.catalogue import KnownMatch, ThreadFacts, catalogue, matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

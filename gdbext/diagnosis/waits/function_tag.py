@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Generic, TypeVar
 
-from gdbext.cpython.abi import native_functions
+from gdbext.cpython.abi import assumed_names
+from gdbext.cpython.abi.versions import EVALUATES
 from gdbext.engine.record import Record, late_pattern
 from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import TorchSymbol, nested_name
@@ -93,14 +94,14 @@ class FunctionTag(Enum):
     )
 
     # --- CPython ---
-    TAKES_GIL = _python(native_functions.TAKES_GIL)
-    OFFERS_GIL = _python(native_functions.OFFERS_GIL)
-    EVALUATES = _python(native_functions.EVALUATES)
-    PYTHON_LOCK = _python(native_functions.WAITS_FOR_LOCK)
-    RUNS_SIGNAL_HANDLERS = _python(native_functions.RUNS_SIGNAL_HANDLERS)
-    RUNS_FINALIZERS = _python(native_functions.RUNS_FINALIZERS)
-    RUNS_WEAKREF_CALLBACKS = _python(native_functions.RUNS_WEAKREF_CALLBACKS)
-    PROMPT = _python(native_functions.READS_PROMPT)
+    TAKES_GIL = _python(assumed_names.TAKES_GIL)
+    OFFERS_GIL = _python(assumed_names.OFFERS_GIL)
+    EVALUATES = _python(EVALUATES)
+    PYTHON_LOCK = _python(assumed_names.WAITS_FOR_LOCK)
+    RUNS_SIGNAL_HANDLERS = _python(assumed_names.RUNS_SIGNAL_HANDLERS)
+    RUNS_FINALIZERS = _python(assumed_names.RUNS_FINALIZERS)
+    RUNS_WEAKREF_CALLBACKS = _python(assumed_names.RUNS_WEAKREF_CALLBACKS)
+    PROMPT = _python(assumed_names.READS_PROMPT)
 
     # --- libraries below torch ---
     OPENMP_LOCK = c_functions(
@@ -136,7 +137,7 @@ class FunctionTag(Enum):
     OVERRUN = c_functions("__stack_chk_fail __fortify_fail __chk_fail")
     PURE_VIRTUAL = c_functions("__cxa_pure_virtual __cxa_deleted_virtual")
     TERMINATE = c_functions("_ZSt9terminatev _ZN10__cxxabiv111__terminateEPFvvE")
-    PYTHON_FATAL = _python(native_functions.FATAL_ERROR)
+    PYTHON_FATAL = _python(assumed_names.FATAL_ERROR)
 
 
 _PATTERN_BEGINNINGS = tuple(f"_ZN{nested_name(namespace)}" for namespace in ("gloo", "c10d"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, SelfWait, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gdbext.cpython.abi.stdlib import POPEN_PID, PROCESS_POPEN
+from gdbext.cpython.abi.assumed_names import POPEN_PID, PROCESS_POPEN
 from gdbext.cpython.threads.frame_reader import ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.wait import CollectiveWait, Owner, OwnerCertainty, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.idle_pools import native_pool_of, runs
 from gdbext.diagnosis.waits.pool_table import AUTOGRAD, C10, MissingWorkers, Pool, PoolFunction, PoolPart
+from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
 from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
 from gdbext.engine.targets.system.peer import ChildProcess, listed
 from gdbext.errors import GdbextError

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator, Mapping
 
-from gdbext.engine.arch.argument_flow import jump_targets
+from gdbext.engine.arch.argument_places import jump_targets
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.formats.elf import ElfImage

@@ -1,7 +1,7 @@
 """The arguments of a dispatch at a stop: where the compiler keeps them by then, and what they are.
 
 Integer arguments and references come in the architecture's argument registers. At a lookup in the middle of a function
-they have been moved to callee-saved registers or stack slots (engine/arch/saved_arguments.py). Only arguments in
+they have been moved to callee-saved registers or stack slots (engine/arch/argument_places.py). Only arguments in
 registers are reported, up to the first one whose class is not certain from its schema type.
 
 What is known of a dispatch that was seen as it happened.
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gdbext.engine.arch.argument_places import SavedArgument
 from gdbext.engine.arch.base import Architecture
-from gdbext.engine.arch.saved_arguments import SavedArgument
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.registry.schema import hidden_result, schema_types

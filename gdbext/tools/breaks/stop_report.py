@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.errors import GdbextError
 from gdbext.hosts.resume.breakpoint_setter import value_of
 from gdbext.hosts.resume.dispatch_description import KeptWord, argument_texts, register_values

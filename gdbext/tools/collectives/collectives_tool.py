@@ -32,7 +32,7 @@ from gdbext.engine.formats import whole_file
 from gdbext.engine.record import Record
 from gdbext.errors import TargetError
 from gdbext.render.style import Style, escape
-from gdbext.torch.values.dtype import short_name
+from gdbext.torch.values.value_text import short_name
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

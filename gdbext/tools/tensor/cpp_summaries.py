@@ -177,7 +177,7 @@ class TypeSummaries:
 
     def _few_values(self, address: int) -> str | None:
         """The elements, where they are few and can be read."""
-        from gdbext.torch.values.dtype import nested_text
+        from gdbext.torch.values.value_text import nested_text
 
         try:
             contents = self._reporter.contents(self._reporter.facts(address))

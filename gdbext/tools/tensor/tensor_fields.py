@@ -23,8 +23,8 @@ from gdbext.errors import BadData, GdbextError
 from gdbext.torch.state.autograd_nodes import node_object
 from gdbext.torch.values.containers import optional_shape, vector_span
 from gdbext.torch.values.cpp_objects import ClassNames, plain_class, strong_references
-from gdbext.torch.values.dtype import device_text
 from gdbext.torch.values.tensor_facts import GradFunction, Quantization, StorageReport
+from gdbext.torch.values.value_text import device_text
 
 if TYPE_CHECKING:
     from gdbext.engine.process.memory import Struct

@@ -21,7 +21,7 @@ from gdbext.tools.tensor.elements import element_type
 from gdbext.tools.tensor.tensor_fields import QuantizerReader, TensorFields, TensorKind, kind_of
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.cpp_objects import ClassNames
-from gdbext.torch.values.dtype import python_name
+from gdbext.torch.values.value_text import python_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import Any
 from gdbext.diagnosis.report.report import Report
 from gdbext.render.style import Style, escape
 from gdbext.tools.tensor.tensor_section import TensorSection
-from gdbext.torch.values.dtype import number_text, short_name
 from gdbext.torch.values.tensor_facts import Histogram, Part, Statistics, statistics_text
+from gdbext.torch.values.value_text import number_text, short_name
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _INDENT = "  "

@@ -20,8 +20,8 @@ from gdbext.tools.values.launch import BEFORE, Find, KernelLaunch, LaunchTensor,
 from gdbext.torch.compile.inductor_source import is_only_written
 from gdbext.torch.registry.operator_names import matcher
 from gdbext.torch.stack.dispatch_frame import ArgumentTensor
-from gdbext.torch.values.dtype import number_text
 from gdbext.torch.values.tensor_facts import statistics_text
+from gdbext.torch.values.value_text import number_text
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.base import Passing, Slot
-from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault

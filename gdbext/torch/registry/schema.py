@@ -23,7 +23,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, LayoutError, MemoryFault
 from gdbext.torch.assumed_symbols import INTERNED_STRINGS
 from gdbext.torch.values.containers import StringReader, optional_shape, vector_span
-from gdbext.torch.values.ivalue import ValueReader, quoted
+from gdbext.torch.values.value_text import ValueReader, quoted
 
 DEPTH_LIMIT = 32
 MEMBER_LIMIT = 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_
 
-from gdbext.engine.arch.argument_flow import Location, argument_source
+from gdbext.engine.arch.argument_places import Location, argument_source
 from gdbext.engine.process.code_reader import Decoded, FunctionCode
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Function

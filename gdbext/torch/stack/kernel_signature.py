@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.base import Slot
-from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
 from gdbext.engine.formats.demangle import demangle
 from gdbext.engine.process.code_reader import FunctionCode
 from gdbext.engine.process.memory import Memory

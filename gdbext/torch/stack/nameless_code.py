@@ -8,7 +8,7 @@ from gdbext.engine.process.modules import Module
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.torch.assumed_symbols import IMPORTS_OF_USERS
-from gdbext.torch.registry.registered_kernels import KernelEntry
+from gdbext.torch.registry.dispatch_table import KernelEntry
 from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role
 
 _OTHERS = ("libtorch", "libc10", "libc.so", "libc-", "libstdc++", "libm.so", "libgcc_s", "ld-linux", "libpython",

@@ -16,8 +16,8 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import MemoryFault
 from gdbext.torch.assumed_symbols import STATIC_HANDLE
+from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.registry.operators import Dispatcher, Operator
-from gdbext.torch.registry.registered_kernels import RegisteredKernels
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
 from gdbext.torch.stack.kernel_match import KernelMatcher

@@ -23,8 +23,8 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
 from gdbext.torch.state.thread_variable import ThreadVariables, VariablesOfThread
 from gdbext.torch.values.containers import vector_span
-from gdbext.torch.values.dtype import python_name
 from gdbext.torch.values.key_names import KeyNames
+from gdbext.torch.values.value_text import python_name
 
 
 @dataclass(frozen=True)

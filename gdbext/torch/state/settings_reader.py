@@ -20,7 +20,7 @@ from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.setting_sources import SETTINGS, THREADS_IN_USE, Kind, SettingSource, StaticOwner
 from gdbext.torch.state.settings_section import DEFAULT, Setting, SettingValue
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
-from gdbext.torch.values.dtype import python_name
+from gdbext.torch.values.value_text import python_name
 
 _TABLE, _ENTRY = "fp32_precision", "at::Context::fp32_precision.entry"
 _LIMIT = 64

@@ -11,7 +11,7 @@ from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import UNDEFINED_TENSOR
 from gdbext.torch.values.containers import optional_shape
 from gdbext.torch.values.cpp_objects import strong_references
-from gdbext.torch.values.dtype import device_text, python_name, short_name
+from gdbext.torch.values.value_text import device_text, python_name, short_name
 
 if TYPE_CHECKING:
     from gdbext.engine.layouts.layout import Layout

@@ -17,8 +17,7 @@ from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import STRING_VIEW
 from gdbext.torch.values.containers import OptionalShape, has_own_optional, optional_shape, string_reader, vector_span
-from gdbext.torch.values.dtype import device_text, python_name
-from gdbext.torch.values.ivalue import quoted
+from gdbext.torch.values.value_text import device_text, python_name, quoted
 
 LIST_LIMIT = 64
 """Elements of a list that are shown."""

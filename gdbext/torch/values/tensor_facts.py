@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdbext.engine.record import Record
-from gdbext.torch.values.dtype import number_text
+from gdbext.torch.values.value_text import number_text
 
 
 class Histogram(Record):

@@ -1,4 +1,4 @@
-"""What abi/stdlib.py and abi/native_functions.py assume by name, against every Python of this machine."""
+"""What abi/assumed_names.py and abi/assumed_names.py assume by name, against every Python of this machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.cpython.abi import native_functions, stdlib
+from gdbext.cpython.abi import assumed_names
 from gdbext.cpython.abi.python_abi import PythonAbi
-from gdbext.cpython.abi.versions import SUPPORTED
+from gdbext.cpython.abi.versions import EVALUATES, SUPPORTED
 from gdbext.diagnosis.waits import pool_table as pools
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_index import SymbolIndex
@@ -61,34 +61,45 @@ def functions(text: str) -> set[str]:
 def test_functions_of_the_standard_library(abi: PythonAbi) -> None:
     """Each file has some of the functions that are assumed of it; which ones differs."""
     assumed: dict[str, set[str]] = {}
-    for file, function in (*stdlib.WAITING_FUNCTIONS, *(call for pool in _POOLS for call in pool.python)):
+    for file, function in (*assumed_names.WAITING_FUNCTIONS, *(call for pool in _POOLS for call in pool.python)):
         assumed.setdefault(file, set()).add(function)
     for file, names in assumed.items():
         there = functions(source(abi, file))
         assert names & there, (file, names)
         if file != "threading.py":
             assert names - there <= {"_lock_unlock_module", "wait_result_broken_or_wakeup"}, file
-    threads = functions(source(abi, stdlib.THREADING_FILE))
-    assert {stdlib.CONDITION_WAIT, stdlib.SHUTDOWN} <= threads
-    assert stdlib.JOB_RUN in functions(source(abi, stdlib.FUTURES_FILE))
+    threads = functions(source(abi, assumed_names.THREADING_FILE))
+    assert {assumed_names.CONDITION_WAIT, assumed_names.SHUTDOWN} <= threads
+    assert assumed_names.JOB_RUN in functions(source(abi, assumed_names.FUTURES_FILE))
 
 
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
 def test_attributes_of_the_standard_library(abi: PythonAbi) -> None:
-    threading = source(abi, stdlib.THREADING_FILE)
-    for name in (stdlib.THREAD_NAME, stdlib.THREAD_IDENT, stdlib.CONDITION_LOCK, stdlib.RLOCK_OWNER):
+    threading = source(abi, assumed_names.THREADING_FILE)
+    for name in (
+        assumed_names.THREAD_NAME,
+        assumed_names.THREAD_IDENT,
+        assumed_names.CONDITION_LOCK,
+        assumed_names.RLOCK_OWNER,
+    ):
         assert re.search(rf"self\.{name}\b", threading), name
-    assert re.search(rf"^{stdlib.ACTIVE_THREADS} = \{{\}}", threading, re.MULTILINE)
-    assert re.search(rf"^\s+{stdlib.CONDITION_WAITER} = ", threading, re.MULTILINE)
-    assert re.search(rf"self\.{stdlib.JOB_FUTURE}\b", source(abi, stdlib.FUTURES_FILE))
-    assert re.search(rf"self\.{stdlib.MODULE_LOCK_OWNER}\b", source(abi, "importlib/_bootstrap.py"))
-    assert re.search(rf"self\.{stdlib.PROCESS_POPEN}\b", source(abi, "multiprocessing/process.py"))
-    assert re.search(rf"self\.{stdlib.POPEN_PID}\b", source(abi, "multiprocessing/popen_fork.py"))
+    assert re.search(rf"^{assumed_names.ACTIVE_THREADS} = \{{\}}", threading, re.MULTILINE)
+    assert re.search(rf"^\s+{assumed_names.CONDITION_WAITER} = ", threading, re.MULTILINE)
+    assert re.search(rf"self\.{assumed_names.JOB_FUTURE}\b", source(abi, assumed_names.FUTURES_FILE))
+    assert re.search(rf"self\.{assumed_names.MODULE_LOCK_OWNER}\b", source(abi, "importlib/_bootstrap.py"))
+    assert re.search(rf"self\.{assumed_names.PROCESS_POPEN}\b", source(abi, "multiprocessing/process.py"))
+    assert re.search(rf"self\.{assumed_names.POPEN_PID}\b", source(abi, "multiprocessing/popen_fork.py"))
     modules = ("threading.py", "queue.py", "_base.py", "importlib/_bootstrap.py", "pool.py")
     everything = "".join(source(abi, each) for each in modules)
-    for kind, attributes in stdlib.OBJECT_KINDS:
+    for kind, attributes in assumed_names.OBJECT_KINDS:
         for attribute in attributes:
             assert re.search(rf"self\.{attribute}\b", everything), (kind, attribute)
+
+
+C_FUNCTIONS = (
+    "TAKES_GIL", "OFFERS_GIL", "WAITS_FOR_LOCK", "READS_PROMPT", "RUNS_SIGNAL_HANDLERS", "RUNS_FINALIZERS",
+    "RUNS_WEAKREF_CALLBACKS", "FATAL_ERROR",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("abi", SUPPORTED, ids=lambda abi: abi.text)
@@ -101,8 +112,8 @@ def test_native_functions(abi: PythonAbi) -> None:
         pytest.skip(str(error))
     if not index.complete:
         pytest.skip("that Python is stripped")
-    groups = (value for name, value in vars(native_functions).items() if name.isupper() and isinstance(value, tuple))
-    for name in (name for group in groups for name in group if isinstance(name, str)):
+    groups = [EVALUATES, *(getattr(assumed_names, group) for group in C_FUNCTIONS)]
+    for name in (name for group in groups for name in group):
         since = SINCE.get(name, (3, 8))
         if since is not None:
             assert bool(index.lookup(name)) == (abi.version >= since), name

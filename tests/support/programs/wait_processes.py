@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.cpython.sync.gil import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState

@@ -9,8 +9,7 @@ import pytest
 from gdbext.engine.entry_points import EntryPoint
 from gdbext.errors import AddOnError
 from gdbext.known import catalogue
-from gdbext.known.catalogue import BUGS
-from gdbext.known.known_bug import Affected, KnownBug, ThreadFacts, ThreadPattern, matches, version_key
+from gdbext.known.catalogue import BUGS, Affected, KnownBug, ThreadFacts, ThreadPattern, matches, version_key
 
 SITE = "/env/lib/python3.13/site-packages"
 ITERATES = (f"{SITE}/threadpoolctl.py", "ThreadpoolController._find_libraries_with_dl_iterate_phdr")

@@ -25,9 +25,9 @@ from gdbext.engine.arch.base import (
     TlsRelocations,
 )
 from gdbext.engine.arch.instruction import Instruction
-from gdbext.engine.arch.x86_64 import patterns, registers, x86_syscalls
+from gdbext.engine.arch.x86_64 import conventions, patterns
+from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.arch.x86_64.registers import ARGUMENTS
 
 PROBING = Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl
@@ -60,11 +60,11 @@ class X8664(Architecture):
     title = "x86-64"
     elf_machine = 62
 
-    general_registers = registers.GENERAL
-    system_registers = registers.SYSTEM
-    register_sets: Mapping[int, tuple[str, ...]] = {1: registers.USER_REGS}
-    dwarf_registers = registers.BY_DWARF_NUMBER
-    return_column = registers.RETURN_COLUMN
+    general_registers = conventions.GENERAL
+    system_registers = conventions.SYSTEM
+    register_sets: Mapping[int, tuple[str, ...]] = {1: conventions.USER_REGS}
+    dwarf_registers = conventions.BY_DWARF_NUMBER
+    return_column = conventions.RETURN_COLUMN
     program_counter = "rip"
     stack_pointer = "rsp"
     frame_pointer = "rbp"
@@ -72,10 +72,10 @@ class X8664(Architecture):
     thread_register = "fs_base"
     syscall_register = "orig_rax"
 
-    argument_registers = registers.ARGUMENTS
-    float_argument_registers = registers.FLOAT_ARGUMENTS
-    float_registers = FloatRegisters(registers.FLOAT_SET, registers.FLOAT_SET_SIZE, registers.FLOAT_AT)
-    callee_saved = registers.CALLEE_SAVED
+    argument_registers = conventions.ARGUMENTS
+    float_argument_registers = conventions.FLOAT_ARGUMENTS
+    float_registers = FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
+    callee_saved = conventions.CALLEE_SAVED
     result_pointer = "rdi"
     call_pushes = 8
     frame_record = FrameRecord(0, 8, 16)
@@ -85,28 +85,28 @@ class X8664(Architecture):
     longest_direct_call = 6
     entry_marks = (patterns.ENDBR64,)
     padding = patterns.PADDING
-    signal_frame = registers.SIGNAL_FRAME
+    signal_frame = conventions.SIGNAL_FRAME
     probing = PROBING
     tls_relocations = TlsRelocations(module_id=16, offset=18, descriptor=36)  # R_X86_64_DTPMOD64, _TPOFF64, _TLSDESC
 
     user_limit = 1 << 47
     kernel_mappings: Mapping[int, str] = {0xFFFFFFFFFF600000: "[vsyscall]"}  # arch/x86/include/uapi/asm/vsyscall.h
 
-    syscall_names = x86_syscalls.NAMES
+    syscall_names = conventions.NAMES
 
     def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
-        return x86_syscalls.blocked(registers, read)
+        return conventions.blocked(registers, read)
 
     def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
-        return x86_syscalls.restarted(number, read, cfa)
+        return conventions.restarted(number, read, cfa)
 
     def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
-        return x86_syscalls.end_of_call(registers, read)
+        return conventions.end_of_call(registers, read)
 
     def sleeping_registers(
         self, number: int, arguments: Sequence[int], stack_pointer: int, program_counter: int
     ) -> dict[str, int]:
-        return x86_syscalls.sleeping(number, arguments, stack_pointer, program_counter)
+        return conventions.sleeping(number, arguments, stack_pointer, program_counter)
 
     def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
         return read(registers.get("rip", 0) - 1, 1) == patterns.BREAKPOINT
@@ -115,7 +115,7 @@ class X8664(Architecture):
         return instructions(code, address)
 
     def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
-        from gdbext.engine.arch.x86_64.registers import place
+        from gdbext.engine.arch.x86_64.conventions import place
 
         return place(arguments)
 

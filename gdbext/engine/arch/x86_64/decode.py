@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from gdbext.engine.arch.instruction import NOTHING, PC_RELATIVE, Instruction, MemoryOperand
 from gdbext.engine.arch.x86_64 import effects as effects
+from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.effects import (
     ALL_FLOATS,
     BAD,
@@ -32,7 +33,6 @@ from gdbext.engine.arch.x86_64.effects import (
     float_writes,
     float_writes_0f,
 )
-from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
 
 _MAX_PREFIXES = 14
 _RAX = frozenset(("rax",))

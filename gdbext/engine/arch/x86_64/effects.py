@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gdbext.engine.arch.instruction import NOTHING, MemoryOperand
-from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
-from gdbext.engine.arch.x86_64.registers import FLOATS
+from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
+from gdbext.engine.arch.x86_64.conventions import FLOATS
 from gdbext.engine.record import Record
 
 IMM8, IMM16, IMM8_16, IMM_Z, REL32, MOFFS, IMM_V, IMM_TEST = range(1, 9)

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gdbext.engine.arch.argument_flow import Location, argument_source
+from gdbext.engine.arch.argument_places import Location, argument_source
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.formats.cfi_program import OFFSET, UNDEFINED, CfiRow, Rule
 from gdbext.engine.unwind.unwind_row import compile_row

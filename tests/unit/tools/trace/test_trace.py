@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gdbext.engine.arch.saved_arguments import SavedArgument, saved_arguments
+from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.arch.x86_64.patterns import direct_calls

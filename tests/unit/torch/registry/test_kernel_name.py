@@ -13,7 +13,7 @@ from gdbext.torch.registry.kernel import (
     template_arguments,
 )
 from gdbext.torch.registry.operator_names import matcher, unknown_operator
-from gdbext.torch.values.ivalue import double_text, quoted
+from gdbext.torch.values.value_text import double_text, quoted
 
 STACK = "std::vector<c10::IValue, std::allocator<c10::IValue> >*"
 BOXED = f"(c10::OperatorKernel*, c10::OperatorHandle const&, c10::DispatchKeySet, {STACK})"

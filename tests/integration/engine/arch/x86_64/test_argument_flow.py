@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.engine.arch.argument_flow import Location, argument_source, jump_targets
+from gdbext.engine.arch.argument_places import Location, argument_source, jump_targets
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.arch.x86_64.decode import instructions

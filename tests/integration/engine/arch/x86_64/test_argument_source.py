@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from gdbext.engine.arch.argument_flow import Location, argument_source
+from gdbext.engine.arch.argument_places import Location, argument_source
 from gdbext.engine.arch.x86_64.architecture import ARCHITECTURE
 from gdbext.engine.arch.x86_64.decode import instructions
 

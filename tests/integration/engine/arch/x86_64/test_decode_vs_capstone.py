@@ -14,8 +14,8 @@ import pytest
 from capstone import x86
 
 from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOperand
+from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
 from gdbext.engine.formats.eh_frame import SearchTable
 from gdbext.engine.formats.elf import PT_GNU_EH_FRAME, ElfImage
 from gdbext.engine.formats.symbol_index import SymbolIndex

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from gdbext.engine.arch.instruction import Instruction
+from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.decode import instructions
-from gdbext.engine.arch.x86_64.registers import BY_ENCODING as REGISTERS
 from gdbext.engine.formats.elf import ElfImage
 from support.installed.machine import own_libc, torch_library
 

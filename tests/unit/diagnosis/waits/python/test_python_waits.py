@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from gdbext.cpython.abi.stdlib import Waitable
+from gdbext.cpython.abi.assumed_names import Waitable
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, SelfWait
 from gdbext.diagnosis.waits import python_waits
 from support.programs.wait_processes import BITSET, DATA, LOCK_STACK, Process, Python, python_wait, wait_of

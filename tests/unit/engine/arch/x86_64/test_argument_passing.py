@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdbext.engine.arch.base import Passing, Slot
-from gdbext.engine.arch.x86_64.registers import place
+from gdbext.engine.arch.x86_64.conventions import place
 
 WORD, TWO, FLOAT, MIXED, MEMORY = (
     Passing.WORD, Passing.TWO_WORDS, Passing.FLOAT, Passing.FLOAT_AND_WORD, Passing.MEMORY,

@@ -1,4 +1,7 @@
-"""OpenMP: idle workers, barriers, and teams whose workers do not exist.
+"""Workers of pools: which are idle, and OpenMP's teams, barriers and missing workers.
+
+An idle worker is known by the functions of its pool's row in diagnosis/waits/pool_table.py: by the native functions
+that it waits in, or by its innermost Python frames.
 
 The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
 frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
@@ -6,12 +9,91 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from gdbext.cpython.abi import assumed_names
+from gdbext.diagnosis.report.thread_report import Frame
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.pool_table import OPENMP, MissingWorkers, Pool
-from gdbext.diagnosis.waits.snapshot import INNER, ThreadSnapshot, fork_evidence
+from gdbext.diagnosis.waits.pool_table import NOTHING, OPENMP, MissingWorkers, Pool, PoolFunction, PoolPart
+from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
 from gdbext.diagnosis.waits.syscall_waits import futex_wait
+
+_DEPTH = 5
+"""Innermost Python frames of an idle worker, up to its main function."""
+
+
+def python_pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose idle worker this is, None for a thread that works or is not a worker."""
+    if thread.syscall is None or thread.dispatch:
+        return None
+    inner = [(_file(frame), frame.function.rpartition(".")[2]) for frame in thread.python[:_DEPTH]]
+    for level, call in enumerate(inner):
+        pool = thread.process.pools.python.get(call)
+        if pool is not None:
+            works = not level and call in pool.works_in
+            return pool if not works and _only_waits(inner[:level], pool) else None
+    return None
+
+
+def _only_waits(inner: list[tuple[str, str]], pool: Pool) -> bool:
+    """The frames above a pool's main loop are those of a worker without work."""
+    if pool.idles_in is not None and inner[:1] != [pool.idles_in]:
+        return False
+    if tuple(inner[:2]) in _TAKES_TURNS:
+        inner = inner[1:]
+    return all(
+        call in pool.waits_in or (call[0] in assumed_names.WAITING_FILES and call not in assumed_names.WORKING_CALLS)
+        for call in inner
+    )
+
+
+_TAKES_TURNS = ((("synchronize.py", "__enter__"), ("queues.py", "get")),)
+"""Innermost calls of a worker that waits for its turn to wait for work: one of them reads, the others queue for the
+reader's lock."""
+
+
+def _file(frame: Frame) -> str:
+    return frame.file.rpartition("/")[2]
+
+
+_BETWEEN = 14
+"""Frames from the kernel up to a pool's main function while it waits for work (condvar, std::, lambda wrappers)."""
+_AT_WORK = (
+    FunctionTag.AUTOGRAD_MAIN,
+    FunctionTag.AUTOGRAD_EVALUATE,
+    FunctionTag.EVALUATES,
+    FunctionTag.COLLECTIVE,
+    FunctionTag.STORE,
+    FunctionTag.DEVICE,
+)
+"""Functions inside the pool's that only a worker with a job is in."""
+
+
+def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose idle worker this is, None for a thread that works or is not a worker."""
+    for tag, level in thread.inner_tags.items():
+        if level >= _BETWEEN or not isinstance(tag, PoolFunction) or tag.part is not PoolPart.WAITS:
+            continue
+        if not _is_worker(thread, tag.pool, level):
+            continue
+        if not any(thread.inner_tags.get(busy, INNER) < level for busy in _AT_WORK):
+            return tag.pool
+    return None
+
+
+def _is_worker(thread: ThreadSnapshot, pool: Pool, level: int) -> bool:
+    """The function that waits alone does not always tell: its row says what else must be true."""
+    if pool.main != NOTHING and not (runs(thread.inner_tags, pool) or runs(thread.outer_tags, pool)):
+        return False
+    return thread.module_name(level).startswith(pool.library)
+
+
+def runs(tags: Iterable[Tag], pool: Pool) -> bool:
+    """The main function of that pool's workers is among these."""
+    return any(isinstance(tag, PoolFunction) and tag.part is PoolPart.MAIN and tag.pool == pool for tag in tags)
+
 
 _GNU = ("libgomp",)
 _LLVM = ("libiomp5", "libomp")
@@ -23,7 +105,7 @@ wait for it are often reached by a jump, which leaves no frame of omp_set_lock o
 _MAX_TEAM = 8192
 
 
-def classify(thread: ThreadSnapshot) -> Wait | None:
+def openmp_wait(thread: ThreadSnapshot) -> Wait | None:
     """The wait of a thread inside an OpenMP runtime, None for any other."""
     level = _innermost_runtime_frame(thread)
     if level is None:
@@ -40,7 +122,7 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     return _team(thread, address) if futex is not None else None
 
 
-def pool_of(thread: ThreadSnapshot) -> Pool | None:
+def openmp_pool_of(thread: ThreadSnapshot) -> Pool | None:
     """OPENMP for an idle worker of the runtime, None for any other thread."""
     return OPENMP if is_idle_worker(thread) else None
 
