@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from gdbext import log
 from gdbext.cache import cache_folder, may_fill
-from gdbext.engine.targets.live.proc_checks import thread_states
+from gdbext.engine.targets.live.proc_checks import status_fields, thread_states
+from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.errors import GdbextError, TargetError
 from gdbext.hosts.debugger import base_debugger, batch_job
 from gdbext.log import logger
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-SIGINT, SIGKILL, SIGTERM, SIGCONT = 2, 9, 15, 18
+SIGINT, SIGKILL, SIGTERM, SIGCONT, SIGSTOP = 2, 9, 15, 18, 19
 
 GRACE_SECONDS = 3.0
 """Seconds in which the debugger may detach after SIGTERM, before it is killed."""
 
-STOP_SECONDS = 0.3
-"""Seconds until the SIGSTOP of a debugger that was ended has reached its process."""
+STOP_SECONDS = 5.0
+"""Most seconds in which the SIGSTOP of a debugger that was ended reaches its process, each thread when it has a turn."""
+
+_RUNS_NANOSECONDS = 1_000_000
+"""Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
 
 
 class DebuggerProcess:
@@ -167,20 +171,32 @@ class DebuggerProcess:
                 pause = min(pause * 2, 0.05)
 
     def _resume(self) -> None:
-        """A debugger that ended while it attached leaves a SIGSTOP behind. Undo that, and only that."""
+        """A debugger that ended while it attached leaves SIGSTOPs behind, one a thread. Undo that, and only that."""
         pid = self._attached_to
         if pid is None or self._stopped_before:
             return
-        deadline = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < deadline:
-            if _is_stopped(pid):
-                _log.info("process %d was left stopped, and gets SIGCONT", pid)
-                try:
+        deadline, begun = time.monotonic() + STOP_SECONDS, activities(pid)
+        with suppress(OSError):  # it has just ended
+            while time.monotonic() < deadline:
+                if _is_stopped(pid):
+                    _log.info("process %d was left stopped, and gets SIGCONT", pid)
                     os.kill(pid, SIGCONT)
-                except OSError:  # it has just ended
+                elif all(_is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
                     return
-                return
-            time.sleep(0.01)
+                time.sleep(0.005)
+
+
+def _is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
+    """No SIGSTOP is on its way to the thread: none is pending, and it sleeps, or has run since it was ``begun``."""
+    status = status_fields(f"/proc/{pid}/task/{tid}/status")
+    pending = int(status.get("SigPnd", "0"), 16) | int(status.get("ShdPnd", "0"), 16)
+    if status.get("TracerPid", "0") != "0" or pending >> (SIGSTOP - 1) & 1:
+        return False
+    if status.get("State", "Z")[0] != "R":
+        return True
+    now = activities(pid).get(tid, ThreadActivity()).nanoseconds
+    before = begun.nanoseconds if begun is not None else None
+    return now is None or (before is not None and now - before > _RUNS_NANOSECONDS)
 
 
 def _is_stopped(pid: int | None) -> bool:

@@ -11,7 +11,6 @@ from gdbext.diagnosis.inspection import inspect_threads
 from gdbext.diagnosis.session import Session
 from gdbext.engine.glibc.brief_look import brief_look
 from gdbext.engine.targets.live.snapshot_target import brief_stop
-from gdbext.engine.targets.live.thread_motion import place_of
 from support.programs import procfs
 from support.programs.harness import INFERIORS, wait_until
 
@@ -33,8 +32,14 @@ class BlockedCalls:
         )
         assert self.process.stdout is not None
         self.tids = json.loads(self.process.stdout.readline())["threads"]
-        pid = self.process.pid
-        wait_until(lambda: all(place_of(pid, tid).stack_pointer for tid in procfs.threads(pid)), "all sleep")
+        wait_until(lambda: all(map(self._is_asleep, procfs.threads(self.process.pid))), "all sleep")
+
+    def _is_asleep(self, tid: int) -> bool:
+        """In its call, the main thread in read: not for a moment, for the GIL or to end."""
+        call = procfs.syscall(self.process.pid, tid)[0]
+        if tid == self.process.pid:
+            return call in map(str, procfs.SYSCALLS["read"])
+        return call.isdecimal() and int(call) not in procfs.SYSCALLS["futex"]
 
     def results(self) -> dict[str, list[object]]:
         output, _ = self.process.communicate("go\n", timeout=60)

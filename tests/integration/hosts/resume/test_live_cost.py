@@ -45,15 +45,12 @@ def traced(*words: str) -> list[str | Path]:
 
 
 def test_an_operator_that_is_not_traced_runs_at_full_speed() -> None:
-    words = ("add", "20000", "20")
-    plain: list[float] = []
-    under: list[float] = []
-    while not plain or (min(under) > 1.05 * min(plain) and len(plain) < ROUNDS):
-        plain.append(best(program(*words)))
-        under.append(best(traced(*words)))
-    assert min(under) <= 1.05 * min(plain), (plain, under)
+    """Nobody stops it: a stop for each call would be 20,000 switches."""
+    assert _find(r"^stops (\d+)", traced("mm", "1", "1")) != "0", "of the traced one each call stops"
+    assert int(_find(r"^stops (\d+)", traced("add", "20000", "1"))) < 200
 
 
+@pytest.mark.alone
 def test_a_stop_of_a_trace_costs_little_more_than_an_empty_breakpoint(tmp_path: Path) -> None:
     script = tmp_path / "bare.py"
     script.write_text(
