@@ -35,7 +35,8 @@ GRACE_SECONDS = 3.0
 """Seconds in which the debugger may detach after SIGTERM, before it is killed."""
 
 STOP_SECONDS = 5.0
-"""Most seconds in which the SIGSTOP of a debugger that was ended reaches its process, each thread when it has a turn."""
+"""Most seconds in which the SIGSTOP of a debugger that was ended reaches its process: each thread when it has a
+turn."""
 
 _RUNS_NANOSECONDS = 1_000_000
 """Nanoseconds on a processor, after which a thread is beyond the signals that it had."""
@@ -68,6 +69,7 @@ class DebuggerProcess:
         self._printed = os.memfd_create(name, os.MFD_CLOEXEC)
         self._result = result
         self._pid = self._spawn(words, environment)
+        self._exit = _descriptor_of(self._pid)
         self._status: int | None = None
 
     def _spawn(self, words: list[str], environment: Callable[[], dict[str, str]]) -> int:
@@ -96,7 +98,10 @@ class DebuggerProcess:
         ]
 
     def result(self, timeout: float | None) -> bytes:
-        """All that came through the pipe until the debugger ended. Raises TargetError when the time is up."""
+        """All that came through the pipe until the debugger ended. Raises TargetError when the time is up.
+
+        The child that gdb forks to try the kernel's ptrace has the pipe, too, and outlives a gdb that is killed then.
+        """
         from gdbext.engine.targets.budget import time_error
 
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -105,7 +110,7 @@ class DebuggerProcess:
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                ready = select.select([self._result], [], [], left)[0]
+                ready = select.select([self._result, *self._exit], [], [], left)[0]
             except KeyboardInterrupt:
                 if not self._live or interrupted:
                     raise
@@ -118,6 +123,9 @@ class DebuggerProcess:
                     os.kill(self._pid, SIGINT)
                     continue
                 raise time_error(timeout or 0)
+            if self._result not in ready:
+                self._end_children()
+                break
             part = os.read(self._result, 1 << 20)
             if not part:
                 break
@@ -144,6 +152,12 @@ class DebuggerProcess:
                 self._reap(GRACE_SECONDS)
         self._resume()
 
+    def _end_children(self) -> None:
+        """End what the debugger has left behind, which is not reaped yet: its process group is still its own."""
+        if not self._program:
+            with suppress(ProcessLookupError):
+                os.kill(-self._pid, SIGKILL)
+
     def printed(self) -> str:
         """The text that the debugger printed."""
         size = os.lseek(self._printed, 0, os.SEEK_END)
@@ -164,6 +178,8 @@ class DebuggerProcess:
             found, status = os.waitpid(self._pid, os.WNOHANG)
             if found:
                 self._status = status
+                while self._exit:
+                    os.close(self._exit.pop())
             elif time.monotonic() > deadline:
                 return
             else:
@@ -184,6 +200,14 @@ class DebuggerProcess:
                 elif all(_is_settled(pid, tid, begun.get(tid)) for tid in thread_states(pid)):
                     return
                 time.sleep(0.005)
+
+
+def _descriptor_of(pid: int) -> list[int]:
+    """A descriptor that can be read when the process has ended; none before Linux 5.3."""
+    try:
+        return [os.pidfd_open(pid)]
+    except OSError:
+        return []
 
 
 def _is_settled(pid: int, tid: int, begun: ThreadActivity | None) -> bool:
