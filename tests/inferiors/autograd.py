@@ -161,7 +161,6 @@ for position, loss in enumerate(losses):
 threading.Thread(target=again).start()
 stopped.wait()
 
-
 def held():
     """Number of tensors that Python knows, and storages and bytes by dtype, of the storages' first tensors."""
     tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]

@@ -74,13 +74,11 @@ pair = [Handle.from_param(each) for each in (a, a)]
 handles, result = (ctypes.c_void_p * 2)(*[each.value for each in pair]), ctypes.c_void_p()
 shims.aoti_torch_cpu_cat(handles, 2, -1, ctypes.addressof(result))
 joined = torch.cat([a, a], -1)
-calls.append(
-    {
-        "op": "aoti_torch_cpu_cat",
-        "before": {"tensors.0": a.tolist(), "tensors.1": a.tolist()},
-        "after": {"tensors.0": a.tolist(), "tensors.1": a.tolist(), "result0": joined.tolist()},
-    }
-)
+calls.append({
+    "op": "aoti_torch_cpu_cat",
+    "before": {"tensors.0": a.tolist(), "tensors.1": a.tolist()},
+    "after": {"tensors.0": a.tolist(), "tensors.1": a.tolist(), "result0": joined.tolist()},
+})
 model = native_library.load("inductor_model")
 source, weight, scaled = torch.randn(2, 3), torch.randn(2, 3), torch.zeros(2, 3)
 held = [Handle.from_param(each).value for each in (source, scaled, weight)]

@@ -22,9 +22,7 @@ def shape(function):
 
 
 def stay():
-    note_stack(sys._getframe(1))
-    inside.wait()
-    time.sleep(truth.FOREVER)  # noqa: E702  # one line: one number
+    note_stack(sys._getframe(1)); inside.wait(); time.sleep(truth.FOREVER)  # noqa: E702  # one line: one number
 
 
 def note_stack(frame):

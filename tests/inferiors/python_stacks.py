@@ -143,7 +143,12 @@ def through_exec():
 
 
 def through_lambda_lines():
-    return [recurse(depth) for depth in (0,)]
+    return [
+        recurse(depth)
+        for depth in (
+            0,
+        )
+    ]
 
 
 def through_regular_expression():

@@ -93,16 +93,7 @@ def inner_of_two():
 
 worker = Worker()
 functions = [
-    worker.attribute,
-    worker.past,
-    event,
-    file,
-    process,
-    flag,
-    plain,
-    training,
-    before_another_loop,
-    inner_of_two,
+    worker.attribute, worker.past, event, file, process, flag, plain, training, before_another_loop, inner_of_two,
 ]
 threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in functions]
 for thread in threads:

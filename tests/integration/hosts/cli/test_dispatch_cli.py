@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -375,25 +374,43 @@ def test_it_costs_no_debugger_to_refuse(plain: Plain, tmp_path: Path) -> None:
 # --- the process goes on -----------------------------------------------------------------------------------
 
 
-def start(plain: Plain, *words: str) -> tuple[subprocess.Popen[str], int]:
-    """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then.
+FREEZE = """
+import gdb, os, signal
 
-    gdb has attached for a tenth of a second: now and then we get the processor too late to see that.
-    """
-    for _ in range(20):
-        process = subprocess.Popen(
-            [str(DISPATCH), "-p", str(plain.pid), "--debugger", "gdb", "--json", *words, "dispatch-bt"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        while not (gdb := int(procfs.status(plain.pid)["TracerPid"])) and process.poll() is None:
-            pass
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(gdb or process.pid, signal.SIGSTOP)
-            if gdb and int(procfs.status(plain.pid)["TracerPid"]) == gdb:
-                return process, gdb
-        process.kill()
-        process.communicate()
-    raise AssertionError("gdb has let go of the process before it could be frozen, twenty times")
+def execute(command, *rest, plain=gdb.execute):
+    said = plain(command, *rest)
+    if command.startswith("attach"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return said
+
+gdb.execute = execute
+"""
+
+
+@pytest.fixture
+def freezing(tmp_path: Path) -> Path:
+    """A gdb that freezes when it has attached."""
+    (tmp_path / "freeze.py").write_text(FREEZE)
+    wrapper = tmp_path / "gdb"
+    wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("gdb")} -iex "source {tmp_path}/freeze.py" "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+def start(plain: Plain, gdb: Path, *words: str) -> tuple[subprocess.Popen[str], int]:
+    """scripts/dispatch in the background, and its gdb, which has attached and was frozen just then."""
+    process = subprocess.Popen(
+        [str(DISPATCH), "-p", str(plain.pid), "--debugger", "gdb", "--json", *words, "dispatch-bt"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "GDB": str(gdb)},
+    )  # fmt: skip
+
+    def frozen() -> int:
+        assert process.poll() is None, process.communicate()
+        tracer = int(procfs.status(plain.pid)["TracerPid"])
+        return tracer if tracer and procfs.state(tracer, tracer) == "T" else 0
+
+    return process, wait_until(frozen, "gdb has attached")
 
 
 def ended(pid: int) -> bool:
@@ -401,8 +418,8 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_when_we_are_interrupted(plain: Plain, number: int) -> None:
-    process, gdb = start(plain)
+def test_when_we_are_interrupted(plain: Plain, freezing: Path, number: int) -> None:
+    process, gdb = start(plain, freezing)
     os.kill(gdb, signal.SIGCONT)
     process.send_signal(number)
     stdout, _ = process.communicate(timeout=30)
@@ -412,36 +429,47 @@ def test_when_we_are_interrupted(plain: Plain, number: int) -> None:
         assert process.returncode == 1
 
 
-def test_when_we_are_interrupted_and_gdb_does_not_answer(plain: Plain) -> None:
-    process, gdb = start(plain)
+def test_when_we_are_interrupted_and_gdb_does_not_answer(plain: Plain, freezing: Path) -> None:
+    process, gdb = start(plain, freezing)
     process.send_signal(signal.SIGINT)
     stdout, _ = process.communicate(timeout=60)
     assert ended(gdb)
     assert json.loads(stdout)["errors"][0]["what"] == "interrupted"
 
 
-def test_when_gdb_is_killed(plain: Plain) -> None:
-    process, gdb = start(plain)
+def test_when_gdb_is_killed(plain: Plain, freezing: Path) -> None:
+    process, gdb = start(plain, freezing)
     os.kill(gdb, signal.SIGKILL)
     stdout, _ = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "killed by signal 9" in json.loads(stdout)["errors"][0]["what"]
 
 
-def test_when_we_are_killed(plain: Plain) -> None:
-    process, gdb = start(plain)
+def test_when_gdb_is_killed_and_leaves_a_child(plain: Plain, tmp_path: Path) -> None:
+    """gdb forks one to try the kernel's ptrace, which has the pipe of the report, too."""
+    fake = tmp_path / "gdb"
+    fake.write_text(f"#!/bin/sh\nsleep 1000 & echo $! > '{tmp_path}/child'\nkill -9 $$\n")
+    fake.chmod(0o755)
+    outcome = dispatch("-p", str(plain.pid), "--debugger", "gdb", "--json", "dispatch-bt", env={"GDB": str(fake)})
+    assert_error_document(outcome, "was killed by signal 9")
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: ended(child), "nothing is left of it")
+
+
+def test_when_we_are_killed(plain: Plain, freezing: Path) -> None:
+    process, gdb = start(plain, freezing)
     os.kill(gdb, signal.SIGCONT)  # first: the kernel sends SIGHUP to a stopped group whose parent goes
     process.kill()
     process.communicate(timeout=30)
     wait_until(lambda: ended(gdb), "gdb ends by itself")
 
 
-def test_when_the_time_is_up(plain: Plain) -> None:
+def test_when_the_time_is_up(plain: Plain, freezing: Path) -> None:
     begin = time.monotonic()
-    process, gdb = start(plain, "--timeout", "0.5")
+    process, gdb = start(plain, freezing, "--timeout", "4")
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert json.loads(stdout)["errors"][0]["what"] == "no report within 0.5 s"
+    assert json.loads(stdout)["errors"][0]["what"] == "no report within 4 s"
     assert ended(gdb)
     assert time.monotonic() - begin < 30
 
