@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
 from gdbext.diagnosis.job.job_rank import is_rank
-from gdbext.diagnosis.report.thread_report import RunState, ThreadReport
+from gdbext.diagnosis.report.thread_report import ProcessStop, RunState, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
@@ -21,6 +21,7 @@ from gdbext.diagnosis.waits.recognise import State, follow_main_thread, held_res
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
 from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import MemoryMapping, Target
+from gdbext.engine.targets.system.linux import signal_name
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
@@ -65,10 +66,22 @@ def observe(
         _masters(process.threads, crashes),
         has_torch=has_torch,
         complete=len(threads) == len(process.tids),
-        stopped=bool(threads) and all(each.kernel_state == "T" for each in process.threads),
+        stop=_process_stop(process),
         has_run=target.has_run,
         moved=target.threads_that_ran,
     )
+
+
+def _process_stop(process: ProcessSnapshot) -> ProcessStop | None:
+    """The stop that all threads were in before we came, None where they were in none."""
+    if process.frozen_group:
+        return ProcessStop(group=process.frozen_group)
+    if not process.threads or any(each.kernel_state != "T" for each in process.threads):
+        return None
+    number = next((each.stop_signal for each in process.threads if each.stop_signal), 0)
+    name = signal_name(number) if number else ""
+    uses_terminal = name in ("SIGTTIN", "SIGTTOU") and process.outside is not None
+    return ProcessStop(name, terminal=process.outside.machine.terminal() if process.outside and uses_terminal else "")
 
 
 def _crash(snapshot: ThreadSnapshot, maps: MemoryMaps, thrown: ThrownBy) -> Crash | None:

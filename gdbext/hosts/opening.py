@@ -42,12 +42,27 @@ def open_live(pid: int, standstill: Standstill = Standstill.BRIEF) -> Target:
 
         return unstopped(pid)
     if standstill is Standstill.HELD:
-        from gdbext.engine.targets.live.proc_target import ProcTarget
-
-        return ProcTarget(pid)
+        return _held(pid)
     from gdbext.engine.glibc.brief_look import brief_look
 
     return brief_look(pid)
+
+
+def _held(pid: int) -> Target:
+    """Process ``pid``, stopped; as it sleeps where nobody can stop one of its threads, and all of them sleep."""
+    from gdbext.engine.targets.live.proc_target import ProcTarget
+
+    target = ProcTarget(pid)
+    if target.is_stopped:
+        return target
+    from gdbext.engine.glibc.brief_look import unstopped
+
+    asleep = unstopped(pid)
+    if asleep.is_asleep():
+        target.close()
+        return asleep
+    asleep.close()
+    return target
 
 
 def open_running(pid: int) -> RunningProcess:

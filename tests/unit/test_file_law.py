@@ -35,6 +35,7 @@ DECLARED = {
     "engine/targets/recording/container.py": USERS,
     "engine/targets/live/proc_checks.py": "files of /proc, by constants; the machine of /proc/PID/exe",
     "engine/targets/live/thread_motion.py": "files of /proc and /sys, by the caller's word",
+    "engine/targets/system/machine.py": "files of /proc, and of control groups where our own mountinfo has them",
     "engine/targets/system/peers.py": "folders of /proc, by the caller's word",
     "engine/entry_points.py": "site folders of our own Python; what is used of them must be ours or root's",
     "engine/process/modules.py": "asks the kernel for the file behind /proc/PID/exe; nothing is opened",

@@ -245,7 +245,9 @@ class FindingKind(Enum):
     SELF_DEADLOCK = "self-deadlock", FindingTraits(is_defect=True, movement_refutes_it=True)
     ORPHANED_LOCK = "orphaned-lock", FindingTraits(is_defect=True, movement_refutes_it=True)
     MISSING_WORKERS = "missing-workers", FindingTraits(is_defect=True, movement_refutes_it=True)
+    KERNEL_WAIT = "kernel-wait", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     BLOCKED = "blocked", FindingTraits(is_defect=True, may_be_slow=True, movement_refutes_it=True)
+    STOPPED = "stopped", FindingTraits()
     WAITING_EXTERNAL = "waiting-external", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     BUSY = "busy", FindingTraits(is_hang=False, may_be_slow=True)
     IDLE = "idle", FindingTraits(is_hang=False, may_be_slow=True)
@@ -267,6 +269,17 @@ class FindingKind(Enum):
 _RANKS = {kind: rank for rank, kind in enumerate(FindingKind)}
 
 
+class ProcessStop(Record):
+    """A process that somebody has stopped as a whole, and goes on when it is let."""
+
+    signal: str = ""
+    """The signal that stopped it, "" where that is not known."""
+    group: str = ""
+    """The frozen control group that it is in; "?" where its name cannot be read."""
+    terminal: str = ""
+    """The terminal that it wanted to use from the background."""
+
+
 class Finding(Record):
     """One finding. ``summary`` is its sentence, for people only; the other fields say what it is about."""
 
@@ -281,8 +294,8 @@ class Finding(Record):
     """The waits that close the circle of a deadlock."""
     wait: Wait | None = None
     """The wait at the end of the chain."""
-    process_stopped: bool = False
-    """The whole process was stopped by a signal (SIGSTOP, Ctrl+Z) and goes on when it is let."""
+    stop: ProcessStop | None = None
+    """The stop of the whole process, of a finding that says so."""
     id: str = ""
     """Unique in a report (``deadlock-1``); "" for a finding that is not listed."""
 

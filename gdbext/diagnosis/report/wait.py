@@ -19,6 +19,7 @@ from gdbext.engine.record import Record
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.waits.pool_table import MissingWorkers
+    from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.targets.system.peer import ChildProcess, Peer
 
 
@@ -188,6 +189,8 @@ class Wait(Record):
     """Seconds that a sleep takes from now on, None where that is not known."""
     collective: CollectiveWait | None = None
     """The operation of other ranks that is waited for, where that is known."""
+    kernel: KernelSide | None = None
+    """The kernel's word, where no lock of the process may end the wait."""
 
     @property
     def kind(self) -> WaitKind:

@@ -137,6 +137,10 @@ class WaitKind(Enum):
         advice_when_blocked="Look at the other end of the descriptor: the peer is stuck, or keeps it open without "
                             "writing.",
     )  # fmt: skip
+    PAGE = "page", WaitTraits(
+        "a page of memory", Naming.ALONE, needs_thread=False,
+        advice_when_blocked="Look at who serves the page: the file system's server, or the holder of the userfaultfd.",
+    )  # fmt: skip
     CHILD_PROCESS = "child-process", WaitTraits("child-process", Naming.ALONE, is_outside=True, needs_thread=False)
     SLEEP = "sleep", WaitTraits("sleep", Naming.ALONE, "{}", "sleeps", needs_thread=False)
     DEVICE = "device", WaitTraits(

@@ -179,6 +179,8 @@ class ThreadSnapshots:
             number=thread.number,
             signal=thread.signal,
             notes=notes,
+            kernel_side=thread.kernel_side,
+            stop_signal=thread.stop_signal,
         )
 
     def _python_frames(self, thread: TargetThread, stack: NativeStack) -> tuple[tuple[Frame, ...], tuple[str, ...]]:

@@ -122,11 +122,37 @@ def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
         yield f"The Python line that waits: {line}"
 
 
+def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    stop = finding.stop
+    if stop is not None and stop.group:
+        yield (
+            f"Thaw the group: echo THAWED > /sys/fs/cgroup/freezer{stop.group}/freezer.state (v1), or "
+            f"echo 0 > /sys/fs/cgroup{stop.group}/cgroup.freeze (v2); docker unpause for a container."
+        )
+    elif stop is not None and stop.signal in ("SIGTTIN", "SIGTTOU"):
+        yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
+    yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
+
+
+def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+    wait = finding.wait
+    if wait is None:
+        return
+    if wait.peer is not None and wait.peer.kind in _AT_THE_OTHER_END:
+        yield from _AT_THE_OTHER_END[wait.peer.kind](wait.peer)
+    elif wait.children:
+        yield from _about_children(wait)
+    if wait.kind is WaitKind.PAGE:
+        yield wait.kind.traits.advice_when_blocked
+    elif wait.kind is WaitKind.IO:
+        yield "Look at the device, or at the server of that file system: the kernel waits for its answer (dmesg)."
+    if wait.kernel is not None and not wait.kernel.stack:
+        yield "As root, this report names the kernel's own stack."
+
+
 def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
     wait = finding.wait
-    if finding.process_stopped:
-        yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
-    elif wait is not None and wait.kind.traits.advice_when_outside:
+    if wait is not None and wait.kind.traits.advice_when_outside:
         if wait.collective is not None and wait.collective.on_device:
             yield from WaitKind.COLLECTIVE.traits.advice_when_outside
         yield from wait.kind.traits.advice_when_outside
@@ -224,7 +250,9 @@ _ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.SELF_DEADLOCK: _self_deadlock,
     FindingKind.ORPHANED_LOCK: _orphaned,
     FindingKind.MISSING_WORKERS: _missing_workers,
+    FindingKind.KERNEL_WAIT: _kernel_wait,
     FindingKind.BLOCKED: _blocked,
+    FindingKind.STOPPED: _stopped,
     FindingKind.WAITING_EXTERNAL: _external,
     FindingKind.BUSY: _nothing,
     FindingKind.IDLE: _idle,

@@ -17,6 +17,7 @@ from gdbext.engine.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.diagnosis.report.thread_report import ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
 
 MAX_CYCLES = 64
@@ -263,8 +264,8 @@ class Observations(Record):
     """PyTorch is in the process, and with it a dispatcher to speak of."""
     complete: bool = True
     """No thread is missing because it could not be read."""
-    stopped: bool = False
-    """All threads were stopped by a signal (SIGSTOP, Ctrl+Z) before the debugger came."""
+    stop: ProcessStop | None = None
+    """The stop that the whole process was in before we came."""
 
     has_run: Callable[[int], bool] = _stands_still
     """True if a thread is known to have run, or begun, after it was seen."""

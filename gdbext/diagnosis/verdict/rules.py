@@ -159,11 +159,30 @@ def _likeness(chain: Chain, graph: WaitGraph) -> object:
     return (resource.kind, address, step.op, step.overload, step.key, end.stack_key)
 
 
+def _stopped(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    main = seen.main
+    if seen.stop is not None and main is not None:
+        text = sentences.stopped(seen.pid, seen.stop)
+        yield Finding(FindingKind.STOPPED, text, (main.tid,), step=main.innermost, stop=seen.stop)
+
+
+def _kernel_waits(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
+    """Threads that others need, or that the user came for, and that sleep in the kernel for no lock of the process."""
+    waiters = graph.waiters()
+    for thread in seen.threads:
+        side = thread.wait.kernel if thread.wait is not None else None
+        if thread.wait is None or side is None or not side.stands:
+            continue
+        theirs = [graph.threads[tid] for tid in waiters.get(thread.tid, ())]
+        if theirs or thread.dispatch or thread.tid == seen.pid:
+            text = sentences.kernel_wait(thread, thread.wait, side, theirs)
+            tids = (thread.tid, *(each.tid for each in theirs))
+            step = thread.innermost
+            yield Finding(FindingKind.KERNEL_WAIT, text, tids, thread.wait.evidence, step, wait=thread.wait)
+
+
 def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
-    kind, main = FindingKind.WAITING_EXTERNAL, seen.main
-    if seen.stopped and main is not None:
-        text = sentences.stopped(seen.pid)
-        yield Finding(kind, text, (main.tid,), step=main.innermost, process_stopped=True)
+    kind = FindingKind.WAITING_EXTERNAL
     for thread, wait in external_waits(seen):
         text = sentences.external(thread, wait)
         yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
@@ -198,7 +217,7 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
-    _external, _busy,
+    _external, _busy, _kernel_waits, _stopped,
 )  # fmt: skip
 """The rules in any order: findings are ranked by their kind."""
 

@@ -16,7 +16,9 @@ from gdbext.torch.stack.dispatch_frame import DispatchFrame, DispatchStage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from gdbext.diagnosis.report.thread_report import ProcessStop
     from gdbext.diagnosis.verdict.crash import Crash
+    from gdbext.engine.targets.base_target import KernelSide
 
 _TASKS = 3
 """Tasks of an event loop that a sentence names."""
@@ -237,9 +239,41 @@ def wait_chain(chain: Chain, graph: WaitGraph, with_end: bool = True) -> str:
     return "; ".join(parts) + loop_clause(first)
 
 
-def stopped(pid: int) -> str:
-    """A process that a signal has stopped."""
-    return f"The process is stopped (by SIGSTOP or Ctrl+Z), and goes on with: kill -CONT {pid}."
+_BACKGROUND = {"SIGTTIN": "read from", "SIGTTOU": "write to, or set up,"}
+"""Signals of job control, and what the process wanted to do with its terminal (termios(3))."""
+
+
+def stopped(pid: int, stop: ProcessStop) -> str:
+    """A process that a signal or its control group has stopped."""
+    if stop.group:
+        name = f"The control group {stop.group} of the process" if stop.group != "?" else "Its control group"
+        return f"{name} is frozen: no thread of process {pid} runs until it is thawed."
+    doing = _BACKGROUND.get(stop.signal)
+    if doing is not None:
+        terminal = f" {stop.terminal}" if stop.terminal else ""
+        why = f"it is in the background, and wanted to {doing} its terminal{terminal}"
+        return f"The process is stopped by {stop.signal}: {why}."
+    by = {"": "by a signal", "SIGTSTP": "by SIGTSTP (Ctrl+Z)"}.get(stop.signal, f"by {stop.signal}")
+    return f"The process is stopped {by}, and goes on with: kill -CONT {pid}."
+
+
+def kernel_wait(thread: ThreadReport, wait: Wait, side: KernelSide, waiters: Sequence[ThreadReport]) -> str:
+    """``MainThread (tid 1) waits for a page of memory …: it has slept in the kernel (handle_userfault) for 34 s.``"""
+    how = "uninterruptibly " if side.is_uninterruptible else ""
+    where = f" ({side.channel})" if side.channel else ""
+    since = f" for {span(side.seconds)}" if side.seconds is not None else ""
+    text = f"{who_waits(thread, wait)}: it has slept {how}in the kernel{where}{since}"
+    if waiters:
+        wants = listed([f"{each.label} {each.wait.phrase if each.wait is not None else ''}" for each in waiters])
+        text += f"; meanwhile {wants}"
+    return f"{text}."
+
+
+def span(seconds: float) -> str:
+    """``34 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def external(thread: ThreadReport, wait: Wait) -> str:

@@ -3,7 +3,7 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from gdbext.cpython.sync.gil import GilState
@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gdbext.cpython.sync.parking import Parked
     from gdbext.cpython.sync.polled_objects import PolledObject
+    from gdbext.engine.targets.system.machine import Machine
 
 
 class OtherPackages(Protocol):
@@ -47,6 +48,10 @@ class Modules(Protocol):
 
     def find(self, address: int) -> Module | None:
         """The module that contains the address."""
+
+    @property
+    def mappings(self) -> Sequence[MemoryMapping]:
+        """The memory map."""
 
     def mapping_at(self, address: int) -> MemoryMapping | None:
         """The line of the memory map that contains the address."""
@@ -150,6 +155,9 @@ class ProcInfo(Protocol):
     def descriptor(self, fd: int) -> str:
         """The object of the file descriptor (``pipe:[77]``, a path), "" where that is unknown."""
 
+    def process(self, pid: int) -> ChildProcess:
+        """Any process of the machine."""
+
     def children(self) -> Mapping[int, ChildProcess]:
         """The child processes by pid; empty where that is unknown."""
 
@@ -164,6 +172,13 @@ class ProcInfo(Protocol):
 
     def file_lock(self, path: str) -> Peer | None:
         """The process that has locked such a file, None where nobody has or that is unknown."""
+
+    def open_files(self, pid: int) -> Collection[str]:
+        """The objects of the descriptors of any process."""
+
+    @property
+    def machine(self) -> Machine:
+        """The process's file systems and control groups."""
 
     @property
     def peers(self) -> PeerReader:

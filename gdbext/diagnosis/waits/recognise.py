@@ -194,6 +194,16 @@ class State(Record):
 
 def state_of(thread: ThreadSnapshot) -> State:
     """Return the state of a thread: running, idle, or what it waits for."""
+    found = _state_of(thread)
+    if thread.kernel_side is None:
+        return found
+    from gdbext.diagnosis.waits import kernel_waits
+
+    state, wait = kernel_waits.explained(thread, found.state, found.wait)
+    return found._replace(state=state, wait=wait)
+
+
+def _state_of(thread: ThreadSnapshot) -> State:
     if thread.syscall is None:
         return _outside_of_the_kernel(thread)
     pool = next((pool for pool in (pool_of(thread) for pool_of in POOLS) if pool is not None), None)

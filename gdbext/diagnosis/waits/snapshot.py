@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.waits.function_tag import FunctionTag
     from gdbext.diagnosis.waits.pool_table import PoolFunction, PoolIndex
     from gdbext.diagnosis.waits.readers import Modules, Names, OtherPackages, ProcInfo, PythonView
+    from gdbext.engine.targets.base_target import KernelSide
     from gdbext.engine.unwind.unwinder import NativeStack
     from gdbext.engine.vocabulary import Absent
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
@@ -162,6 +163,15 @@ class ProcessSnapshot:
         return inner, len(inner) == len(self.tids)
 
     @cached_property
+    def frozen_group(self) -> str:
+        """The frozen control group of the process, "?" where its name is not known, "" where it is in none; asked
+        where a thread's state hints at it."""
+        sides = [thread.kernel_side for thread in self.threads if thread.kernel_side is not None]
+        if self.outside is None or not any(side.is_uninterruptible or side.is_frozen for side in sides):
+            return ""
+        return self.outside.machine.frozen_group() or ("?" if any(side.is_frozen for side in sides) else "")
+
+    @cached_property
     def gils(self) -> Sequence[GilState]:
         """All GILs of the process; empty without Python or where they cannot be read."""
         return self.python.gils() if self.python is not None else ()
@@ -192,6 +202,8 @@ class ThreadSnapshot:
         number: int | None = None,
         signal: Signal | None = None,
         notes: Sequence[str] = (),
+        kernel_side: KernelSide | None = None,
+        stop_signal: int = 0,
     ) -> None:
         self.process = process
         self.tid = tid
@@ -213,6 +225,10 @@ class ThreadSnapshot:
         """The fatal signal that it was stopped by."""
         self.notes = notes
         """Notes on what could not be read of it."""
+        self.kernel_side = kernel_side
+        """The kernel's word on it, where it sleeps as no program can explain."""
+        self.stop_signal = stop_signal
+        """The signal that had stopped its process, 0 where none had or that is not known."""
 
     @cached_property
     def syscall(self) -> Syscall | None:

@@ -87,6 +87,8 @@ _PYTHONS = ("python", "libpython", "time.")
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
 _PATH_ARGUMENTS = {"open": 0, "openat": 1}
 """The argument with the path of calls that block on a FIFO until its other end is open (fifo(7))."""
+NAMED_CALLS = frozenset(_PATH_ARGUMENTS)
+"""Calls whose path the name of the wait has in it."""
 _MAX_PATH = 4096
 _MAX_POLL = 64
 _SHOWN = 4
@@ -107,6 +109,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return _sleep(thread, call)
     if call.name in ("wait4", "waitid"):
         return _child(process, call)
+    if call.name in ("vfork", "clone", "clone3"):
+        return _vforked(process, call)
     if call.name in ("pause", "rt_sigsuspend", "rt_sigtimedwait"):
         return Wait(Resource(WaitKind.SLEEP, 0, f"waits for a signal ({call.name})"), timed=_has_timeout(call))
     if call.name in _BY_DESCRIPTOR:
@@ -201,6 +205,17 @@ def _child(process: ProcessSnapshot, call: Syscall) -> Wait:
     names = ", ".join(child.label for child in known[:_SHOWN])
     text = f"any child process ({names})" if names else "any child process"
     return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known)
+
+
+def _vforked(process: ProcessSnapshot, call: Syscall) -> Wait:
+    """The wait of a vfork's parent: for the child to execute a program, or to end (vfork(2), clone(2))."""
+    children = process.outside.children() if process.outside is not None else {}
+    own = process.outside.process(process.pid).command if process.outside is not None else ""
+    known = tuple(children[pid] for pid in sorted(children) if children[pid].command == own)[-1:]
+    name = "".join(f" {child.label}{f', {child.doing},' if child.state is None else ''}" for child in known)
+    text = f"child process{name} to execute a program or to end ({call.name})"
+    evidence = (f"blocked in {call.name}: the parent sleeps until the child needs its memory no more",)
+    return Wait(Resource(WaitKind.CHILD_PROCESS, 0, text), children=known, evidence=evidence)
 
 
 def _descriptor(process: ProcessSnapshot, call: Syscall) -> Wait:

@@ -346,6 +346,11 @@ class ModuleTable:
                 return module
         return None
 
+    @property
+    def mappings(self) -> Sequence[MemoryMapping]:
+        """The memory map."""
+        return self._maps
+
     def mapping_at(self, address: int) -> MemoryMapping | None:
         """The line of the memory map that covers ``address``."""
         at = bisect_right(self._map_starts, address) - 1

@@ -53,6 +53,77 @@ class Signal(Record):
     address: int | None = None
 
 
+STANDS_SECONDS = 0.5
+"""Seconds without a turn from which a sleep in the kernel is no ordinary read from a disk."""
+_PAGE_FAULTS = frozenset(("handle_mm_fault", "handle_userfault", "lock_mm_and_find_vma", "do_page_fault"))
+"""Functions of Linux that serve a fault, whatever the architecture (mm/memory.c, fs/userfaultfd.c)."""
+_FAULT_CHANNELS = (
+    "handle_userfault",
+    "folio_wait",
+    "wait_on_page",
+    "__folio_lock",
+    "__lock_page",
+    "request_wait_answer",
+)
+FREEZES = frozenset(("do_freezer_trap", "__refrigerator", "refrigerator"))
+"""Functions in which a frozen thread waits (kernel/signal.c, kernel/freezer.c)."""
+_SERVED_CHANNELS = ("fuse_", "request_wait_answer", "nfs", "rpc_", "cifs_", "wait_for_response", "ceph_", "p9_", "afs_")
+"""Beginnings of the functions in which a call waits for the server of a file system."""
+_SHOWN = 8
+
+
+class KernelSide(Record):
+    """A thread that sleeps in the kernel, as it was before anybody stopped it."""
+
+    state: str
+    """The letter of its state: D, or S."""
+    call: int
+    """The number of its system call, -1 outside of one."""
+    channel: str = ""
+    """The function of the kernel that it sleeps in (wchan); "" where that is not told."""
+    stack: tuple[str, ...] = ()
+    """The functions of its kernel stack, innermost first; root alone may read it."""
+    seconds: float | None = None
+    """Seconds since it ran last; None where that is not known."""
+
+    @property
+    def is_uninterruptible(self) -> bool:
+        """The kernel lets no signal wake it."""
+        return self.state == "D"
+
+    @property
+    def is_page_fault(self) -> bool:
+        """It waits for a page of memory; without its kernel stack the function that it sleeps in tells."""
+        if self.call != -1:
+            return False
+        return bool(_PAGE_FAULTS.intersection(self.stack)) or self.channel.startswith(_FAULT_CHANNELS)
+
+    @property
+    def is_userfault(self) -> bool:
+        """It waits for a page that userfaultfd(2) is to give."""
+        return "handle_userfault" in (self.channel, *self.stack[:4])
+
+    @property
+    def is_frozen(self) -> bool:
+        """Its control group is frozen, as its kernel stack tells."""
+        return not FREEZES.isdisjoint((self.channel, *self.stack))
+
+    @property
+    def is_served(self) -> bool:
+        """It waits for the server of a file system."""
+        return any(each.startswith(_SERVED_CHANNELS) for each in (self.channel, *self.stack))
+
+    @property
+    def stands(self) -> bool:
+        """It has slept too long for an ordinary read from a disk."""
+        return self.seconds is not None and self.seconds >= STANDS_SECONDS
+
+    @property
+    def where(self) -> str:
+        """``folio_wait_bit_common < filemap_fault``: where in the kernel it sleeps, for people."""
+        return " < ".join(self.stack[:_SHOWN]) or self.channel or "unknown"
+
+
 class TargetThread(ABC):
     """One thread of the target, stopped."""
 
@@ -71,6 +142,11 @@ class TargetThread(ABC):
     """It sleeps and is not stopped, so that nobody knows the registers that a called function keeps."""
     signal: Signal | None
     """The fatal signal this thread is stopped by, None where it was only stopped by us."""
+    stop_signal = 0
+    """The signal that had stopped its process before we came (SIGSTOP, SIGTTIN, …), 0 where none did or that is not
+    known."""
+    kernel_side: KernelSide | None = None
+    """The kernel's word on it before we stopped it, where it sleeps as no program can explain."""
 
     @abstractmethod
     def registers(self) -> Mapping[str, int]:

@@ -99,7 +99,7 @@ def test_a_stopped_process_says_so(debugger):
         os.kill(target.pid, signal.SIGSTOP)
         wait_until(lambda: procfs.state(target.pid, target.pid) == "T", "it is stopped")
         verdict = target.dispatch("dispatch-diagnose", debugger=debugger).document["verdict"]
-        assert verdict["kind"] in ("waiting-external", "blocked")
+        assert verdict["kind"] in ("stopped", "blocked")
         document = target.dispatch("dispatch-diagnose", debugger=debugger).document
         assert any("kill -CONT" in finding["summary"] for finding in document["findings"]), document["findings"]
 

@@ -24,7 +24,8 @@ GDBEXT = Path(__file__).resolve().parents[3] / "gdbext"
 CONTRACT = GDBEXT.parent / "docs" / "gdbext-1.schema.json"
 
 FINDING_KINDS = (
-    "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers blocked waiting-external busy idle"
+    "crash runaway-recursion deadlock self-deadlock orphaned-lock missing-workers kernel-wait blocked stopped "
+    "waiting-external busy idle"
 )
 
 

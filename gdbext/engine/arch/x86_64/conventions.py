@@ -103,14 +103,20 @@ def place(arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
 
 
 NAMES = {
-    0: "read", 1: "write", 2: "open", 7: "poll", 17: "pread64", 19: "readv", 20: "writev", 22: "pipe", 23: "select",
-    34: "pause", 35: "nanosleep", 40: "sendfile", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom",
-    46: "sendmsg", 47: "recvmsg", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock",
-    74: "fsync", 75: "fdatasync", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 202: "futex",
-    208: "io_getevents", 219: "restart_syscall", 220: "semtimedop", 230: "clock_nanosleep", 232: "epoll_wait",
-    242: "mq_timedsend", 243: "mq_timedreceive", 247: "waitid", 257: "openat", 270: "pselect6", 271: "ppoll",
-    275: "splice", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg", 307: "sendmmsg", 318: "getrandom",
-    426: "io_uring_enter", 441: "epoll_pwait2", 449: "futex_waitv", 455: "futex_wait",
+    0: "read", 1: "write", 2: "open", 3: "close", 4: "stat", 5: "fstat", 6: "lstat", 7: "poll", 9: "mmap",
+    11: "munmap", 16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 21: "access", 22: "pipe",
+    23: "select", 26: "msync", 28: "madvise", 34: "pause", 35: "nanosleep", 40: "sendfile", 42: "connect",
+    43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 56: "clone", 57: "fork", 58: "vfork",
+    59: "execve", 61: "wait4", 65: "semop", 69: "msgsnd", 70: "msgrcv", 72: "fcntl", 73: "flock", 74: "fsync",
+    75: "fdatasync", 76: "truncate", 77: "ftruncate", 80: "chdir", 82: "rename", 83: "mkdir", 87: "unlink",
+    89: "readlink", 126: "capset", 128: "rt_sigtimedwait", 130: "rt_sigsuspend", 137: "statfs", 138: "fstatfs",
+    149: "mlock", 202: "futex", 208: "io_getevents", 217: "getdents64", 219: "restart_syscall", 220: "semtimedop",
+    230: "clock_nanosleep", 232: "epoll_wait", 242: "mq_timedsend", 243: "mq_timedreceive", 247: "waitid",
+    257: "openat", 262: "newfstatat", 263: "unlinkat", 267: "readlinkat", 269: "faccessat", 270: "pselect6",
+    271: "ppoll", 275: "splice", 281: "epoll_pwait", 285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev",
+    299: "recvmmsg", 307: "sendmmsg", 316: "renameat2", 318: "getrandom", 322: "execveat", 326: "copy_file_range",
+    332: "statx", 426: "io_uring_enter", 435: "clone3", 439: "faccessat2", 441: "epoll_pwait2",
+    449: "futex_waitv", 455: "futex_wait",
 }  # fmt: skip
 
 _RESTART = 219

@@ -20,6 +20,7 @@ from gdbext.engine.arch.base import Architecture
 from gdbext.engine.targets.base_target import Signal, TargetThread
 from gdbext.engine.targets.live import proc_checks, ptrace
 from gdbext.engine.targets.live.local_process import LocalProcess, read_memory
+from gdbext.engine.targets.live.thread_motion import call_of, kernel_side
 from gdbext.engine.targets.system import linux
 from gdbext.errors import NotPermitted, TargetError, TargetGone
 
@@ -43,17 +44,26 @@ class ProcThread(TargetThread):
         self.tid = tid
         self.name = self.listed_name = name
         self.signal = None
+        self.stop_signal = 0
         self.stopped = False
         self.held = 0
         self._architecture = architecture
         self._pid = pid
         self._kernel_state = kernel_state
+        asleep = kernel_state in ("S", "D")
+        call = call_of(pid, tid) if asleep else ""
+        self.kernel_side = kernel_side(pid, tid, kernel_state, call, architecture) if asleep else None
         self._registers: dict[str, int] | None = None
 
     @property
     def kernel_state(self) -> str | None:
         """The state just before we stopped the thread."""
         return self._kernel_state
+
+    @property
+    def cannot_stop(self) -> bool:
+        """The kernel has not let it go on for so long that nobody can stop it: who seized it would stay its tracer."""
+        return self.kernel_side is not None and self.kernel_side.is_uninterruptible and self.kernel_side.stands
 
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's register sets. Raises TargetGone, TargetError (it could not be stopped)."""
@@ -78,6 +88,7 @@ class ProcThread(TargetThread):
         """Remember how the thread stopped."""
         self.stopped = True
         self.held = stop.signal
+        self.stop_signal = stop.stopped_by
         if stop.signal in linux.CRASH_SIGNALS:
             self.signal = _crash_signal(self.tid, stop.signal)
 
@@ -93,6 +104,8 @@ class ProcTarget(LocalProcess):
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._threads: dict[int, ProcThread] = {}
+        self._left: dict[int, ProcThread] = {}
+        """Threads that nobody can stop, and that were not seized."""
         self._memory = -1
         self._handlers: dict[int, Any] = {}
         self.architecture = architectures.by_machine(proc_checks.check_process(pid))
@@ -111,6 +124,11 @@ class ProcTarget(LocalProcess):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_stopped(self) -> bool:
+        """All threads could be seized; False where the kernel lets nobody stop one of them."""
+        return not self._left
+
     def read(self, address: int, size: int) -> bytes:
         """Exactly ``size`` bytes. Raises MemoryFault, TargetGone."""
         if self._memory < 0:
@@ -118,8 +136,9 @@ class ProcTarget(LocalProcess):
         return read_memory(self._memory, self.pid, address, size)
 
     def threads(self) -> Sequence[TargetThread]:
-        """All threads that could be seized, by tid."""
-        return [self._threads[tid] for tid in sorted(self._threads)]
+        """All threads that could be seized, and those that nobody can stop, by tid."""
+        known = {**self._threads, **self._left}
+        return [known[tid] for tid in sorted(known)]
 
     def selected_thread(self) -> TargetThread | None:
         """The main thread (or the lowest tid where that one has ended)."""
@@ -160,7 +179,9 @@ class ProcTarget(LocalProcess):
         Seizing stops nobody, so all are seized before the first is interrupted.
         """
         for _ in range(MAX_PASSES):
-            new = self._new_threads()
+            listed = self._new_threads()
+            self._left.update((thread.tid, thread) for thread in listed if thread.cannot_stop)
+            new = [thread for thread in listed if not thread.cannot_stop]
             if not new:
                 break
             for thread in new:
@@ -170,16 +191,16 @@ class ProcTarget(LocalProcess):
             for thread in new:
                 self._interrupt(thread)
             self._await_stops()
-        if not self._threads:
+        if not self._threads and not self._left:
             raise TargetGone(f"process {self.pid} ended while it was being stopped")
 
     def _new_threads(self) -> list[ProcThread]:
         """Threads not seized yet, with their state as long as they still run. Dead ones are left out."""
         try:
-            found = proc_checks.thread_stats(self.pid, self._threads)
+            found = proc_checks.thread_stats(self.pid, {*self._threads, *self._left})
         except OSError as error:
             raise TargetGone(f"process {self.pid} ended while it was being stopped") from error
-        new = ((tid, *stat) for tid, stat in found.items() if tid not in self._threads and stat[0] not in "ZX")
+        new = ((tid, *stat) for tid, stat in found.items() if stat[0] not in "ZX")
         return [ProcThread(self.architecture, self.pid, tid, state, name) for tid, state, name in new]
 
     def _seize(self, thread: ProcThread) -> None:

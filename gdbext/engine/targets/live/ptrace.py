@@ -15,6 +15,7 @@ from typing import Any
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import STOP_SIGNALS
 from gdbext.errors import TargetError, TargetGone
 
 PTRACE_DETACH = 17
@@ -32,6 +33,8 @@ class PtraceStop(Record):
 
     ended: bool
     signal: int
+    stopped_by: int = 0
+    """The signal of the group-stop that the thread was in already."""
 
 
 @lru_cache(maxsize=1)
@@ -75,7 +78,8 @@ def poll(tid: int) -> PtraceStop | None:
     # With PTRACE_EVENT_STOP the number is SIGTRAP (our interrupt) or the signal of a group-stop, which stays in
     # force by itself. Anything else is a signal on its way to the program.
     event = status >> 16
-    return PtraceStop(False, 0 if event else os.WSTOPSIG(status))
+    number = os.WSTOPSIG(status)
+    return PtraceStop(False, 0 if event else number, number if event and number in STOP_SIGNALS else 0)
 
 
 class _IoVec(ctypes.Structure):

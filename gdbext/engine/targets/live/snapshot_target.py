@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
@@ -357,6 +357,9 @@ class SnapshotTarget(LocalProcess):
         for each in stopped.threads():
             with suppress(TargetGone):
                 threads.append(CopiedThread(self.pid, each))
+        threads = self._with_sleepers(threads)
+        for each in threads:
+            each.note_earlier(self._copy)
         pointers = [pointer for each in threads if (pointer := self._stack_pointer(each))]
         pieces = self._pieces([*self._stacks(pointers, self.maps()), *runs], prepared)
         pieces += self._read_standing(read)
@@ -365,6 +368,17 @@ class SnapshotTarget(LocalProcess):
             self._release()
         self._paused += time.perf_counter() - started
         return StopCopy(self.pid, threads, PageCopy(pieces), selected.tid if selected is not None else 0)
+
+    def _with_sleepers(self, threads: list[CopiedThread]) -> list[CopiedThread]:
+        """The threads; those that nobody can stop as they sleep."""
+        if self._unstopped is None or not any(each.is_unread for each in threads):
+            return threads
+        with closing(self._unstopped()) as process:
+            asleep = {each.tid: each for each in process.threads() if not each.runs_on}
+            return [
+                CopiedThread(self.pid, asleep[each.tid]) if each.is_unread and each.tid in asleep else each
+                for each in threads
+            ]
 
     def _read_standing(self, read: Callable[[], None]) -> Sequence[tuple[int, bytes]]:
         """The pages that are read now, which later stops copy, too."""

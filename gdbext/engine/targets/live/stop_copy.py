@@ -187,11 +187,12 @@ class CopiedThread(TargetThread):
         self._pid = pid
         self._listed_name = thread.listed_name
         self._state = thread.kernel_state
+        self.kernel_side = thread.kernel_side
         self._registers: Mapping[str, int] | TargetError
         self._floats: Mapping[str, int] = {}
         try:
             self._registers = thread.registers()
-            self.signal = thread.signal
+            self.signal, self.stop_signal = thread.signal, thread.stop_signal
         except TargetGone:
             raise
         except TargetError as error:
@@ -204,6 +205,20 @@ class CopiedThread(TargetThread):
     def name(self) -> str | None:  # type: ignore[override]
         """comm, read when asked for where the list of threads did not tell it."""
         return self._listed_name or thread_name(self._pid, self.tid)
+
+    def note_earlier(self, copy: StopCopy | None) -> None:
+        """Keep how long the thread has slept in the kernel where only our own earlier stop has let it run."""
+        before = copy.thread(self.tid) if copy is not None else None
+        mine, theirs = self.kernel_side, before.kernel_side if before is not None else None
+        if before is None or mine is None or theirs is None or before.is_unread or self.is_unread:
+            return
+        if mine.call == theirs.call and self._registers == before._registers:
+            self.kernel_side = mine._replace(seconds=max(mine.seconds or 0, theirs.seconds or 0))
+
+    @property
+    def is_unread(self) -> bool:
+        """It could not be stopped, and so shows no registers."""
+        return isinstance(self._registers, TargetError)
 
     @property
     def kernel_state(self) -> str | None:
@@ -240,6 +255,10 @@ class StopCopy:
         self._pid = pid
         self._by_tid = {thread.tid: thread for thread in threads}
         self._places: Mapping[int, SleepPlace] = places or {}
+
+    def thread(self, tid: int) -> CopiedThread | None:
+        """The thread with this id."""
+        return self._by_tid.get(tid)
 
     def cut_short(self, architecture: Architecture, read: ReadCode) -> dict[int, str]:
         """Thread id → the system call of those that a stop can end early, as far as the stopped threads show it."""

@@ -7,14 +7,21 @@ __u32 flags, node_id, mm_cid. glibc keeps one in every thread's block, which for
 the outer end of the stack; an allocator may have its own. Where it is cannot be asked without stopping the thread.
 
 What a running thread has done so far, from /proc/PID/task/TID: nobody has to stop it for that. Linux.
+
+The kernel's word on a thread that sleeps for a reason of its own (base_target.KernelSide). Every other thread costs
+nothing there: what it does stands in its system call. How long ago it ran is se.exec_start of /proc/PID/task/TID/sched
+(kernel/sched/debug.c), by the clock of the processor that it ran on last; our own value there is the time now.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 
+from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import KernelSide
 
 RUNNING = "running"
 """The word of /proc/PID/task/TID/syscall for a thread that is not blocked (proc_pid_syscall(5))."""
@@ -55,6 +62,11 @@ def place_of(pid: int, tid: int) -> SleepPlace:
     """The place of a thread of this machine, now."""
     folder = f"/proc/{pid}/task/{tid}"
     return SleepPlace(_text(f"{folder}/syscall"), _ran(folder))
+
+
+def call_of(pid: int, tid: int) -> str:
+    """The text of /proc/PID/task/TID/syscall, "" where it cannot be read."""
+    return _text(f"/proc/{pid}/task/{tid}/syscall")
 
 
 def _ran(folder: str) -> str:
@@ -168,3 +180,68 @@ def _read(path: str) -> str:
             return text.read()
     except OSError:
         return ""
+
+
+_FILE_CALLS = frozenset((
+    "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "open", "openat", "close", "stat",
+    "lstat", "fstat", "newfstatat", "statx", "access", "faccessat", "faccessat2", "readlink", "getdents64", "mmap",
+    "msync", "fsync", "fdatasync", "execve", "execveat", "unlink", "unlinkat", "rename", "renameat2", "mkdir",
+    "ftruncate", "fallocate", "chdir", "statfs", "fstatfs", "munmap", "mlock", "madvise", "sendfile", "copy_file_range",
+))  # fmt: skip
+_PROCESSOR = 39 - 3
+"""processor of proc_pid_stat(5), counted from the state, its third field."""
+
+
+def kernel_side(pid: int, tid: int, state: str, call: str, architecture: Architecture) -> KernelSide | None:
+    """The kernel's side of a thread; ``call`` is the text of its ``syscall``. None for one that runs, or sleeps as
+    threads do. Raises nothing."""
+    words = call.split()
+    try:
+        number = int(words[0]) if words else None
+    except ValueError:  # "running"
+        return None
+    if number is None or state not in "SD":
+        return None
+    folder = f"/proc/{pid}/task/{tid}"
+    name = architecture.syscall_names.get(number, "")
+    ordinary = state == "S" and number != -1
+    if ordinary and tid != pid and name not in _FILE_CALLS:
+        return None
+    channel = _text(f"{folder}/wchan")
+    found = KernelSide(state, number, "" if channel == "0" else channel)
+    if ordinary and not found.is_frozen and not (name in _FILE_CALLS and found.is_served):
+        return None
+    return found._replace(stack=tuple(_stack(folder)), seconds=_since(folder))
+
+
+def _stack(folder: str) -> Iterator[str]:
+    """``[<0>] folio_wait_bit_common+0x110/0x310``, a line each (proc_pid_stack(5))."""
+    for line in _read(f"{folder}/stack").splitlines():
+        yield line.rpartition("] ")[2].partition("+")[0]
+
+
+def _since(folder: str) -> float | None:
+    fields = _read(f"{folder}/stat").rpartition(")")[2].split()
+    before = _ran_at(f"{folder}/sched")
+    if before is None or len(fields) <= _PROCESSOR:
+        return None
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {int(fields[_PROCESSOR])})
+        now = _ran_at("/proc/thread-self/sched")
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.sched_setaffinity(0, allowed)
+    return None if now is None else max(0.0, round((now - before) / 1e3, 2))
+
+
+def _ran_at(path: str) -> float | None:
+    """se.exec_start, in milliseconds of the processor's clock."""
+    for line in _read(path).splitlines():
+        if line.startswith("se.exec_start"):
+            try:
+                return float(line.partition(":")[2])
+            except ValueError:
+                return None
+    return None

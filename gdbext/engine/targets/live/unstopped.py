@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from gdbext.engine.arch import architectures
-from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, Target, TargetThread
 from gdbext.engine.targets.live import proc_checks
 from gdbext.engine.targets.live.local_process import LocalProcess, own_tid, read_file, read_memory
-from gdbext.engine.targets.live.thread_motion import SleepPlace, place_of
+from gdbext.engine.targets.live.thread_motion import SleepPlace, kernel_side, place_of
 from gdbext.engine.targets.system import linux
 from gdbext.errors import TargetError, TargetGone
 
@@ -106,6 +107,11 @@ class SleepingThread(TargetThread):
     def kernel_state(self) -> str | None:
         """The state when the threads were listed."""
         return self._state
+
+    @cached_property
+    def kernel_side(self) -> KernelSide | None:  # type: ignore[override]
+        """The kernel's word, read when it is first asked for."""
+        return kernel_side(self._target.pid, self.tid, self._state, self.place.call, self._target.architecture)
 
     def registers(self) -> Mapping[str, int]:
         """Stack pointer, program counter, and what a system call was made with. Raises TargetError: it runs."""

@@ -13,7 +13,7 @@ from typing import Any
 from gdbext import __version__
 from gdbext.engine.formats.elf_core import AT_RANDOM
 from gdbext.engine.targets import secret_words
-from gdbext.engine.targets.base_target import MemoryMapping, RecordedRun, Signal, Target, TargetThread
+from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import Fact
 from gdbext.engine.targets.recording import container
@@ -247,11 +247,14 @@ def _recorded(thread: TargetThread) -> RecordedThread:
             kernel_state=thread.kernel_state,
             registers=dict(thread.registers()),
             float_registers=dict(thread.float_registers()),
+            kernel_side=thread.kernel_side,
+            stop_signal=thread.stop_signal,
         )
     except GdbextError as error:
         return RecordedThread(
-            thread.tid, thread.number, thread.name, None, thread.kernel_state, {}, error.what, error.help
-        )
+            thread.tid, thread.number, thread.name, None, thread.kernel_state, {}, error.what, error.help,
+            kernel_side=thread.kernel_side,
+        )  # fmt: skip
 
 
 def encode(recording: Recording, preset: int = container.FAST) -> bytes:
@@ -309,7 +312,18 @@ def _thread(thread: RecordedThread) -> dict[str, Any]:
         "problem": thread.problem,
         "help": thread.help,
         "float_registers": dict(thread.float_registers),
+        **_kernel_side(thread.kernel_side),
+        **({"stop_signal": thread.stop_signal} if thread.stop_signal else {}),
     }
+
+
+def _kernel_side(side: KernelSide | None) -> dict[str, Any]:
+    """Only where there is something to say."""
+    if side is None:
+        return {}
+    milliseconds = None if side.seconds is None else round(side.seconds * 1e3)
+    names = {"state": side.state, "channel": side.channel, "stack": list(side.stack)}
+    return {"kernel_side": {**names, "call": side.call, "slept_ms": milliseconds}}
 
 
 def _signal(signal: Signal | None) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from gdbext.engine.targets.host_files import Fact
 
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_header import Data
+    from gdbext.engine.targets.base_target import KernelSide
 
 LIMIT = 1 << 64
 """No piece ends behind this."""
@@ -142,6 +143,8 @@ class RecordedThread(Record):
     help: str = ""
     float_registers: Mapping[str, int] = MappingProxyType({})
     """Registers, as Thread.float_registers has them."""
+    kernel_side: KernelSide | None = None
+    stop_signal: int = 0
 
 
 class RecordedModule(Record):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from gdbext.engine.targets.base_target import MemoryMapping, RecordedRun, Signal
+from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal
 from gdbext.engine.targets.host_files import Fact
 from gdbext.engine.targets.recording import container
 from gdbext.engine.targets.recording.recording import (
@@ -180,6 +180,19 @@ def _thread(thread: Fields) -> RecordedThread:
         problem=thread.text("problem"),
         help=thread.text("help"),
         float_registers={} if thread.is_null("float_registers") else thread.object("float_registers").numbers(),
+        kernel_side=None if thread.is_null("kernel_side") else _kernel_side(thread.object("kernel_side")),
+        stop_signal=thread.optional_number("stop_signal", 0, 128) or 0,
+    )
+
+
+def _kernel_side(side: Fields) -> KernelSide:
+    slept = side.optional_number("slept_ms", 0, 1 << 53)
+    return KernelSide(
+        side.text("state"),
+        side.number("call", -1, 1 << 16),
+        side.text("channel"),
+        tuple(name for name in side.items("stack") if isinstance(name, str)),
+        None if slept is None else slept / 1e3,
     )
 
 

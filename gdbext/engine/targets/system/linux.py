@@ -42,6 +42,9 @@ CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11, 31})
 SIGTRAP is no member: under a debugger it is a breakpoint or a step.
 """
 
+STOP_SIGNALS = frozenset({19, 20, 21, 22})
+"""STOP, TSTP, TTIN, TTOU: the signals that stop a whole process (signal(7))."""
+
 SIGNALS_WITH_ADDRESS = frozenset({4, 5, 7, 8, 11})
 """Signals for which siginfo_t carries si_addr when the kernel sent them (sigaction(2))."""
 

@@ -16,6 +16,7 @@ from gdbext.engine.targets.system.peer import ChildProcess, PipeWait, ProcessSta
 
 if TYPE_CHECKING:
     from gdbext.engine.targets.base_target import MemoryMapping
+    from gdbext.engine.targets.system.machine import Machine
     from gdbext.engine.targets.system.peer import Peer
     from gdbext.engine.targets.system.peers import Peers
 
@@ -108,6 +109,13 @@ class ProcFs:
         """True if a process holds a lock of a file by one of its descriptors (proc_pid_fdinfo(5))."""
         files = [fd for fd in self._descriptors(pid) if self._link(pid, fd) == path]
         return any("lock:" in self._files.text(f"/proc/{pid}/fdinfo/{fd}") for fd in files)
+
+    @cached_property
+    def machine(self) -> Machine:
+        """File systems and control groups of the process."""
+        from gdbext.engine.targets.system.machine import Machine
+
+        return Machine(self._pid, self._files, self.process)
 
     @cached_property
     def peers(self) -> Peers:

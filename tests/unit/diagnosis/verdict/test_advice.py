@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.report.thread_report import Finding, FindingKind
+from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ProcessStop
 from gdbext.diagnosis.verdict.advice import advice
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import judge
@@ -106,7 +106,7 @@ def test_children_that_nobody_knows():
 
 
 def test_a_stopped_process_is_let_go_on():
-    text = told(thread(1, wait("sleep", timed=True)), stopped=True)
+    text = told(thread(1, wait("sleep", timed=True)), stop=ProcessStop("SIGTSTP"))
     assert "once it goes on" in text
     assert "CHILD" not in text
 

@@ -1,0 +1,195 @@
+"""Machine: what of the system around a process may keep it from running: file systems, control groups. Linux.
+
+Only what a thread's state asks for is read, and all of it through HostFiles, so that a recording keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import Record
+from gdbext.engine.targets.system.linux import number
+from gdbext.engine.targets.system.peer import ChildProcess
+
+if TYPE_CHECKING:
+    from gdbext.engine.targets.host_files import HostFiles
+
+_SERVED = ("fuse", "nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "9p", "afs", "gluster", "virtiofs")
+"""Beginnings of the types of file systems that need a server to answer."""
+_PROCESSES = 4096
+_DESCRIPTORS = 256
+_TTY = 7 - 3
+"""tty_nr of proc_pid_stat(5), counted from the state, its third field."""
+_PTS_MAJORS = range(136, 144)
+"""Device numbers of pseudo terminals (Documentation/admin-guide/devices.txt)."""
+_FUSE_DEVICE = "/dev/fuse"
+
+
+class FileSystem(Record):
+    """A mounted file system."""
+
+    type: str
+    """Its type as mountinfo names it: ``ext4``, ``nfs4``, ``fuse.sshfs``."""
+    source: str
+    """The thing that is mounted: ``server:/export``, a device."""
+    place: str
+    """The mount point."""
+    servers: tuple[ChildProcess, ...] = ()
+    """The processes of this machine that serve it, of FUSE."""
+
+    @property
+    def is_served(self) -> bool:
+        """A server, or a process, answers what is asked of it."""
+        return self.type.startswith(_SERVED)
+
+    @property
+    def phrase(self) -> str:
+        """``the nfs4 file system at /data (server:/export)``."""
+        served = f", which process {self.servers[0].label} serves" if self.servers else ""
+        return f"the {self.type} file system at {self.place} ({self.source}{served})"
+
+
+class Machine:
+    """The surroundings of process ``pid``; everything unknown is None or empty, nothing raises."""
+
+    def __init__(self, pid: int, files: HostFiles, process: Callable[[int], ChildProcess]) -> None:
+        """``process`` describes any process of this machine."""
+        self._pid = pid
+        self._files = files
+        self._process = process
+
+    def file_system(self, fd: int) -> FileSystem | None:
+        """The file system of a descriptor, by the mnt_id of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5))."""
+
+        def read() -> list[str]:
+            lines = (line.split() for line in _lines(f"/proc/{self._pid}/fdinfo/{fd}"))
+            mount = next((words[1] for words in lines if len(words) > 1 and words[0] == "mnt_id:"), "")
+            return next((row for row_id, row in self._mounts if row_id == mount), [])
+
+        return self._found(self._list(f"file system of {self._pid}/{fd}", read))
+
+    def file_system_of(self, path: str) -> FileSystem | None:
+        """The file system that has a file of the process, by the longest mount point that its path begins with."""
+
+        def read() -> list[str]:
+            rows = [row for _, row in self._mounts if f"{path}/".startswith(f"{row[2].rstrip('/')}/")]
+            return max(reversed(rows), key=lambda row: len(row[2]), default=[])
+
+        return self._found(self._list(f"file system of {path}", read))
+
+    def frozen_group(self) -> str:
+        """The control group that is frozen and that the process is in; "" where none is."""
+        return self._files.fact(f"frozen group of {self._pid}", "", lambda: next(self._frozen(), ""))
+
+    def terminal(self) -> str:
+        """The controlling terminal of the process, by tty_nr of proc_pid_stat(5); "" where it has none."""
+        return self._files.fact(f"terminal of {self._pid}", "", self._terminal)
+
+    def _terminal(self) -> str:
+        fields = _first(f"/proc/{self._pid}/stat").rpartition(")")[2].split()
+        device = number(fields[_TTY]) if len(fields) > _TTY else None
+        if not device:
+            return ""
+        major, minor = device >> 8 & 0xFFF, device & 0xFF | device >> 12 & 0xFFF00
+        return f"/dev/pts/{minor}" if major in _PTS_MAJORS else f"{major}:{minor}"
+
+    def _found(self, row: list[str]) -> FileSystem | None:
+        if len(row) < 4:
+            return None
+        kind, source, place, device = row[:4]
+        servers: tuple[ChildProcess, ...] = ()
+        if kind.startswith("fuse"):
+            pids = self._list(f"servers of FUSE {device}", lambda: [str(pid) for pid in _fuse_servers(device)])
+            servers = tuple(self._process(pid) for each in pids if (pid := number(each)) is not None)
+        return FileSystem(kind, source, place, servers)
+
+    @cached_property
+    def _mounts(self) -> list[tuple[str, list[str]]]:
+        """Each mount's number, and its type, source, mount point and device (proc_pid_mountinfo(5))."""
+        found = []
+        for line in _lines(f"/proc/{self._pid}/mountinfo"):
+            words, _, rest = line.partition(" - ")
+            fields, told = words.split(), rest.split()
+            if len(fields) > 4 and len(told) > 1:
+                found.append((fields[0], [told[0], _plain(told[1]), _plain(fields[4]), fields[2]]))
+        return found
+
+    def _frozen(self) -> Iterator[str]:
+        for controller, group in self._groups:
+            folder = self._folders.get(controller)
+            if folder is None:
+                continue
+            if controller == "freezer" and _first(f"{folder}{group}/freezer.state") == "FROZEN":
+                yield group
+            if not controller and "frozen 1" in _lines(f"{folder}{group}/cgroup.events"):
+                yield group
+
+    @cached_property
+    def _groups(self) -> list[tuple[str, str]]:
+        """Each controller of the process with its group; "" is the unified hierarchy (cgroups(7))."""
+        rows = (line.split(":", 2) for line in _lines(f"/proc/{self._pid}/cgroup"))
+        return [(name, row[2]) for row in rows if len(row) == 3 for name in row[1].split(",")]
+
+    @cached_property
+    def _folders(self) -> dict[str, str]:
+        """Controller → the folder where our own machine has its hierarchy mounted from the root."""
+        found: dict[str, str] = {}
+        for line in _lines("/proc/self/mountinfo"):
+            words, _, rest = line.partition(" - ")
+            fields, told = words.split(), rest.split()
+            if len(fields) < 5 or len(told) < 3 or fields[3] != "/":
+                continue
+            if told[0] == "cgroup2":
+                found.setdefault("", _plain(fields[4]))
+            elif told[0] == "cgroup":
+                for name in told[2].split(","):
+                    found.setdefault(name, _plain(fields[4]))
+        return found
+
+    def _list(self, name: str, read: Callable[[], list[str]]) -> list[str]:
+        unknown: list[str] = []
+        return self._files.fact(name, unknown, read)
+
+
+def _fuse_servers(device: str) -> Iterator[int]:
+    """The processes that have the device of a FUSE connection open; without its number in their fdinfo (Linux 6.11 has
+    it) all that have any."""
+    connection = device.partition(":")[2]
+    for pid in sorted(int(name) for name in _names("/proc") if name.isdecimal())[:_PROCESSES]:
+        for fd in _names(f"/proc/{pid}/fd")[:_DESCRIPTORS]:
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{fd}") != _FUSE_DEVICE:  # noqa: PTH115 - pathlib is slow to import
+                    continue
+            except OSError:
+                continue
+            told = [line.split()[-1] for line in _lines(f"/proc/{pid}/fdinfo/{fd}") if line.startswith("fuse_conn")]
+            if told in ([], [connection]):
+                yield pid
+                break
+
+
+def _plain(text: str) -> str:
+    """A path of mountinfo, whose blanks are written as octal numbers."""
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+
+
+def _first(path: str) -> str:
+    return next(iter(_lines(path)), "")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(1 << 20).splitlines()
+    except OSError:
+        return []
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - as above
+    except OSError:
+        return []

@@ -1,0 +1,167 @@
+"""Processes that the kernel keeps: pages that do not come, a file system that does not answer, frozen groups, stops.
+
+Each is made as far as this machine permits (root, /dev/fuse, userfaultfd, a freezer); what cannot be made is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.programs import procfs
+from support.programs.harness import DISPATCH, HarnessError, Inferior, run, started, wait_until
+
+SOURCE = Path(__file__).resolve().parents[2] / "inferiors" / "native" / "fuse_server.c"
+ANSWERS_WITHIN = 5.0
+"""Seconds that a look may take at most, whatever the kernel does."""
+LOOKS = 2
+
+
+class SilentMount:
+    """A FUSE file system that does not answer reads: ``file`` is in it, process ``server`` serves it."""
+
+    def __init__(self, file: Path, server: int) -> None:
+        self.file = file
+        self.server = server
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SilentMount]:
+    folder = tmp_path_factory.mktemp("silent")
+    program, place = folder / "fuse_server", folder / "mount"
+    place.mkdir()
+    assert run(["gcc", "-O1", str(SOURCE), "-o", str(program)]).status == 0
+    with subprocess.Popen([program, place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        if "mounted" not in server.stdout.readline():
+            pytest.skip(f"no FUSE file system can be mounted here: {server.stderr.read().strip()}")
+        yield SilentMount(place / "page", server.pid)
+        server.kill()  # which fails every request, and so ends all that wait
+    run(["umount", "-l", str(place)])
+
+
+@contextlib.contextmanager
+def kernel_waits(scenario: str, *args: str) -> Iterator[Inferior]:
+    """The program, once its main thread has slept in the kernel for longer than a disk takes."""
+    try:
+        with started("kernel-waits", scenario, *args) as found:
+            wait_until(lambda: procfs.state(found.pid, found.pid) in "SDT", "it sleeps")
+            before = _turns(found.pid)
+            time.sleep(1)
+            assert scenario == "sleeps" or _turns(found.pid) == before
+            yield found
+    except HarnessError as error:
+        if "no userfaultfd" in str(error):
+            pytest.skip("userfaultfd is not permitted here")
+        raise
+
+
+def _turns(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/schedstat").read_text()
+
+
+def diagnose(target: Inferior, *args: str) -> dict:
+    """A report by the tool without a debugger, which must answer in time and leave nothing attached."""
+    began = time.monotonic()
+    report: dict = target.dispatch(*args, "dispatch-diagnose", debugger="none").document
+    assert time.monotonic() - began < ANSWERS_WITHIN
+    assert procfs.status(target.pid)["TracerPid"] == "0"
+    return report
+
+
+def test_a_page_that_userfaultfd_does_not_give(tmp_path: Path) -> None:
+    with kernel_waits("userfault") as target:
+        recording = tmp_path / "userfault.rec"
+        recorded = run([DISPATCH, "-p", str(target.pid), "--record", str(recording), "--json"]).document
+        time.sleep(1)
+        replayed = run([DISPATCH, "-r", str(recording), "--json"]).document
+        for report in (recorded, replayed, diagnose(target)):
+            verdict = report["verdict"]
+            assert (verdict["kind"], verdict["threads"][0]) == ("kernel-wait", target.pid)
+            assert "userfaultfd" in verdict["summary"]
+            assert target.tid("wants-gil") in verdict["threads"]
+            wait = next(thread["wait"] for thread in report["threads"] if thread["tid"] == target.pid)
+            assert wait["kind"] == "page"
+
+
+@pytest.mark.parametrize(("scenario", "kind"), [("page", "page"), ("read", "io")])
+def test_a_file_system_that_does_not_answer(scenario: str, kind: str, silent: SilentMount) -> None:
+    with kernel_waits(scenario, str(silent.file)) as target:
+        for _ in range(LOOKS):
+            report = diagnose(target)
+            summary = report["verdict"]["summary"]
+            assert report["verdict"]["kind"] == "kernel-wait", report["verdict"]
+            assert str(silent.file) in summary
+            assert "fuse.silent" in summary
+            assert f"process {silent.server} " in summary
+            wait = next(thread["wait"] for thread in report["threads"] if thread["tid"] == target.pid)
+            assert wait["kind"] == kind
+
+
+def test_a_child_that_cannot_be_executed(silent: SilentMount) -> None:
+    with kernel_waits("exec", str(silent.file)) as target:
+        verdict = diagnose(target)["verdict"]
+        child = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().strip()
+        assert verdict["kind"] == "kernel-wait", verdict
+        assert f"child process {child} " in verdict["summary"]
+        assert "execve" in verdict["summary"]
+
+
+def test_pages_that_come_are_no_hang() -> None:
+    with started("kernel-waits", "served") as target:
+        for _ in range(8):
+            assert diagnose(target)["verdict"]["kind"] in ("idle", "busy")
+
+
+def test_a_read_from_the_background() -> None:
+    with kernel_waits("background") as target:
+        verdict = diagnose(target)["verdict"]
+        assert verdict["kind"] == "stopped"
+        assert "SIGTTIN" in verdict["summary"]
+        assert target.truth["terminal"] in verdict["summary"]
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[str]:
+    """Freeze the process in a control group of its own, whose name is given."""
+    name = f"gdbext-test-{os.getpid()}"
+    for base, file, on, off in (
+        ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+        ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+        ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+    ):
+        folder = Path(base, name)
+        try:
+            folder.mkdir()
+            (folder / "cgroup.procs").write_text(str(pid))
+            (folder / file).write_text(on)
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            continue
+        try:
+            told = folder / ("freezer.state" if "state" in file else "cgroup.events")
+            wait_until(lambda told=told: {"FROZEN", "frozen 1"} & set(told.read_text().splitlines()), "it is frozen")
+            yield name
+        finally:
+            (folder / file).write_text(off)
+            Path(base, "cgroup.procs").write_text(str(pid))
+            wait_until(lambda folder=folder: not (folder / "cgroup.procs").read_text(), "the group is empty")
+            folder.rmdir()
+        return
+    pytest.skip("no control group can be frozen here")
+
+
+def test_a_frozen_group() -> None:
+    with kernel_waits("sleeps") as target, frozen(target.pid) as group:
+        for _ in range(LOOKS):
+            verdict = diagnose(target)["verdict"]
+            assert verdict["kind"] == "stopped"
+            assert f"/{group}" in verdict["summary"]
