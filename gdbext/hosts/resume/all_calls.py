@@ -5,11 +5,15 @@ keyset may be anywhere. Most of them call ``OperatorEntry::lookup`` before, with
 arguments: one breakpoint on each copy of it sees them (and the redispatches that call it, which are left out: most
 have it inlined, and half a truth is none). The few functions that ask for callbacks without calling lookup have it
 inlined, and are stopped at like an operator's own functions.
+
+Extensions and programs have copies of their own, with names or without: all lookups in them are found, whatever
+operators they are for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gdbext.engine.process.code_reader import import_stubs
@@ -17,10 +21,11 @@ from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.caller_check import StopPlace
-from gdbext.errors import BadData, MemoryFault
+from gdbext.errors import MemoryFault
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, STEP_CALLBACKS, STEP_CALLBACKS_NAME
-from gdbext.torch.stack.lookup_sites import CfaRule, LookupSites, frame_at
+from gdbext.torch.registry.kernel import plain_name
+from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, frame_at
 from gdbext.torch.stack.roles import Role, classify
 
 if TYPE_CHECKING:
@@ -32,12 +37,23 @@ _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction: what callBoxed calls through."""
 
 
+_SHIFT_DISTANCE = 256
+"""Bytes before the access to the table in which the shift by num_backends stands."""
+
+
 class SharedLookup(Record):
-    """A function with an inlined lookup that belongs to no single operator."""
+    """A lookup in a function that belongs to no single operator."""
 
     function: Function
     sites: LookupSites
     event: str
+
+    @property
+    def where(self) -> str:
+        """The name of the function; without one, the library and the offset in it."""
+        if self.function.names:
+            return plain_name(self.function.demangled[0])
+        return f"{self.function.module.name}+{self.function.start - self.function.module.base:#x}"
 
 
 class AllCalls:
@@ -46,6 +62,7 @@ class AllCalls:
     def __init__(self, session: Session, functions: OperatorFunctions) -> None:
         self._session = session
         self._functions = functions
+        self._table = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
 
     def modules(self, only: Collection[str] = ()) -> list[Module]:
         """The libraries that call operators: those that name the step callbacks; of these paths, or all."""
@@ -54,18 +71,23 @@ class AllCalls:
 
     def lookups(self) -> list[int]:
         """Addresses of all copies of ``OperatorEntry::lookup``."""
-        return self._functions.addresses_named(LOOKUP, self.modules())
+        named = self._functions.addresses_named(LOOKUP, self.modules())
+        return sorted({*named, *self.lookups_of_extensions()})
 
     def lookups_of_extensions(self) -> list[int]:
-        """The copies in libraries other than torch's: what was built without optimisation calls them out of line."""
-        others = [module for module in self._session.modules.modules if not module.name.startswith("libtorch")]
-        return self._functions.addresses_named(LOOKUP, [module for module in others if _names_callbacks(module)])
+        """The copies in libraries other than torch's."""
+        return sorted({address for module in self._extensions for address in self.copies(module)})
+
+    @property
+    def _extensions(self) -> list[Module]:
+        return [module for module in self.modules() if not module.name.startswith("libtorch")]
 
     def shared_lookups(self) -> list[SharedLookup]:
-        """The functions that ask for step callbacks and have the lookup inlined."""
+        """The functions of torch's libraries that ask for step callbacks and have the lookup inlined."""
         found: dict[int, SharedLookup] = {}
+        extensions = self._extensions
         for module in self.modules():
-            for address in self._callers(module):
+            for address in self._callers(module) if module not in extensions else ():
                 function = self._session.symbolizer.function(address)
                 if function is None or function.start in found:
                     continue
@@ -76,11 +98,90 @@ class AllCalls:
                     found[function.start] = shared
         return list(found.values())
 
+    @cached_property
+    def own_lookups(self) -> list[SharedLookup]:
+        """Every lookup in libraries and programs other than torch's: for calls and redispatches, inlined or not."""
+        return [lookup for module in self._extensions for lookup in self._lookups_in(module)]
+
+    def inlined_in_extensions(self) -> list[SharedLookup]:
+        """Those of ``own_lookups`` that no copy of ``OperatorEntry::lookup`` sees."""
+        return [each for each in self.own_lookups if each.sites.how == "inlined"]
+
+    def not_seen(self) -> list[str]:
+        """What is not among ``own_lookups`` although it calls operators: a sentence for each library."""
+        seen = {each.function.start for each in self.own_lookups}
+        found = []
+        for module in self._extensions:
+            callers = {function.start for function in self._functions_at(self._callers(module))}
+            if callers - seen:
+                functions = "1 function" if len(callers - seen) == 1 else f"{len(callers - seen)} functions"
+                found.append(f"{functions} of {module.name} look operators up in a way that is not recognised")
+        return found
+
+    # --- the libraries of others -----------------------------------------------------------------
+
+    def copies(self, module: Module) -> list[int]:
+        """The copies of ``OperatorEntry::lookup`` in one library, with names or without."""
+        found = {*self._functions.addresses_named(LOOKUP, [module])}
+        for function in self._functions_at(self._table_accesses(module)):
+            if not function.names and self._functions.finder.is_lookup(function.start):
+                found.add(function.start)
+        return sorted(found)
+
+    def _lookups_in(self, module: Module) -> Iterator[SharedLookup]:
+        copies = self.copies(module)
+        stubs = import_stubs(module, self._session.memory.architecture, LOOKUP.examples)
+        calls = self._direct_calls(module, {*copies, *stubs})
+        for function in self._functions_at([*calls, *self._table_accesses(module)]):
+            if function.start not in copies:
+                role = classify(function)
+                for each in self._each(function):
+                    event = role.event if role.role is Role.DISPATCHER else each.event
+                    yield SharedLookup(function, each.sites, event)
+
+    def _each(self, function: Function) -> list[FoundLookup]:
+        try:
+            return self._functions.finder.each(function)
+        except MemoryFault:
+            return []
+
+    def event_at(self, returns_to: int) -> str:
+        """What a lookup is for that returns there; "" where its function cannot be read."""
+        function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
+        before = [one for one in self._each(function) if one.sites.lookup < returns_to] if function is not None else ()
+        return before[-1].event if before else ""
+
+    def _functions_at(self, addresses: Collection[int]) -> list[Function]:
+        found: dict[int, Function] = {}
+        for address in addresses:
+            function = self._session.dispatch_stacks.sites.function_at(address)
+            if function is not None:
+                found.setdefault(function.start, function)
+        return list(found.values())
+
+    def _table_accesses(self, module: Module) -> list[int]:
+        start, code = self._text(module)
+        shift = self._functions.finder.shift
+        found = self._session.memory.architecture.table_accesses(code, self._table, shift, _SHIFT_DISTANCE)
+        return [start + offset for offset in found]
+
+    def _text(self, module: Module) -> tuple[int, bytes]:
+        image = module.image
+        text = image.sections.get(".text") if image is not None else None
+        code = image.read(text.address, text.size) if image is not None and text is not None else None
+        return (0, b"") if text is None or code is None else (module.base + text.address, code)
+
+    def _direct_calls(self, module: Module, targets: Collection[int]) -> list[int]:
+        start, code = self._text(module)
+        architecture = self._session.memory.architecture
+        found = (offset for target in sorted(targets) for offset in architecture.direct_calls(code, target - start))
+        return [start + offset for offset in found]
+
     def boxed_calls(self) -> list[int]:
         """Places where ``callBoxed`` calls a kernel's boxed function, with its four arguments in their registers."""
         return [
             one.address
-            for shared in self.shared_lookups()
+            for shared in (*self.shared_lookups(), *self.own_lookups)
             if shared.event == "callBoxed"
             for one in shared.sites.invocations
             if one.in_memory and one.displacement == _BOXED_POINTER
@@ -98,21 +199,13 @@ class AllCalls:
         event = role.event if role.role is Role.DISPATCHER else "callBoxed" if boxed else "call"
         return SharedLookup(function, sites, event)
 
-    def _callers(self, module: Module) -> Iterator[int]:
+    def _callers(self, module: Module) -> list[int]:
         """Addresses of the direct calls of ``getStepCallbacksUnlessEmpty`` in the module."""
         wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-        image = module.image
-        text = image.sections.get(".text") if image is not None else None
-        if wanted is None or image is None or text is None:
-            return
-        code = image.read(text.address, text.size)
-        if code is None:
-            return
-        start = module.base + text.address
-        architecture = self._session.memory.architecture
-        for target in (wanted, *import_stubs(module, architecture, STEP_CALLBACKS.names)):
-            for offset in architecture.direct_calls(code, target - start):
-                yield start + offset
+        if wanted is None:
+            return []
+        stubs = import_stubs(module, self._session.memory.architecture, STEP_CALLBACKS.names)
+        return self._direct_calls(module, {wanted, *stubs})
 
 
 def _names_callbacks(module: Module) -> bool:
@@ -147,9 +240,11 @@ class LookupStop:
         control: RunControl,
         tracer: LookupListener,
         functions: OperatorFunctions,
+        all_calls: AllCalls,
         redispatches: bool,
     ) -> None:
         """``redispatches``: True to count those, too."""
+        self._all_calls = all_calls
         self._session = session
         self._control = control
         self._tracer = tracer
@@ -176,12 +271,12 @@ class LookupStop:
         return self._tracer.lookup(operator, caller.event, tid, base + caller.frame.offset, caller.place, bits)
 
     def _classify(self, returns_to: int) -> _LookupCaller:
-        function = self._session.symbolizer.function(returns_to - 1)
+        function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         nowhere = StopPlace(returns_to, 0, 0, self._architecture.call_pushes)
         if function is None:
             return _LookupCaller("", None, nowhere)
         role = classify(function)
-        event = role.event if role.role.opens else ("call" if self._asks_for_callbacks(function) else "redispatch")
+        event = role.event if role.role.opens else self._all_calls.event_at(returns_to)
         if event not in ("call", "callBoxed") and not self._redispatches:
             return _LookupCaller("", None, nowhere)
         frame = frame_at(self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes)
@@ -189,10 +284,3 @@ class LookupStop:
             returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size
         )
         return _LookupCaller(event, frame, place)
-
-    def _asks_for_callbacks(self, function: Function) -> bool:
-        wanted = STEP_CALLBACKS.address(self._session.symbolizer)
-        try:
-            return wanted in self._functions.calls_of(function)
-        except BadData:
-            return False

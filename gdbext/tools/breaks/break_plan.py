@@ -145,6 +145,7 @@ class BreakPlan:
         self._session = session
         self._keys = session.dispatcher.keys
         self._functions = OperatorFunctions(session)
+        self._all_calls = AllCalls(session, self._functions)
         self._arguments = [Register(name) for name in session.memory.architecture.argument_registers]
 
     def missing(self, patterns: Sequence[str]) -> dict[str, UsageError]:
@@ -159,6 +160,12 @@ class BreakPlan:
             if not generated_functions(self._session, pattern):
                 found[pattern] = not_loaded(pattern)
         return found
+
+    def not_seen(self, where: str) -> list[str]:
+        """What the breakpoints cannot see of calls and redispatches, a sentence for each library."""
+        if where not in ("call", "redispatch", "lookup"):
+            return []
+        return [f"{text}: the process does not stop there" for text in self._all_calls.not_seen()]
 
     def operators(self, patterns: Sequence[str]) -> list[Operator]:
         """The operators that are named and registered."""
@@ -195,9 +202,10 @@ class BreakPlan:
         if where in ("call", "redispatch", "lookup"):
             wanted = ("call", "redispatch") if where == "lookup" else (where,)
             functions = self._functions.functions(operator)
+            own = self._shared(operator, self._all_calls.own_lookups, wanted)
             if not functions:
-                return self._shared(operator, wanted)
-            return [site for each in functions if each.event in wanted for site in _lookup_sites(each)]
+                return [*own, *self._shared(operator, self._shared_lookups, wanted)]
+            return [*(site for each in functions if each.event in wanted for site in _lookup_sites(each)), *own]
         if where == "return":
             return [
                 BreakSite(address, "return", operator.address, operator.qualified, f"the end of {each.event}")
@@ -214,14 +222,15 @@ class BreakPlan:
             return self._register(operator)
         return self._kernels(operator, where, request.key)
 
-    def _shared(self, operator: Operator, wanted: Sequence[str]) -> list[BreakSite]:
-        """The lookups that all operators share (``Dispatcher::callBoxed``), for one without functions of its own."""
+    def _shared(self, operator: Operator, lookups: Sequence[SharedLookup], wanted: Sequence[str]) -> list[BreakSite]:
+        """Lookups that all operators share: ``Dispatcher::callBoxed``, for one without functions of its own, and those
+        of programs and extensions."""
         found = []
-        for shared in self._shared_lookups:
+        for shared in lookups:
             event = shared.event.replace("Boxed", "")
             if event in wanted:
                 sites = shared.sites
-                what = f"its lookup, in {shared.function.demangled[0].partition('(')[0]}"
+                what = f"its lookup, in {shared.where}"
                 condition = Equals(Register(sites.entry), operator.address)
                 keyset = Register(sites.keyset)
                 found += [
@@ -232,7 +241,7 @@ class BreakPlan:
 
     @cached_property
     def _shared_lookups(self) -> list[SharedLookup]:
-        return AllCalls(self._session, self._functions).shared_lookups()
+        return self._all_calls.shared_lookups()
 
     def _register(self, operator: Operator) -> list[BreakSite]:
         address = COMPUTE_ENTRY.address(self._session.symbolizer)

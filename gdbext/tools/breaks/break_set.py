@@ -115,7 +115,7 @@ class BreakSet:
         notes = [f"{error.what} ({error.help}): waiting until it is" for error in missing.values()]
         if awaited:
             notes.append(f"there is nothing to stop at yet: waiting until {awaited}")
-        self.notes = tuple(notes)
+        self.notes = (*notes, *plan.not_seen(self.request.where))
         if missing:
             awaited = f"{', '.join(missing)} is {'loaded' if all(map(is_generated, missing)) else 'registered'}"
         if awaited and self._waiting is None and watch.addresses:

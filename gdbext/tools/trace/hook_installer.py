@@ -246,16 +246,19 @@ class HookInstaller:
 
     def everything(self, everything: AllCalls) -> None:
         """Every call of every operator."""
-        self._lookups(everything.lookups(), redispatches=False)
-        for shared in everything.shared_lookups():
-            self.shared_lookup(shared)
+        self._lookups(everything, everything.lookups(), redispatches=False)
+        for shared in (*everything.shared_lookups(), *everything.inlined_in_extensions()):
+            if shared.event in ("call", "callBoxed"):
+                self.shared_lookup(shared)
 
     def extensions(self, everything: AllCalls) -> None:
-        """Dispatches by libraries that have the dispatcher's functions out of line: builds without optimisation."""
-        self._lookups(everything.lookups_of_extensions(), redispatches=True)
+        """Dispatches by libraries and programs with a dispatcher of their own, inlined or not."""
+        self._lookups(everything, everything.lookups_of_extensions(), redispatches=True)
+        for shared in everything.inlined_in_extensions():
+            self.shared_lookup(shared)
 
-    def _lookups(self, addresses: Sequence[int], redispatches: bool) -> None:
-        stop = LookupStop(self._session, self._control, self._tracer, self._functions, redispatches)
+    def _lookups(self, everything: AllCalls, addresses: Sequence[int], redispatches: bool) -> None:
+        stop = LookupStop(self._session, self._control, self._tracer, self._functions, everything, redispatches)
         for address in addresses:
             self.hook(HookSpec(address, self._at_entry, stop, self._arguments[1]))
 

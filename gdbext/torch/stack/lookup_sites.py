@@ -23,7 +23,14 @@ from gdbext.engine.process.symbolizer import Function, Symbolizer
 from gdbext.engine.record import Record
 from gdbext.engine.unwind.frame_steps import FrameTables
 from gdbext.errors import BadData, MemoryFault
-from gdbext.torch.assumed_symbols import BOXED_WRAPPER, DISPATCHER_CALL, DISPATCHER_REDISPATCH, LOOKUP, SLOW_PATH
+from gdbext.torch.assumed_symbols import (
+    BOXED_WRAPPER,
+    DISPATCHER_CALL,
+    DISPATCHER_REDISPATCH,
+    LOOKUP,
+    SLOW_PATH,
+    STEP_CALLBACKS,
+)
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.roles import static_handle
 
@@ -85,6 +92,19 @@ class LookupSites(Record):
     """The same lookup in other branches of the function: each dispatch passes exactly one of all."""
 
 
+class FoundLookup(Record):
+    """One lookup of a function that may have many. ``event`` is what it is made for, a DispatchEvent's value."""
+
+    sites: LookupSites
+    event: str
+
+
+_BOXED, _UNBOXED = 8, (16, 24)
+"""Offsets in a KernelFunction of the boxed function, and of the unboxed ones (KernelFunction.h, 1.12 to 2.13)."""
+_LOOKUP_LIMIT = 1 << 10
+"""Bytes of a copy of ``OperatorEntry::lookup`` at most; it has 270."""
+
+
 class SiteFinder:
     """Decodes functions of one process."""
 
@@ -104,6 +124,7 @@ class SiteFinder:
         self.shift = num_backends
         self._table = table
         self._called: dict[int, str] = {}
+        self._copies: dict[int, bool] = {}
 
     def find(self, start: int, size: int, handles: Collection[int] = ()) -> LookupSites | None:
         """The sites of the function at ``start``; None where no form is recognised or two lookups compete.
@@ -130,12 +151,85 @@ class SiteFinder:
         returns = tuple(one.address for one in code if one.kind == "ret" and start <= one.address < end)
         return LookupSites(code[position].address, keyset, entry, frame, how, invocations, returns, tail, others)
 
+    # --- all lookups of a function ---------------------------------------------------------------
+
+    def each(self, function: Function) -> list[FoundLookup]:
+        """Every lookup in a function, whatever operators they are for. Raises MemoryFault.
+
+        A call asks for the callbacks of profilers before it enters the kernel, a redispatch does not (Dispatcher.h).
+        """
+        raw = self._memory.read(function.start, min(function.size, FUNCTION_LIMIT))
+        code = list(self._architecture.decode(raw, function.start))
+        this, keyset = self._architecture.argument_registers[:2]
+        targets = ((index, one.target) for index, one in enumerate(code) if one.is_call and one.target)
+        called = [(index, keyset, this) for index, target in targets if self.is_lookup(target)]
+        places = sorted([*called, *(each for each in self._inlined(code) if each[2])])
+        ends = [*(index for index, _, _ in places[1:]), len(code)]
+        found = []
+        for (index, bits, entry), end in zip(places, ends):
+            frame = self._frame(code, index)
+            if frame is not None:
+                how = "call" if code[index].is_call else "inlined"
+                invoked = tuple(self._invocations(code[:end], index))
+                returns = tuple(one.address for one in code if one.kind == "ret")
+                sites = LookupSites(code[index].address, bits, entry, frame, how, invoked, returns, False)
+                found.append(FoundLookup(sites, self._event(code[index:end])))
+        return found
+
+    def is_lookup(self, target: int) -> bool:
+        """A copy of ``OperatorEntry::lookup`` by its name, or without a name by its code: it looks the keyset that it
+        is given up in the table that it is given, and calls nothing through a pointer."""
+        found = self._copies.get(target)
+        if found is None:
+            name = self._name(target)
+            found = self._copies[target] = LOOKUP.begins(name) if name else self._is_nameless_lookup(target)
+        return found
+
+    def _is_nameless_lookup(self, target: int) -> bool:
+        address = follow_stub(self._memory, target)
+        function = self.tables.extent(address) if address is not None else None
+        if function is None or function.start != address or not 0 < function.size <= _LOOKUP_LIMIT:
+            return False
+        try:
+            code = list(self._architecture.decode(self._memory.read(address, function.size), address))
+        except MemoryFault:
+            return False
+        enters = any(one.is_call and one.target is None for one in code)
+        return not enters and len(self._inlined(code)) == 1
+
+    def _event(self, code: Sequence[Instruction]) -> str:
+        """The event of the lookup at which the code begins; the next lookup is behind its end."""
+        is_call = False
+        for one in code[1:]:
+            if one.is_call and (one.target is None or STEP_CALLBACKS.begins(self._name(one.target))):
+                is_call = one.target is not None
+                break
+        event = "call" if is_call else "redispatch"
+        return f"{event}Boxed" if self._only_boxed(code) else event
+
+    def _only_boxed(self, code: Sequence[Instruction]) -> bool:
+        """The kernel that was looked up is only entered by its boxed function."""
+        saved = self._architecture.callee_saved
+        kernel = {self._architecture.result_register} if code[0].is_call else set()
+        for one in code[1:]:
+            memory = one.memory
+            if memory is not None and memory.base in kernel and memory.displacement in _UNBOXED:
+                return False
+            if one.is_call and one.target is None:
+                return memory is not None and memory.base in kernel and memory.displacement == _BOXED
+            is_entry = one.kind == "lea" and memory is not None and memory.displacement == self._table.start
+            if one.destination is not None and (is_entry or (one.kind == "mov" and one.source in kernel)):
+                kernel.add(one.destination)
+            else:
+                kernel = kernel.intersection(saved) if one.is_call else kernel - one.writes
+        return False
+
     # --- the lookup ------------------------------------------------------------------------------
 
     def _lookup(self, code: Sequence[Instruction], handles: Collection[int]) -> tuple[list[int], str, str, str] | None:
         """(positions, register of the keyset, register of the OperatorEntry*, form)."""
         names = [(index, self._name(one.target)) for index, one in enumerate(code) if one.is_call and one.target]
-        called = [index for index, name in names if LOOKUP.begins(name)]
+        called = [index for index, one in enumerate(code) if one.is_call and one.target and self.is_lookup(one.target)]
         inlined = self._inlined(code)
         if called and not inlined:
             this, keyset = self._architecture.argument_registers[:2]

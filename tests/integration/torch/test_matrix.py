@@ -75,6 +75,24 @@ def test_kernels_are_stopped_at_however_they_are_entered(way: str) -> None:
             assert sum(hits) == 1, (operator, outcome)
 
 
+@pytest.mark.gdb
+@pytest.mark.parametrize(
+    ("way", "where", "operator"),
+    [
+        ("O0-g", "call", "zoo::composite"),
+        ("O3-hidden", "redispatch", "zoo::layered"),
+        ("O3-s-hidden", "call", "zoo::plain"),
+    ],
+)
+def test_the_programs_own_lookups_are_stopped_at(way: str, where: str, operator: str) -> None:
+    """The dispatcher is inlined into the program's own functions, which may have no names."""
+    with matrix.running(way, only="loop") as looping:
+        words = ["--timeout", "90", "--json", "-p", str(looping.pid), "dispatch-break", where, operator]
+        outcome = run([DISPATCH, *words], timeout=matrix.PATIENCE)
+        (request,) = outcome.document["breaks"]["requests"]
+        assert sum(one["hits"] for one in request["breakpoints"]) == 1, (operator, outcome)
+
+
 TENSOR = "f32[3] cpu"
 GIVEN = {
     "kinds": {"a": TENSOR, "b": TENSOR, "b2": "None", "c": f"[{TENSOR}, {TENSOR}]", "c2": f"[{TENSOR}, None]", "d": "7",
