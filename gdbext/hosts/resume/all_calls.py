@@ -108,7 +108,7 @@ class AllCalls:
         return [each for each in self.own_lookups if each.sites.how == "inlined"]
 
     def not_seen(self) -> list[str]:
-        """What is not among ``own_lookups`` although it calls operators: a sentence for each library."""
+        """A sentence for each library that calls operators in ways that are not among ``own_lookups``."""
         seen = {each.function.start for each in self.own_lookups}
         found = []
         for module in self._extensions:
@@ -146,7 +146,7 @@ class AllCalls:
             return []
 
     def event_at(self, returns_to: int) -> str:
-        """What a lookup is for that returns there; "" where its function cannot be read."""
+        """The event of a lookup that returns there; "" where its function cannot be read."""
         function = self._session.dispatch_stacks.sites.function_at(returns_to - 1)
         before = [one for one in self._each(function) if one.sites.lookup < returns_to] if function is not None else ()
         return before[-1].event if before else ""

@@ -162,7 +162,7 @@ class BreakPlan:
         return found
 
     def not_seen(self, where: str) -> list[str]:
-        """What the breakpoints cannot see of calls and redispatches, a sentence for each library."""
+        """A sentence for each library with calls and redispatches that the breakpoints cannot see."""
         if where not in ("call", "redispatch", "lookup"):
             return []
         return [f"{text}: the process does not stop there" for text in self._all_calls.not_seen()]
