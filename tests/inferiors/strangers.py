@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -111,6 +112,32 @@ def backward_hook():
         truth.note(node=node.name(), line=line_of(backward_hook) + 7)
         truth.ready()
         loss.backward()
+
+
+def fork_server():
+    """The servers of multiprocessing, which wait for somebody to ask; the forkserver is the process looked at."""
+    import multiprocessing
+    from multiprocessing import forkserver, resource_tracker
+
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
+    truth.thread("main", waits="read")
+    truth.note(server=forkserver._forkserver._forkserver_pid, tracker=resource_tracker._resource_tracker._pid)
+    truth.ready()
+    sys.stdin.read()
+
+
+def rpc_idle():
+    """An RPC agent without calls."""
+    import torch.distributed.rpc as rpc
+
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{os.getcwd()}/rendezvous", num_worker_threads=2)
+    rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+    truth.thread("main", waits="read")
+    truth.ready()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ _LOCAL = late_pattern(r"L(?=\d)")
 
 
 class Functions(Record):
-    """The functions of one purpose: names in C, qualified names in C++, and a pattern of mangled names."""
+    """The functions of one purpose: names in C, qualified names in C++, a pattern and beginnings of mangled names."""
 
     c: tuple[str, ...] = ()
     qualified: tuple[str, ...] = ()
     pattern: str = ""
+    mangled: tuple[str, ...] = ()
+    """Beginnings of mangled names behind ``_Z``, for methods of templates, whose arguments are in the middle."""
 
 
 def c_functions(names: str) -> Functions:
@@ -156,6 +158,8 @@ class FunctionIndex(Generic[Tag]):
                 self._by_name.setdefault(name, []).append(tag)
             for name in functions.qualified:
                 self._by_beginning.setdefault(f"N{nested_name(name)}", []).append(tag)
+            for name in functions.mangled:
+                self._by_beginning.setdefault(name, []).append(tag)
         self._beginnings = tuple(sorted(self._by_beginning, key=len, reverse=True))
         self._by_pattern = [(late_pattern(each.pattern), tag) for tag, each in rows if each.pattern]
 

@@ -19,7 +19,7 @@ from gdbext.torch import assumed_symbols
 from gdbext.torch.torch_symbol import LOADER_WORKER, PIN_MEMORY_THREADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 NOTHING = Functions()
 
@@ -47,15 +47,32 @@ class Pool(Record):
     """Native functions in which a worker waits for work."""
     main: Functions = NOTHING
     """The native main function of the workers. Where it is given, a worker has it on its stack."""
-    library: str = ""
-    """The beginning of the file name of the library with ``native`` (``libtorch``), where the names alone do not
-    tell."""
+    library: str | tuple[str, ...] = ""
+    """The beginning of the file name of the library with ``native`` (``libtorch``), or of several, where the names
+    alone do not tell."""
+    within: int = 14
+    """Frames from the kernel up to ``native`` of an idle worker, at most: where jobs are run by that very function,
+    what stands between may be a job."""
+    named: tuple[str, ...] = ()
+    """Beginnings of the names that the library gives its threads. Where its functions have no names, a thread with
+    such a name that waits with few frames, all of ``library`` and of the C and C++ libraries, is an idle worker."""
+    alone: bool = False
+    """True if nobody else starts threads that have nothing but ``library`` on their stacks: they need no name."""
+    near_main: int = 0
+    """Frames between ``native`` and ``main`` of an idle worker, at most; 0 for any number."""
+    spins: Functions = NOTHING
+    """Native functions that look for work again and again, without sleeping."""
     awaited_in: Functions = NOTHING
     """Native functions in which other threads wait for work of the pool: they need a thread with ``main``."""
     workers: str = ""
     """Its workers, where they may be missing: "this process has no …", "… only 3 …"."""
     advice_when_missing: str = ""
     """A sentence on what to do where they are missing, which they are after fork."""
+
+
+def _cpp(*qualified: str) -> Functions:
+    """Functions of C++ or Rust, by the beginnings of their qualified names."""
+    return Functions(qualified=qualified)
 
 
 class MissingWorkers(Record):
@@ -125,9 +142,94 @@ DATA_LOADER = Pool("DataLoader", (LOADER_WORKER,), works_in=(LOADER_WORKER,))
 PIN_MEMORY = Pool("DataLoader pin memory", PIN_MEMORY_THREADS)
 TQDM = Pool("tqdm monitor", (("_monitor.py", "run"),))
 
+# --- of libraries that are often beside PyTorch in a process ---
+JEMALLOC = Pool(
+    "jemalloc background", native=c_functions("background_work_sleep_once background_thread_entry"),
+    named=("jemalloc_bg_thd",), within=6,
+)  # fmt: skip
+RAYON = Pool(
+    "rayon",
+    native=_cpp("rayon_core::sleep::Sleep::sleep", "rayon_core::registry::WorkerThread::wait_until_cold"),
+    main=_cpp("rayon_core::registry::main_loop", "rayon_core::registry::ThreadBuilder::run"),
+    near_main=3,  # further out there is a job, which waits for another one
+    awaited_in=_cpp("rayon_core::latch::LockLatch::wait_and_reset", "rayon_core::latch::LockLatch::wait"),
+    workers="rayon worker threads",
+)
+TOKIO = Pool(
+    "tokio",
+    native=_cpp("tokio::runtime::scheduler::multi_thread::worker::Context::park",
+                "tokio::runtime::scheduler::multi_thread::park::Parker::park",
+                "tokio::runtime::scheduler::multi_thread::park::Inner::park",
+                "tokio::runtime::blocking::pool::Inner::run"),
+    named=("tokio-runtime-w", "tokio-rt-worker"), within=6,
+)  # fmt: skip
+_ORT = "N11onnxruntime11concurrency15ThreadPoolTemplINS_3EnvEE"
+ONNXRUNTIME = Pool(
+    "onnxruntime",
+    native=Functions(mangled=(f"{_ORT}10WorkerLoop", f"{_ORT}10ThreadData10SetBlocked")), within=6,
+    library=("onnxruntime_pybind11", "libonnxruntime"), alone=True, workers="onnxruntime worker threads",
+    advice_when_missing="Or make each InferenceSession in the process that uses it, after the fork.",
+)  # fmt: skip
+OPENCV = Pool(
+    "OpenCV", native=_cpp("cv::WorkerThread::thread_body"), main=_cpp("cv::WorkerThread::thread_body"), within=5,
+    awaited_in=_cpp("cv::ThreadPool::run"), library=("libopencv_core", "cv2"), alone=True,
+    workers="OpenCV worker threads", advice_when_missing="Or call cv2.setNumThreads(0) before the fork.",
+)  # fmt: skip
+_EIGENS = (
+    "IN3tsl6thread16EigenEnvironmentEE",
+    "IN10tensorflow6thread16EigenEnvironmentEE",
+    "INS_20StlThreadEnvironmentEE",
+)
+EIGEN = Pool(
+    "Eigen", native=Functions(mangled=tuple(f"N5Eigen15ThreadPoolTempl{each}11WaitForWork" for each in _EIGENS)),
+    workers="Eigen worker threads",
+)  # fmt: skip
+XLA = Pool(
+    "XLA", library=("libjax", "xla_extension", "libpjrt"), named=("tf_", "py_xla_", "llvm-worker-", "pjrt_"),
+    workers="XLA worker threads", advice_when_missing="JAX is multithreaded and must not be forked: use 'spawn'.",
+)  # fmt: skip
+TENSORFLOW = Pool(
+    "TensorFlow", library=("libtensorflow", "_pywrap_tensorflow", "libpywrap_tensorflow"), named=("tf_",),
+    workers="TensorFlow worker threads", advice_when_missing="TensorFlow must not be used before a fork: use 'spawn'.",
+)  # fmt: skip
+GRPC = Pool(
+    "gRPC", (("_server.py", "_serve"), ("_channel.py", "channel_spin")), library=("cygrpc", "libgrpc", "_raylet"),
+    named=("grpc_global_tim", "default-executo", "resolver-execut", "event_engine", "grpcpp_sync_ser", "lifeguard"),
+    workers="gRPC threads", advice_when_missing="Set GRPC_ENABLE_FORK_SUPPORT=1, or make channels after the fork.",
+)  # fmt: skip
+RAY = Pool(
+    "Ray", library="_raylet",
+    named=("worker.io", "client.poll", "server.poll", "task_events", "gcs_client_io"), workers="Ray threads",
+)  # fmt: skip
+TENSORPIPE = Pool(
+    "tensorpipe", native=_cpp("tensorpipe::EventLoopDeferredExecutor::loop", "tensorpipe::EpollLoop::loop"), within=6,
+    library="libtorch", named=("TP_",), spins=_cpp("tensorpipe::BusyPollingLoop::eventLoop"),
+    workers="tensorpipe threads",
+)  # fmt: skip
+_LOKY_WORKER = (("process_executor.py", "_process_worker"),)
+LOKY = Pool("loky", _LOKY_WORKER, works_in=_LOKY_WORKER)
+LOKY_MANAGER = Pool("loky manager", (("process_executor.py", "wait_result_broken_or_wakeup"),))
+BILLIARD = Pool(
+    "billiard", (("pool.py", "workloop"), ("pool.py", "body")),
+    waits_in=(("pool.py", "receive"), ("pool.py", "_recv")), works_in=(("pool.py", "workloop"),),
+)  # fmt: skip
+FORK_SERVER = Pool("forkserver", (("forkserver.py", "main"),))
+RESOURCE_TRACKER = Pool("resource tracker", (("resource_tracker.py", "main"),))
+STRANGERS = (
+    JEMALLOC, RAYON, TOKIO, ONNXRUNTIME, OPENCV, EIGEN, XLA, TENSORFLOW, RAY, GRPC, TENSORPIPE, LOKY, LOKY_MANAGER,
+    BILLIARD, FORK_SERVER, RESOURCE_TRACKER,
+)  # fmt: skip
+"""Sources: jemalloc src/background_thread.c; rayon-core src/sleep/mod.rs, registry.rs, latch.rs; tokio
+src/runtime/scheduler/multi_thread/park.rs, worker.rs, blocking/pool.rs; onnxruntime
+include/onnxruntime/core/platform/EigenNonBlockingThreadPool.h; OpenCV modules/core/src/parallel_impl.cpp; Eigen
+unsupported/Eigen/CXX11/src/ThreadPool; gRPC src/core/lib/iomgr/timer_manager.cc, executor.cc and its Python server and
+channel; Ray src/ray/core_worker/core_worker_process.cc; tensorpipe tensorpipe/common/deferred_executor.h,
+epoll_loop.cc; the process executor of loky and the pool of billiard; CPython's multiprocessing: forkserver,
+resource_tracker."""
+
 POOLS = (
     OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, RPC, FUTURES, QUEUE_FEEDER,
-    MULTIPROCESSING, EXECUTOR_MANAGER, PROCESS_WORKER, DATA_LOADER, PIN_MEMORY, TQDM,
+    MULTIPROCESSING, EXECUTOR_MANAGER, PROCESS_WORKER, DATA_LOADER, PIN_MEMORY, TQDM, *STRANGERS,
 )  # fmt: skip
 """Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,
 Lib/multiprocessing/pool.py and queues.py; tqdm/_monitor.py."""
@@ -140,6 +242,7 @@ class PoolPart(Enum):
 
     WAITS = "a worker waits in it"
     MAIN = "the workers' main function"
+    SPINS = "a worker looks for work in it"
     AWAITED = "others wait in it for the pool"
 
 
@@ -157,14 +260,19 @@ class PoolFunction:
 class PoolIndex:
     """The rows of all pools, to be asked by function."""
 
-    def __init__(self, pools: Iterable[Pool] = POOLS) -> None:
+    def __init__(self, pools: Collection[Pool] = POOLS) -> None:
         self.python: Mapping[tuple[str, str], Pool] = {}
         rows = []
         for pool in pools:
             self.python = {**dict.fromkeys(pool.python, pool), **self.python}
-            parts = ((PoolPart.WAITS, pool.native), (PoolPart.MAIN, pool.main), (PoolPart.AWAITED, pool.awaited_in))
+            parts = (
+                (PoolPart.WAITS, pool.native), (PoolPart.MAIN, pool.main), (PoolPart.SPINS, pool.spins),
+                (PoolPart.AWAITED, pool.awaited_in),
+            )  # fmt: skip
             rows += [(PoolFunction(pool, part), functions) for part, functions in parts if functions != NOTHING]
         self._functions = FunctionIndex(rows)
+        self.without_names = tuple(pool for pool in pools if pool.named or pool.alone)
+        """The pools whose workers are known by thread or library, too."""
 
     def functions_of(self, names: Iterable[str]) -> frozenset[PoolFunction]:
         """The parts that a native function plays, given all its names (mangled)."""

@@ -1,7 +1,8 @@
 """Workers of pools: which are idle, and OpenMP's teams, barriers and missing workers.
 
 An idle worker is known by the functions of its pool's row in diagnosis/waits/pool_table.py: by the native functions
-that it waits in, or by its innermost Python frames.
+that it waits in, by its innermost Python frames, or by the names of threads and libraries. Workers of libraries are
+missing after a fork.
 
 The libgomp of the wheels has no local symbols, and waits by its own inline system call: the module of the innermost
 frame says "libgomp", and its exported callers say what for (libgomp/config/linux/futex.h, team.c, parallel.c).
@@ -9,7 +10,7 @@ frame says "libgomp", and its exported callers say what for (libgomp/config/linu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gdbext.cpython.abi import assumed_names
 from gdbext.diagnosis.report.thread_report import Frame
@@ -58,8 +59,6 @@ def _file(frame: Frame) -> str:
     return frame.file.rpartition("/")[2]
 
 
-_BETWEEN = 14
-"""Frames from the kernel up to a pool's main function while it waits for work (condvar, std::, lambda wrappers)."""
 _AT_WORK = (
     FunctionTag.AUTOGRAD_MAIN,
     FunctionTag.AUTOGRAD_EVALUATE,
@@ -74,20 +73,105 @@ _AT_WORK = (
 def native_pool_of(thread: ThreadSnapshot) -> Pool | None:
     """The pool whose idle worker this is, None for a thread that works or is not a worker."""
     for tag, level in thread.inner_tags.items():
-        if level >= _BETWEEN or not isinstance(tag, PoolFunction) or tag.part is not PoolPart.WAITS:
+        if not isinstance(tag, PoolFunction) or tag.part is not PoolPart.WAITS or level >= tag.pool.within:
             continue
         if not _is_worker(thread, tag.pool, level):
             continue
         if not any(thread.inner_tags.get(busy, INNER) < level for busy in _AT_WORK):
             return tag.pool
+    return _pool_without_names(thread)
+
+
+_SPINNING = 2
+"""Frames from the program counter up to a loop that looks for work: it yields the processor in between."""
+
+
+def spinning_pool_of(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose worker this is, which runs and only looks for work; None for any other thread."""
+    for tag, level in thread.inner_tags.items():
+        if isinstance(tag, PoolFunction) and tag.part is PoolPart.SPINS and level < _SPINNING:
+            return tag.pool
     return None
+
+
+_SHALLOW = 12
+"""Most frames of an idle worker from the kernel to the start of its thread."""
+_PARKED_IN = frozenset({"futex", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll"})
+"""The system calls in which workers wait for work."""
+_RUNTIME = ("libc.", "libc-2", "libpthread", "ld-linux", "libstdc++", "libgcc_s", "libc++")
+"""Beginnings of the libraries that are below all others."""
+
+
+def _pool_without_names(thread: ThreadSnapshot) -> Pool | None:
+    """The pool whose idle worker this is by what the library calls its threads, or by the library alone, where its
+    functions have no names."""
+    if thread.python or thread.tid == thread.process.pid or not 0 < len(thread.frames) <= _SHALLOW:
+        return None
+    if thread.syscall is None or thread.syscall.name not in _PARKED_IN:
+        return None
+    name = thread.name or ""
+    for pool in thread.process.pools.without_names:
+        known = pool.alone or (pool.named and name.startswith(pool.named))
+        if known and _is_only_in(thread, pool):
+            return pool
+    return None
+
+
+def _is_only_in(thread: ThreadSnapshot, pool: Pool) -> bool:
+    """The stack has nothing but the pool's library, or any other one where that is not known, and what is below all
+    libraries."""
+    others = {thread.module_name(level) for level in range(len(thread.frames))}
+    others -= {module for module in others if module.startswith(_RUNTIME)}
+    return len(others) == 1 and others.pop().startswith(pool.library)
+
+
+_ENDED_BY_WORKERS = (WaitKind.FUTEX, WaitKind.CONDVAR, WaitKind.SEMAPHORE)
+
+
+def for_lost_workers(thread: ThreadSnapshot, wait: Wait) -> Wait:
+    """The wait, with the workers that are missing after a fork: the code that waits is of a library with threads of its
+    own, and the process has no thread that is in it."""
+    plain = wait.owners or wait.missing_workers is not None or wait.being_released or wait.external or wait.timed
+    if wait.kind not in _ENDED_BY_WORKERS or plain:
+        return wait
+    library = _caller(thread)
+    pool = next((each for each in thread.process.pools.without_names if _is_of(each, library)), None)
+    if pool is None or any(_is_of(pool, module) for other in thread.process.threads if other is not thread
+                           for module in _modules(other)):  # fmt: skip
+        return wait
+    forked = fork_evidence(thread.process)
+    if not forked:
+        return wait
+    none_seen = f"{library} waits, and no other thread of the process is in it"
+    missing = MissingWorkers(pool, forked=True)
+    return wait._replace(missing_workers=missing, evidence=(*wait.evidence, none_seen, *forked))
+
+
+def _is_of(pool: Pool, library: str) -> bool:
+    return bool(pool.library) and bool(pool.workers) and library.startswith(pool.library)
+
+
+def _caller(thread: ThreadSnapshot) -> str:
+    """The file name of the innermost module that is not below all others, "" where there is none."""
+    return next((name for name in _modules(thread) if not name.startswith(_RUNTIME)), "")
+
+
+def _modules(thread: ThreadSnapshot) -> Iterator[str]:
+    return (thread.module_name(level) for level in range(len(thread.frames)))
 
 
 def _is_worker(thread: ThreadSnapshot, pool: Pool, level: int) -> bool:
     """The function that waits alone does not always tell: its row says what else must be true."""
     if pool.main != NOTHING and not (runs(thread.inner_tags, pool) or runs(thread.outer_tags, pool)):
         return False
+    if pool.near_main and not any(0 <= at - level <= pool.near_main for at in _mains(thread, pool)):
+        return False
     return thread.module_name(level).startswith(pool.library)
+
+
+def _mains(thread: ThreadSnapshot, pool: Pool) -> Iterator[int]:
+    """Levels of the main function of that pool's workers."""
+    return (level for tag, level in thread.inner_tags.items() if runs((tag,), pool))
 
 
 def runs(tags: Iterable[Tag], pool: Pool) -> bool:

@@ -171,6 +171,7 @@ POOLS: tuple[PoolRecogniser, ...] = (
     pool_workers.native_pool_of,
     pool_workers.openmp_pool_of,
     pool_workers.python_pool_of,
+    pool_workers.spinning_pool_of,
 )
 """The recognisers of idle workers inside a system call, before anybody asks what they wait for."""
 
@@ -215,7 +216,7 @@ def _state_of(thread: ThreadSnapshot) -> State:
         return State(RunState.RUNNING)
     if is_at_prompt(thread, wait):
         return State(RunState.IDLE, wait)
-    return State(RunState.WAITING, torch_waits.for_workers(thread, wait))
+    return State(RunState.WAITING, pool_workers.for_lost_workers(thread, torch_waits.for_workers(thread, wait)))
 
 
 def wait_of(thread: ThreadSnapshot) -> Wait | None:
@@ -230,9 +231,9 @@ def _added(thread: ThreadSnapshot) -> Sequence[Recogniser]:
 
 
 def _outside_of_the_kernel(thread: ThreadSnapshot) -> State:
-    if pool_workers.is_idle_worker(thread):
-        spinning = Resource(WaitKind.WORKER_POOL, 0, f"{OPENMP.name} (spinning)")
-        return State(RunState.IDLE, Wait(spinning), OPENMP)
+    pool = OPENMP if pool_workers.is_idle_worker(thread) else pool_workers.spinning_pool_of(thread)
+    if pool is not None:
+        return State(RunState.IDLE, Wait(Resource(WaitKind.WORKER_POOL, 0, f"{pool.name} (spinning)")), pool)
     wait = _first(SPINNING, thread) or _first(_added(thread), thread)
     return State(RunState.WAITING, wait) if wait is not None else State(RunState.RUNNING)
 

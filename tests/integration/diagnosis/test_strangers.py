@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.installed import pythons
+from support.programs.harness import DISPATCH, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.gdb]
 
@@ -57,3 +58,21 @@ def test_a_backward_hook_that_waits_for_ever(look, inferior):
     node, line = target.truth["node"], target.truth["line"]
     assert f"in the backward of {node}, made at " in verdict["summary"]
     assert f"strangers.py:{line} (backward_hook)" in verdict["summary"]
+
+
+def test_servers_of_multiprocessing_are_idle(inferior):
+    target = inferior("strangers", "fork-server")
+    for name, pool in (("server", "forkserver"), ("tracker", "resource tracker")):
+        outcome = run([DISPATCH, "--json", "-p", str(target.truth[name])])
+        found = outcome.document
+        assert [(each["state"], each["wait"]["name"]) for each in found["threads"]] == [("idle", pool)], str(outcome)
+        assert found["verdict"]["kind"] == "idle", found["verdict"]["summary"]
+
+
+def test_threads_of_an_rpc_agent_are_idle(inferior):
+    target = inferior("strangers", "rpc-idle")
+    found = target.dispatch("all-threads", debugger="none").document
+    others = [each for each in found["threads"] if each["tid"] != target.tid("main")]
+    names = {each["wait"]["name"] for each in others if each["state"] == "idle"}
+    assert {"tensorpipe", "RPC", "c10 thread pool"} <= names, names
+    assert all(each["state"] == "idle" for each in others), [each for each in others if each["state"] != "idle"]

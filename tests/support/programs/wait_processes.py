@@ -33,7 +33,8 @@ class Module:
 
 
 MODULES = {name: Module(name, 0x20000000 + number * 0x100000) for number, name in enumerate(
-    ("libc.so.6", "libgomp.so.1", "libtorch_cpu.so", "app.so", "libpython3.11.so.1.0"))}  # fmt: skip
+    ("libc.so.6", "libgomp.so.1", "libtorch_cpu.so", "app.so", "libpython3.11.so.1.0", "libstdc++.so.6",
+     "cv2.abi3.so", "libjax_common.so", "onnxruntime_pybind11_state.so", "libjemalloc.so.2"))}  # fmt: skip
 
 
 class Process:
@@ -46,8 +47,8 @@ class Process:
         self.symbols = {}
         self.specs = []
 
-    def thread(self, tid, frames, call=FUTEX, args=(), rax=RESTART, registers=None, python=(), dispatch=()):
-        self.specs.append((tid, frames, call, args, rax, registers or {}, python, dispatch))
+    def thread(self, tid, frames, call=FUTEX, args=(), rax=RESTART, registers=None, python=(), dispatch=(), name=None):
+        self.specs.append((tid, frames, call, args, rax, registers or {}, python, dispatch, name))
         self.target.regions[TLS + tid * 0x1000] = pages(bytes(0x2D0) + struct.pack("<I", tid))
         return self
 
@@ -60,10 +61,10 @@ class Process:
         return process.thread(tid if tid is not None else min(tids))
 
     @staticmethod
-    def _snapshot(process, tid, frames, call, args, rax, registers, python, dispatch):
+    def _snapshot(process, tid, frames, call, args, rax, registers, python, dispatch, name):
         values = dict(zip(("rdi", "rsi", "rdx", "r10", "r8", "r9"), [*args, 0, 0, 0, 0, 0, 0]))
         state = {"rip": PC, "rsp": STACK, "rax": rax, "orig_rax": call, "fs_base": TLS + tid * 0x1000, **values}
-        return ThreadSnapshot(process, tid, state, Stack(frames, registers), None, python, dispatch)
+        return ThreadSnapshot(process, tid, state, Stack(frames, registers), None, python, dispatch, name=name)
 
     def names_at(self, address):
         return self.symbols.get(address, ())

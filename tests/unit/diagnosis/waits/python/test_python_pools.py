@@ -30,6 +30,16 @@ CASES = [
     (["threading.py:wait", "queue.py:put", "/torch/utils/data/_utils/pin_memory.py:_pin_memory_loop"], None),
     ([f"{POOL}connection.py:wait", "/concurrent/futures/process.py:M.wait_result_broken_or_wakeup"],
      pools.EXECUTOR_MANAGER),
+    (["/selectors.py:PollSelector.select", f"{POOL}forkserver.py:main"], pools.FORK_SERVER),
+    ([f"{POOL}resource_tracker.py:main"], pools.RESOURCE_TRACKER),
+    (["/train.py:step", "/grpc/_server.py:_serve"], None),
+    (["/grpc/_server.py:_serve"], pools.GRPC),
+    ([f"{POOL}connection.py:Connection.poll", f"{POOL}queues.py:Queue.get",
+      "/loky/process_executor.py:_process_worker"], pools.LOKY),
+    (["/loky/process_executor.py:_process_worker"], None),
+    (["/billiard/connection.py:Connection.poll", "/billiard/pool.py:_recv", "/billiard/pool.py:receive",
+      "/billiard/pool.py:Worker.workloop"], pools.BILLIARD),
+    (["/tasks.py:add", "/billiard/pool.py:Worker.workloop"], None),
 ]  # fmt: skip
 
 
