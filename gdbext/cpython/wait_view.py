@@ -10,7 +10,7 @@ from gdbext.cpython.threads.runtime import NoteError, ThreadTable
 from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.sync.locks import GilState
     from gdbext.cpython.sync.parking import Parked, ParkingLot
     from gdbext.cpython.sync.polled_objects import PolledObject
     from gdbext.cpython.sync.python_wait import PythonWait
@@ -40,7 +40,7 @@ class PythonWaitView:
 
     @cached_property
     def _gils(self) -> Sequence[GilState]:
-        from gdbext.cpython.sync.gil import read_gils
+        from gdbext.cpython.sync.locks import read_gils
 
         try:
             return read_gils(self.runtime)

@@ -174,7 +174,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
 
 
 def _known_bugs(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> tuple[KnownMatch, ...]:
-    from gdbext.diagnosis.verdict.known_bugs import known_bugs
+    from gdbext.diagnosis.verdict.judge import known_bugs
     from gdbext.torch.layout_choice import torch_version
 
     versions = {

@@ -157,7 +157,7 @@ def test_only_arch_knows_an_architecture() -> None:
         ("diagnosis/waits/syscall_waits.py", "def f(call):\n    return call.number in (202, 449)", "compare its name"),
         ("diagnosis/waits/snapshot.py", "PTHREAD_TID = 16", "PTHREAD_TID is for glibc/"),
         ("waits/mutex.py", "_MUTEX_SIZE, _OTHER = 40, 2", "_MUTEX_SIZE is for glibc/"),
-        ("cpython/sync/gil.py", "tid = memory.u32(base + 0x2D0)", "0x2d0 is an offset"),
+        ("cpython/sync/locks.py", "tid = memory.u32(base + 0x2D0)", "0x2d0 is an offset"),
         ("engine/unwind/caller.py", "address = read(self.cfa - 8, 8)", "leaves its return address"),
         ("tools/probes/scan.py", "saved = cfa - 16", "leaves its return address"),
         ("engine/unwind/frames.py", "top = frame + 16", "what a frame pointer leads to"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gdbext.cpython.sync.gil import touch_gils
+from gdbext.cpython.sync.locks import touch_gils
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable

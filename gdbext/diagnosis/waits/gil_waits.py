@@ -8,7 +8,7 @@ Waits of free-threaded Pythons are known by what the thread is parked on. Lock o
 
 from __future__ import annotations
 
-from gdbext.cpython.sync.gil import GilPart, GilState
+from gdbext.cpython.sync.locks import GilPart, GilState
 from gdbext.diagnosis.report.wait import Owner, OwnerCertainty, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag

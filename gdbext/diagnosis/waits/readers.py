@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.locks import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.cpython.tasks.loops import RunningLoop
 from gdbext.cpython.threads.frame_reader import ThreadState

@@ -17,7 +17,7 @@ from gdbext.engine.targets.base_target import Signal
 from gdbext.engine.unwind.frame_steps import NativeFrame
 
 if TYPE_CHECKING:
-    from gdbext.cpython.sync.gil import GilState
+    from gdbext.cpython.sync.locks import GilState
     from gdbext.diagnosis.report.thread_report import Frame
     from gdbext.diagnosis.report.wait import Owner
     from gdbext.diagnosis.waits.function_tag import FunctionTag

@@ -15,7 +15,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, MemoryFault
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.torch.registry.schema import hidden_result, schema_types
-from gdbext.torch.stack.kernel_signature import parameters
+from gdbext.torch.stack.kernel_match import parameters
 from gdbext.torch.stack.lookup_sites import CfaRule
 from gdbext.torch.stack.roles import operator_method
 from gdbext.torch.values.containers import has_own_optional

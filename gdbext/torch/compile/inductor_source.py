@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 
 from gdbext.engine.record import Record, late_pattern
-from gdbext.torch.stack.kernel_signature import split_types
+from gdbext.torch.stack.kernel_match import split_types
 
 HEADERS = ("c/shim.h", "generated/c_shim_cpu.h", "generated/c_shim_aten.h", "c/shim_cpu.h")
 """Headers below torch/include/torch/csrc/inductor/aoti_torch."""

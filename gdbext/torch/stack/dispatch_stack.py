@@ -19,9 +19,19 @@ from gdbext.torch.stack.dispatch_calls import DispatchCall, group
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchFrame, DispatchKeySet, DispatchStage, Kernel
 from gdbext.torch.stack.hosted_events import HostedEvents
 from gdbext.torch.stack.key_choice import PendingRedispatch, Steps
-from gdbext.torch.stack.nameless_code import DispatcherLinks, UnreadFrames, role_of_entry, stretches
 from gdbext.torch.stack.recovery import CallRecovery, RecoveredCall
-from gdbext.torch.stack.roles import PLAIN, FunctionRole, Role, classify, engine_calls, static_handle
+from gdbext.torch.stack.roles import (
+    PLAIN,
+    DispatcherLinks,
+    FunctionRole,
+    Role,
+    UnreadFrames,
+    classify,
+    engine_calls,
+    role_of_entry,
+    static_handle,
+    stretches,
+)
 from gdbext.torch.values.key_names import PRIVATE_USE, KeyNames
 
 MAX_LAYERS = 4

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.threads.runtime import PythonRuntime, read_thread_names
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.modules import ModuleTable

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gdbext.cpython.sync import locks
-from gdbext.cpython.sync.gil import GilPart, read_gils
+from gdbext.cpython.sync.locks import GilPart, read_gils
 from gdbext.cpython.sync.python_wait import python_wait
 from gdbext.cpython.threads.object_text import describe
 from support.programs.harness import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.sync.gil import GilState
+from gdbext.cpython.sync.locks import GilState
 from gdbext.cpython.sync.python_wait import PythonWait
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind, RunState
 from gdbext.diagnosis.waits.recognise import state_of

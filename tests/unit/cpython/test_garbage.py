@@ -17,7 +17,7 @@ from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import SUPPORTED, version_text
 from gdbext.cpython.objects.objects import ObjectReader
 from gdbext.cpython.sync import locks
-from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.python_wait import python_wait
 from gdbext.cpython.threads.frame_reader import Interpreter, PythonFrame, ThreadState
 from gdbext.cpython.threads.frame_variables import locals_of, stack_slots

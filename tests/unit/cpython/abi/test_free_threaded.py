@@ -10,7 +10,7 @@ import pytest
 
 from gdbext.cpython.abi.python_layout import layout_for
 from gdbext.cpython.abi.versions import abi_of_hexversion
-from gdbext.cpython.sync.gil import read_gils
+from gdbext.cpython.sync.locks import read_gils
 from gdbext.cpython.sync.parking import ParkingLot
 from gdbext.cpython.threads.frame_reader import Interpreter
 from gdbext.engine.process.memory import Memory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.torch.stack import kernel_signature as module
-from gdbext.torch.stack.kernel_signature import KernelSignature, kernel_signature
+from gdbext.torch.stack import kernel_match as module
+from gdbext.torch.stack.kernel_match import KernelSignature, kernel_signature
 
 TAKES = "c10::OperatorKernel*, c10::DispatchKeySet"
 
