@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Run the launcher with this process's arguments; its exit status."""
+    from gdbext.engine.terminal import typed_name
     from gdbext.hosts.cli import launcher
 
-    return launcher.main(sys.argv[1:])
+    return launcher.main(sys.argv[1:], typed_name(sys.argv[0]))
 
 
 def run() -> NoReturn:

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.tool import ToolHost
     from gdbext.engine.targets.system.peer import ChildProcess
+    from gdbext.engine.terminal import CommandLine
     from gdbext.engine.vocabulary import Section
     from gdbext.render.style import Style
+
+
+HANGS, CRASHED = 3, 4
+"""The exit statuses of --exit-code for a process that does not go on by itself, and for one that crashed."""
 
 
 class Diagnose(Tool):
@@ -45,12 +50,27 @@ class Diagnose(Tool):
             help="also diagnose the child processes; each is stopped for a few milliseconds",
         )
 
+        parser.add_argument(
+            "--exit-code",
+            action="store_true",
+            help=f"exit with {HANGS} where it does not go on by itself, {CRASHED} where it crashed, 0 otherwise",
+        )
+
+    def exit_status(self, report: Report, args: Namespace) -> int:
+        """The verdict as a number, where --exit-code asks for it."""
+        if not args.exit_code or report.verdict is None:
+            return 0
+        kind = report.verdict.finding.kind
+        if kind.value == "crash":
+            return CRASHED
+        return HANGS if kind.traits.is_defect else 0
+
     def run(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Inspect all threads, judge, and add advice."""
         if args.samples is not None:
             return self._sampled(session, args, host)
         session, found = session.settled(_inspected)
-        return self._report(session, args, found, ())
+        return self._report(session, args, found, (), host.called)
 
     def _sampled(self, session: Session, args: Namespace, host: ToolHost) -> Report:
         """Several looks; the last session is ours to close."""
@@ -65,16 +85,24 @@ class Diagnose(Tool):
             if counting is not None:
                 counting.close()
         try:
-            return self._report(last, args, _with_innermost_arguments(last, sampled.inspection), (sampled.section,))
+            found = _with_innermost_arguments(last, sampled.inspection)
+            return self._report(last, args, found, (sampled.section,), host.called)
         finally:
             last.target.close()
 
-    def _report(self, session: Session, args: Namespace, found: Inspection, sections: tuple[Section, ...]) -> Report:
+    def _report(
+        self,
+        session: Session,
+        args: Namespace,
+        found: Inspection,
+        sections: tuple[Section, ...],
+        called: CommandLine,
+    ) -> Report:
         from gdbext.diagnosis.threads.source_lines import source_lines
         from gdbext.diagnosis.verdict.advice import advice
 
         verdict = found.judgement.verdict
-        told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core)
+        told = advice(verdict.finding, found.threads, session.target.pid, session.target.is_core, called)
         shown = {session.target.pid, *verdict.finding.threads}
         involved = [thread for thread in found.threads if thread.tid in shown]
         children = children_of(session, args.children)

@@ -12,7 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from gdbext.engine.terminal import write
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine, write
 from gdbext.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,13 +50,15 @@ class ToolHost(ABC):
 
     ``is_batch``: it runs this one command only, so that the process runs for as long as the command lets it. ``output``
     is the descriptor that a trace goes to: standard output, in a debugger of ours that of scripts/dispatch.
+    ``called``: how it was called.
     """
 
     name: str
     """The host's name: "gdb", "lldb" or "none"."""
 
-    def __init__(self, is_batch: bool = False, output: int | None = None) -> None:
+    def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
         self.is_batch = is_batch
+        self.called = called or IN_A_DEBUGGER
         self.output = 1 if output is None else output
 
     @abstractmethod
@@ -143,6 +145,10 @@ class Tool(BaseTool):
         What is read of a process that runs on meanwhile is read through ``session.settled``; files are written, and the
         process let run, only afterwards.
         """
+
+    def exit_status(self, report: Report, args: Namespace) -> int:  # noqa: ARG002 - for those whose answer is in it
+        """The exit status of scripts/dispatch for a report; 1 and 2 are those of failures."""
+        return 0
 
     @abstractmethod
     def view(self, report: Report, style: Style) -> Iterator[str]:

@@ -6,11 +6,15 @@ source come from the examined process and its files, and a terminal obeys what i
 
 Colours are marks until here: characters of which Unicode says that they are never text (U+FDD0 to U+FDEF). The views'
 escape() shows those in foreign text as escapes, too; where a view forgot, they are colours, and still no orders.
+
+The words by which our commands are called, so that what is suggested can be pasted: in a debugger that the user works
+in they stand by themselves; in a shell the program and what it looks at come before them, as they were typed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 _CODES = (
     "0", "1", "2", "3", "4", "30", "31", "32", "33", "34", "35", "36", "37",
@@ -91,3 +95,68 @@ def write(descriptor: int, text: str) -> None:
     data = shown(text).encode()
     while data:
         data = data[os.write(descriptor, data) :]
+
+
+PROGRAM = "scripts/dispatch"
+"""The program's name where nobody has called it: in a debugger, and for the library."""
+TYPED = "GDBEXT_TYPED"
+"""The environment variable in which scripts/dispatch notes the name by which it was called: Python sees only what it
+starts."""
+
+
+class CommandLine:
+    """The words by which the command that makes a report was called, and so by which others can be.
+
+    ``program`` is ours as it was typed. ``source``: the options that say what was looked at, ``-p 7392``; "" in a
+    debugger, and where it is gone afterwards. ``may_run``: it is no recording, and can be looked at again.
+    """
+
+    __slots__ = ("may_run", "program", "source")
+
+    def __init__(self, program: str = PROGRAM, source: str = "", may_run: bool = True) -> None:
+        self.program = program
+        self.source = source
+        self.may_run = may_run
+
+    def command(self, words: str) -> str:
+        """The command line for another look at the same."""
+        return " ".join(filter(None, (self.program, self.source, words))) if self.source else words
+
+    def outside(self, words: str) -> str:
+        """The command line for something else, which only a shell takes."""
+        return f"{self.program} {words}"
+
+
+IN_A_DEBUGGER = CommandLine()
+"""Commands stand by themselves there."""
+
+
+def quoted(word: str) -> str:
+    """The word as a shell takes it."""
+    if all(letter.isalnum() or letter in "/._-+=:@%" for letter in word) and word:
+        return word
+    import shlex
+
+    return shlex.quote(word)
+
+
+def typed_name(argument: str) -> str:
+    """The program as it was called; ``argument`` is sys.argv[0]."""
+    typed = os.environ.pop(TYPED, "")
+    if typed:
+        return _shortest(typed)
+    if os.path.basename(argument) in ("__main__.py", "-m", "-c", ""):  # noqa: PTH119 - pathlib takes 10 ms to import
+        return "python3 -m gdbext"
+    if argument.endswith(".pyz"):
+        return f"{os.path.basename(sys.executable) or 'python3'} {quoted(argument)}"  # noqa: PTH119
+    return _shortest(argument)
+
+
+def _shortest(path: str) -> str:
+    """The name alone where the shell finds that very file by it."""
+    name = os.path.basename(path)  # noqa: PTH119
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        found = f"{folder}/{name}"
+        if os.access(found, os.X_OK):
+            return name if os.path.realpath(found) == os.path.realpath(path) else quoted(path)
+    return quoted(path)

@@ -299,11 +299,27 @@ def every_command() -> list[ToolRow]:
     return [*commands(), *AddedCommands().rows]
 
 
+_SHORT = {"threads": "all-threads"}
+"""Short names besides those that leave out ``ADDED_PREFIX``."""
+
+
+def is_command(name: str) -> bool:
+    """A command has that name, or that short name; whether another package adds one is asked last."""
+    names = {row.name for row in commands()}
+    if name in _SHORT or name in names or ADDED_PREFIX + name in names:
+        return True
+    added = AddedCommands() if name.startswith(ADDED_PREFIX) else None
+    return added is not None and any(name in known for known in ({row.name for row in added.rows}, added.problems))
+
+
 def find(name: str) -> ToolRow:
-    """The command of that name. Raises UsageError naming the nearest ones, and AddOnError for one of another package
-    that cannot be used. Other packages are asked only for what the table lacks."""
+    """The command of that name, or of that short name: ``bt``, ``threads``.
+
+    Raises UsageError naming the nearest ones, and AddOnError for one of another package that cannot be used. Other
+    packages are asked only for what the table lacks.
+    """
     for row in commands():
-        if row.name == name:
+        if row.name in (name, ADDED_PREFIX + name, _SHORT.get(name)):
             return row
     added = AddedCommands()
     for row in added.rows:
@@ -445,13 +461,14 @@ def _execute(
         return Outcome(0, str(request))
     _log.info("%s %s", name, argv)
     report = _run(row, open_session(), args, host)
+    status = tool_of(row).exit_status(report, args)
     if args.json:
         from gdbext.diagnosis.report import json_report
 
-        return Outcome(0, json_report.render(report, pretty=color))
+        return Outcome(status, json_report.render(report, pretty=color))
     from gdbext.diagnosis.report.report import render_text
 
-    return Outcome(0, render_text(report, color))
+    return Outcome(status, render_text(report, color))
 
 
 def _run(row: ToolRow, session: Session, args: Namespace, host: ToolHost | None) -> Report:

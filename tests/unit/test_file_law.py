@@ -49,6 +49,7 @@ DECLARED = {
     "engine/layouts/layout.py": OURS,
     "engine/layouts/store.py": OURS,
     "engine/layouts/measure/": MEASURING,
+    "engine/terminal.py": "our own program on the user's PATH",
     "hosts/cli/options.py": USERS,
     "tools/shell/shell.py": USERS,
     "tools/ranks/other_machines.py": OURS,

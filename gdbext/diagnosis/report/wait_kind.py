@@ -151,7 +151,7 @@ class WaitKind(Enum):
     COLLECTIVE = "collective", WaitTraits(
         "the other ranks", Naming.IN_BRACKETS, relation=Relation.OWES, is_outside=True, needs_thread=False,
         advice_when_outside=(
-            "Look at the other ranks with the same command: one is not in this collective, or in another one.",
+            "One rank is not in this collective, or in another one.",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL makes the next run check that all ranks call the same collectives.",
         ),
     )  # fmt: skip

@@ -3,33 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Union
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, ThreadReport
 from gdbext.diagnosis.report.wait import Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.verdict.recursion import repeating
 from gdbext.diagnosis.verdict.sentences import listed
+from gdbext.engine.record import Record
 from gdbext.engine.targets.system.peer import ChildProcess, Peer, PeerKind
+from gdbext.engine.terminal import IN_A_DEBUGGER, CommandLine
 from gdbext.torch.stack.dispatch_frame import DispatchFrame
 
 
-def advice(finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core: bool) -> tuple[str, ...]:
+class Suggestion(Record):
+    """A command that tells more: what it shows, and the command itself, as a debugger takes it."""
+
+    shows: str
+    command: str
+    pid: int | None = None
+    """Another process that it is about; None for the one that was looked at."""
+
+    def text(self, called: CommandLine) -> str:
+        """One line that ends with the words to paste."""
+        on_other = f"-p {self.pid} {self.command}".rstrip()
+        words = called.command(self.command) if self.pid is None else called.outside(on_other)
+        return f"{self.shows}: {words}"
+
+
+Line = Union[str, Suggestion]
+
+
+def advice(
+    finding: Finding, threads: Sequence[ThreadReport], pid: int, is_core: bool, called: CommandLine = IN_A_DEBUGGER
+) -> tuple[str, ...]:
     """Lines of advice, the most useful first."""
     known = {thread.tid: thread for thread in threads}
     involved = [known[tid] for tid in finding.threads if tid in known]
-    lines = list(_ADVISERS[finding.kind](finding, involved))
+    lines = [*_about_ranks(involved, pid, called), *_ADVISERS[finding.kind](finding, involved)]
     inside = [thread for thread in involved if thread.dispatch]
     if finding.step is not None and finding.step.op is not None and inside:
-        lines.append(f"The whole path through the dispatcher: dispatch-bt --thread {inside[0].tid}")
+        lines.append(Suggestion("The whole path through the dispatcher", f"dispatch-bt --thread {inside[0].tid}"))
     traits = finding.kind.traits
-    if not is_core and traits.may_be_slow:
-        lines.append("Stuck or only slow? Look more than once: dispatch-diagnose --samples 5 --interval 1")
-    if not is_core and traits.is_hang:
+    can_run = not is_core and called.may_run
+    if can_run and traits.may_be_slow:
+        again = "dispatch-diagnose --samples 5 --interval 1"
+        lines.append(Suggestion("Stuck or only slow? Look more than once", again))
+    if can_run and traits.is_hang:
         lines.append(f"Keep the evidence before you kill it: gcore {pid}")
-    return tuple(lines)
+    return tuple(line if isinstance(line, str) else line.text(called) for line in lines)
 
 
-def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _about_ranks(involved: Sequence[ThreadReport], pid: int, called: CommandLine) -> Iterator[Line]:
+    """One rank of a job never tells why the others do not come."""
+    if called.may_run and any(thread.wait is not None and thread.wait.collective for thread in involved):
+        yield f"All ranks of the job, and which of them the others wait for: {called.outside(f'ranks -p {pid}')}"
+
+
+def _deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     kinds = [edge.wait.kind for edge in finding.cycle]
     with_gil = WaitKind.GIL in kinds
     if with_gil and any(kind.traits.is_native for kind in kinds):
@@ -50,14 +81,14 @@ def _of_kinds(kinds: Iterator[WaitKind]) -> Iterator[str]:
     yield from dict.fromkeys(text for text in texts if text)
 
 
-def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _self_deadlock(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     if finding.wait is not None and finding.wait.self_wait is not None:
         yield finding.wait.self_wait.advice
         return
     yield "The lock is not recursive: do not call back into code that takes it, or use a recursive mutex (RLock)."
 
 
-def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     yield "Start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method), or fork before threads."
     if finding.wait is not None and finding.wait.kind is WaitKind.PYTHON_LOCK:
         yield "Where the code is yours: os.register_at_fork(after_in_child=…) gives the child a new lock."
@@ -65,14 +96,14 @@ def _orphaned(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[s
         yield "Where the code is yours: pthread_atfork handlers that take the lock before fork and release it after."
 
 
-def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _missing_workers(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     yield "Start worker processes with 'spawn' instead of 'fork'; thread pools do not survive fork."
     missing = finding.wait.missing_workers if finding.wait is not None else None
     if missing is not None and missing.pool.advice_when_missing:
         yield missing.pool.advice_when_missing
 
 
-def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     thread = next((each for each in involved if each.dispatch), None)
     if thread is None:
         return
@@ -80,7 +111,7 @@ def _runaway(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
     yield _out_of(group or thread.dispatch[:1])
     step = thread.dispatch[0]
     if step.op is not None and step.keyset is not None:
-        yield f"See where that keyset leads: dispatch-lookup {step.qualified} {step.keyset.bits:#x}"
+        yield Suggestion("See where that keyset leads", f"dispatch-lookup {step.qualified} {step.keyset.bits:#x}")
 
 
 def _out_of(group: Sequence[DispatchFrame]) -> str:
@@ -104,14 +135,14 @@ def _out_of(group: Sequence[DispatchFrame]) -> str:
     )
 
 
-def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _crash(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     if involved:
-        yield f"All native frames of the crash: dispatch-bt --native --thread {involved[0].tid}"
+        yield Suggestion("All native frames of the crash", f"dispatch-bt --native --thread {involved[0].tid}")
     if finding.step is not None and finding.step.op is not None:
-        yield f"What else is registered for the operator: dispatch-op {finding.step.op}"
+        yield Suggestion("What else is registered for the operator", f"dispatch-op {finding.step.op}")
 
 
-def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     last = involved[-1] if involved else None
     if last is None:
         return
@@ -122,7 +153,7 @@ def _blocked(_finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
         yield f"The Python line that waits: {line}"
 
 
-def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     stop = finding.stop
     if stop is not None and stop.group:
         yield (
@@ -131,10 +162,11 @@ def _stopped(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[st
         )
     elif stop is not None and stop.signal in ("SIGTTIN", "SIGTTOU"):
         yield "Bring it to the foreground (fg), or start it without the terminal: < /dev/null, nohup, setsid."
-    yield "What it did before: dispatch-bt; whether it hangs as well: dispatch-diagnose again, once it goes on."
+    yield Suggestion("What it did before", "dispatch-bt")
+    yield Suggestion("Whether it hangs as well, once it goes on", "dispatch-diagnose")
 
 
-def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     wait = finding.wait
     if wait is None:
         return
@@ -150,7 +182,7 @@ def _kernel_wait(finding: Finding, _involved: Sequence[ThreadReport]) -> Iterato
         yield "As root, this report names the kernel's own stack."
 
 
-def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
     wait = finding.wait
     if wait is not None and wait.kind.traits.advice_when_outside:
         if wait.collective is not None and wait.collective.on_device:
@@ -168,23 +200,24 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[st
     elif wait is not None and wait.external and wait.kind.traits.needs_thread:
         yield "Other processes share it: one that is killed while it has it (terminate()) never gives it back."
     elif any(thread.loop is not None and thread.loop.tasks for thread in involved):
-        yield "What the tasks of the event loop wait for: all-threads --tasks"
+        yield Suggestion("What the tasks of the event loop wait for", "all-threads --tasks")
     else:
         yield "Look at the other end: the peer that should send."
 
 
-def _at_the_other_end(peer: Peer) -> Iterator[str]:
+def _at_the_other_end(peer: Peer) -> Iterator[Line]:
     for process in peer.processes[:1]:
-        yield f"Look at the process at the other end with the same command: scripts/dispatch -p {process.pid}"
+        yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
         if process.writes_to_us:
             yield "It waits until somebody reads what it writes: do so in another thread (subprocess: communicate())."
         if process.is_stopped:
             yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {process.pid}"
 
 
-def _about_socket(peer: Peer) -> Iterator[str]:
+def _about_socket(peer: Peer) -> Iterator[Line]:
     if peer.state == "LISTEN":
-        yield "It is a server's loop: somebody may connect. What its own tasks wait for: all-threads --tasks"
+        shows = "It is a server's loop: somebody may connect. What its own tasks wait for"
+        yield Suggestion(shows, "all-threads --tasks")
         return
     yield from _at_the_other_end(peer)
     if not peer.processes:
@@ -192,33 +225,35 @@ def _about_socket(peer: Peer) -> Iterator[str]:
     yield "Give the socket a timeout: without one a peer that is silent, or gone, is waited for without end."
 
 
-def _about_process(peer: Peer) -> Iterator[str]:
+def _about_process(peer: Peer) -> Iterator[Line]:
     for process in peer.processes[:1]:
-        yield f"Look at that process with the same command: scripts/dispatch -p {process.pid}"
+        yield Suggestion("Look at that process with the same command", "", process.pid)
         if process.writes_to_us:
             yield "Read what it writes before you wait for its end (communicate())."
 
 
-def _about_pipe(peer: Peer) -> Iterator[str]:
+def _about_pipe(peer: Peer) -> Iterator[Line]:
     yield from _at_the_other_end(peer)
     if peer.own:
         yield "Close this process's own copy of the other end: as long as it is open the pipe never ends."
 
 
-def _about_file_lock(peer: Peer) -> Iterator[str]:
+def _about_file_lock(peer: Peer) -> Iterator[Line]:
     for process in peer.processes[:1]:
-        yield f"Look at the process that holds the lock with the same command: scripts/dispatch -p {process.pid}"
+        yield Suggestion("Look at the process that holds the lock with the same command", "", process.pid)
     yield "The lock is released when that process unlocks or closes the file, or ends."
 
 
-def _about_children(wait: Wait) -> Iterator[str]:
+def _about_children(wait: Wait) -> Iterator[Line]:
     child = max(wait.children, key=_explains, default=None)
-    pid = child.pid if child is not None else "CHILD"
-    yield f"Look at the child process with the same command: scripts/dispatch -p {pid}"
+    if child is not None:
+        yield Suggestion("Look at the child process with the same command", "", child.pid)
+    if child is None or len(wait.children) > 1:
+        yield Suggestion("What each of its child processes does", "dispatch-diagnose --children")
     if wait.kind is WaitKind.CHILD_PROCESS and child is not None and child.writes_to_us:
         yield "Read what it writes before you wait for its end (subprocess: communicate(); multiprocessing: get())."
     if child is not None and child.is_stopped:
-        yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {pid}"
+        yield f"It is stopped (SIGSTOP, Ctrl+Z or a debugger); this lets it go on: kill -CONT {child.pid}"
 
 
 def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
@@ -227,22 +262,22 @@ def _explains(child: ChildProcess) -> tuple[bool, bool, bool]:
     return child.is_stopped, child.writes_to_us, child.call not in _CALLS_FOR_WORK and not child.reads_from_us
 
 
-def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
-    yield "If it should be working: all-threads shows what each thread waits for; is this the right process of the job?"
+def _idle(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
+    yield Suggestion("If it should be working (is it the right process?), what each thread waits for", "all-threads")
 
 
-def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[str]:
+def _nothing(_finding: Finding, _involved: Sequence[ThreadReport]) -> Iterator[Line]:
     yield from ()
 
 
 _CALLS_FOR_WORK = frozenset({"read", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
-_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[str]]] = {
+_AT_THE_OTHER_END: Mapping[PeerKind, Callable[[Peer], Iterator[Line]]] = {
     PeerKind.SOCKET: _about_socket,
     PeerKind.PIPE: _about_pipe,
     PeerKind.PROCESS: _about_process,
     PeerKind.FILE_LOCK: _about_file_lock,
 }
-_Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[str]]
+_Adviser = Callable[[Finding, Sequence[ThreadReport]], Iterator[Line]]
 _ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.CRASH: _crash,
     FindingKind.RUNAWAY_RECURSION: _runaway,

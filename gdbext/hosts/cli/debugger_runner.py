@@ -269,7 +269,7 @@ def _start(launch: DebuggerLaunch, options: Options, color: bool) -> DebuggerPro
         options.command, options.argv, result=theirs, output=output, terminal=terminal_of_ours, pid=options.pid,
         core=None if options.core is None else os.path.abspath(options.core),  # noqa: PTH100
         sysroot=options.sysroot, record=options.record, color=color,
-        memory=options.memory,
+        memory=options.memory, program=options.called.program, source=options.called.source,
     )  # fmt: skip
     code = batch_job.code(launch.name, job, _ROOT)
     words = [executable, *launch.arguments(code, options.core, options.program, live)]

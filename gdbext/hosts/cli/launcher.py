@@ -10,9 +10,9 @@ import sys
 
 from gdbext.engine.targets import budget
 from gdbext.engine.targets.budget import raise_gc_threshold
-from gdbext.engine.terminal import write
+from gdbext.engine.terminal import PROGRAM, write
 from gdbext.errors import GdbextError, UsageError
-from gdbext.hosts.cli.options import Options, before_program, parse
+from gdbext.hosts.cli.options import Options, before_program, parse, spelled_out
 from gdbext.tools import table
 
 TYPE_CHECKING = False
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from gdbext.tools.program import Program
 
 USAGE = """\
-usage: dispatch -p PID  [COMMAND [ARGUMENTS]]        look at a running process; it goes on afterwards
+usage: dispatch [-p] PID [COMMAND [ARGUMENTS]]       look at a running process; it goes on afterwards
        dispatch -c CORE [COMMAND [ARGUMENTS]]        look at a core dump
        dispatch -r FILE [COMMAND [ARGUMENTS]]        look at a recording
-       dispatch [COMMAND [ARGUMENTS]] -- PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
+       dispatch [COMMAND [ARGUMENTS] --] PROGRAM …   start PROGRAM; report when it crashes, or on Ctrl+C
        dispatch watch -p PID|-- PROGRAM …            wait until it hangs, then say why: dispatch watch --help
        dispatch ranks SOURCE                         look at all ranks of a job: dispatch ranks --help
        dispatch shell SOURCE                         a Python prompt with the process: dispatch shell --help
-       dispatch COMMAND --help                       explain a command
+       dispatch help COMMAND                         explain a command
 
 Explains what a hung or crashed PyTorch process is doing, without debug information. Reads only, save where a command
 says that it lets the process run.
@@ -52,35 +52,38 @@ options:
   --timeout SECONDS    give up after that time (default 60) and let the process go on; with PROGRAM: report then
   --memory-limit GB    give up when gdbext itself needs more memory than that (default 1)
   --json               one JSON document on standard output, also when it fails
-  --version            show the version
+  --color WHEN         auto (default: on a terminal), always or never
+  -V, --version        show the version
   --init-path DEBUGGER print the file to load: {loading}
 
-commands (default: {default}):
+commands (default: {default}; bt is short for dispatch-bt, threads for all-threads):
 {commands}
 
 The report alone goes to standard output. Exit status: 0 a report was produced, 1 the target could not be analysed,
-2 wrong usage.
+2 wrong usage; dispatch-diagnose --exit-code has more.
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``scripts/dispatch`` with these arguments; its exit status."""
+def main(argv: Sequence[str], typed: str = PROGRAM) -> int:
+    """Run ``scripts/dispatch`` with these arguments; its exit status. ``typed``: the program as it was called."""
     _occupy_standard_descriptors()
     raise_gc_threshold()
     json_wanted = "--json" in before_program(argv)
     options = Options()
+    options.typed = typed
     try:
         if _asks_for_help(argv):
-            return deliver(table.Outcome(0, usage()))
+            return deliver(table.Outcome(0, usage(typed)), typed)
+        argv = spelled_out(argv)
         if "--version" in argv[:1]:
             from gdbext import __version__
 
-            return deliver(table.Outcome(0, f"gdbext {__version__}\n"))
+            return deliver(table.Outcome(0, f"gdbext {__version__}\n"), typed)
         if "--init-path" in argv[:1]:
-            return deliver(table.Outcome(0, f"{init_path(argv[1:])}\n"))
+            return deliver(table.Outcome(0, f"{init_path(argv[1:])}\n"), typed)
         program = table.program(argv[0])
         if program is not None:
-            return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:])))
+            return deliver(table.guard(program.name, argv, lambda: _run_program(program, argv[1:], typed)), typed)
         parse(argv, options)
         outcome = _run(options)
     except GdbextError as error:
@@ -89,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         why = "Ctrl+C" if isinstance(end, KeyboardInterrupt) else "a signal asked this command to end"
         interrupted = GdbextError("interrupted", why=why, help="the process was let go and goes on")
         outcome = table.failure(options.command, ["--json"] if json_wanted else [], interrupted)
-    return deliver(outcome)
+    return deliver(outcome, typed)
 
 
 def leave(status: int) -> NoReturn:
@@ -108,13 +111,13 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _run_program(row: table.ToolRow, argv: Sequence[str]) -> table.Outcome:
+def _run_program(row: table.ToolRow, argv: Sequence[str], typed: str) -> table.Outcome:
     """The outcome of a program, which may have shown by itself what it found."""
     program: Program = table.load(row.place)()
-    return program.main(argv, main, wants_color())
+    return program.main(argv, lambda words: main(words, typed), wants_color())
 
 
-def deliver(outcome: table.Outcome) -> int:
+def deliver(outcome: table.Outcome, typed: str = PROGRAM) -> int:
     """Write an outcome to standard output and error; the exit status."""
     status = outcome.status
     try:
@@ -126,7 +129,7 @@ def deliver(outcome: table.Outcome) -> int:
         status = 1
     if outcome.error:
         try:
-            write(2, f"dispatch: {outcome.error}\n")
+            write(2, f"{_name(typed)}: {outcome.error}\n")
         except OSError:  # there is nobody left to tell
             return status
     return status
@@ -142,7 +145,12 @@ def _occupy_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDONLY)  # gets the lowest number that is free
 
 
-def usage() -> str:
+def _name(typed: str) -> str:
+    """The program's name without folders, as its messages begin with it."""
+    return typed if " " in typed else typed.rpartition("/")[2]
+
+
+def usage(typed: str = PROGRAM) -> str:
     """The text that --help shows."""
     lines = [f"  {row.name:20} {row.summary}" for row in table.commands()]
     from gdbext.engine.vocabulary import DEBUGGERS, NO_DEBUGGER
@@ -151,7 +159,10 @@ def usage() -> str:
     if added.rows or added.problems:
         lines += ["", "commands of other packages:", *(f"  {row.name:20} {row.summary}" for row in added.rows)]
         lines += [f"  {name:20} cannot be used: {error.what}" for name, error in added.problems.items()]
-    return USAGE.format(
+    text = USAGE
+    for before in ("usage: ", "\n       "):
+        text = text.replace(f"{before}dispatch", f"{before}{_name(typed)}")
+    return text.format(
         default=table.DEFAULT,
         commands="\n".join(lines),
         debuggers=f"{', '.join(DEBUGGERS)} or {NO_DEBUGGER}",
@@ -170,7 +181,7 @@ def init_path(words: Sequence[str]) -> str:
 
 
 def _asks_for_help(argv: Sequence[str]) -> bool:
-    return not argv or argv[0] in ("-h", "--help", "help")
+    return not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]
 
 
 def _run(options: Options) -> table.Outcome:
@@ -191,7 +202,7 @@ def _run(options: Options) -> table.Outcome:
         return _run_alone(options, recorded)
     from gdbext.hosts.cli import debugger_runner
 
-    return debugger_runner.run(options, debugger, wants_color())
+    return debugger_runner.run(options, debugger, wants_color(options.color))
 
 
 def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outcome:
@@ -207,6 +218,9 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
 
         return Session(open_target())
 
+    from gdbext.diagnosis.tool import Alone
+
+    host, color = Alone(called=options.called), wants_color(options.color)
     watches = _watches(options)
     if not watches and table.needs_running(options.command, options.argv):
         raise UsageError(f"{options.command} needs a debugger", help="use --debugger gdb, or --debugger lldb")
@@ -214,9 +228,9 @@ def _run_alone(options: Options, recorded: RecordedCommand | None) -> table.Outc
     try:
         with budget.MemoryLimit(options.memory), limit:
             if recorded is not None:
-                outcome = recorded.run(open_target, wants_color())
+                outcome = recorded.run(open_target, color, host)
             else:
-                outcome = table.execute(options.command, options.argv, open_session, wants_color())
+                outcome = table.execute(options.command, options.argv, open_session, color, host)
     except budget.TimeIsUp:
         return table.failure(options.command, options.argv, budget.time_error(options.time_limit or 0))
     finally:
@@ -254,6 +268,8 @@ def _recorded_command(options: Options) -> RecordedCommand | None:
     return RecordedCommand(options.command, options.argv, options.record)
 
 
-def wants_color() -> bool:
-    """Standard output is a terminal that shows colours."""
+def wants_color(when: str = "auto") -> bool:
+    """Colours are wanted: "always", "never", or where standard output is a terminal that shows them."""
+    if when != "auto":
+        return when == "always"
     return os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from gdbext.engine.targets.budget import MEMORY, SECONDS, memory_size
+from gdbext.engine.terminal import PROGRAM, CommandLine, quoted
 from gdbext.errors import UsageError
 from gdbext.tools import table
 
@@ -17,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+COLORS = ("auto", "always", "never")
 MAX_TIMEOUT = 1e9
 """Seconds (31 years): the system's timers refuse much larger numbers, and so infinity."""
 
@@ -40,6 +42,21 @@ class Options:
         self.command = ""
         self.argv: list[str] = []
         self.program: list[str] = []
+        self.typed = PROGRAM
+        """Our own program, as it was called."""
+        self.color = "auto"
+
+    @property
+    def called(self) -> CommandLine:
+        """The words for what is suggested. A program that was started is gone with the report."""
+        source = ""
+        if self.pid is not None:
+            source = f"-p {self.pid}"
+        elif self.core is not None:
+            source = f"-c {quoted(self.core)}" + (f" --sysroot {quoted(self.sysroot)}" if self.sysroot else "")
+        elif self.recording is not None:
+            source = f"-r {quoted(self.recording)}"
+        return CommandLine(self.typed, source, may_run=self.recording is None)
 
     @property
     def chosen_debugger(self) -> str:
@@ -93,13 +110,47 @@ def before_program(argv: Sequence[str]) -> list[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
+def spelled_out(argv: Sequence[str]) -> list[str]:
+    """The command line without its short ways: ``7392 …`` is ``-p 7392 …``, ``ranks 7392`` is ``ranks -p 7392``,
+    ``PROGRAM …`` is ``-- PROGRAM …``, ``help NAME`` is ``NAME --help``, ``-V`` is ``--version``."""
+    words = list(argv)
+    if words[0] == "-V":
+        return ["--version"]
+    if words[0] == "help" and len(words) > 1:
+        return [words[1], "--help"]
+    if words[0].isdecimal():
+        return ["-p", *words]
+    if table.program(words[0]) is not None:
+        return [words[0], "-p", *words[1:]] if words[1:2] and words[1].isdecimal() else words
+    if words[0].startswith("-") or table.is_command(words[0]) or not _is_program(words[0]):
+        return words
+    return ["--", *words]
+
+
+def _is_program(word: str) -> bool:
+    """The shell would start something by that word."""
+    folders = [""] if "/" in word else [f"{each}/" for each in os.environ.get("PATH", "").split(os.pathsep) if each]
+    return any(os.access(folder + word, os.X_OK) and os.path.isfile(folder + word) for folder in folders)  # noqa: PTH113
+
+
 def _take_command(rest: list[str], options: Options) -> None:
     """The first word is the command, unless only options of the default command were given."""
     place = next((index for index, word in enumerate(rest) if not word.startswith("-")), None)
     if place is not None and not any(word != "--json" and word != "--why" for word in rest[:place]):
-        options.command = rest.pop(place)
+        options.command = table.find(rest.pop(place)).name
+    elif not {"--json", "--why"} >= set(rest) and not {"--help", "-h"} & set(rest):
+        _check_default(rest)
     options.argv = rest
-    table.find(options.command)
+
+
+def _check_default(rest: Sequence[str]) -> None:
+    """Blame what was typed, not the command that was not."""
+    try:
+        table.parser_of(table.find(table.DEFAULT)).parse(rest)
+    except UsageError as error:
+        typed = next((word for word in rest if word.startswith("-")), rest[0])
+        what = f"there is no option {typed}, or it is not used like this"
+        raise UsageError(what, why=error.what, help="dispatch --help") from None
 
 
 def _setters(options: Options) -> dict[str, Callable[[str], None]]:
@@ -138,10 +189,15 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
     def memory_limit(value: str) -> None:
         options.memory = memory_size(value)
 
+    def color(value: str) -> None:
+        if value not in COLORS:
+            raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
+        options.color = value
+
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
         "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
-        "--memory-limit": memory_limit,
+        "--memory-limit": memory_limit, "--color": color,
     }  # fmt: skip
 
 

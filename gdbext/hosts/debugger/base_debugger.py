@@ -34,12 +34,13 @@ class Job:
     ``result`` is the descriptor that takes the outcome, ``output`` that of the launcher's standard output for what a
     live command shows while the process runs (None for other commands), ``terminal`` that of its terminal, if it has
     one, for progress before a process is stopped. ``record`` is the path for a recording, ``memory`` what the look may
-    take of it in bytes (0 for no limit). At most one of ``pid`` and
-    ``core`` is given; without either the debugger's command line names a program to start.
+    take of it in bytes (0 for no limit); ``program`` and ``source`` those of engine.terminal.CommandLine. At most
+    one of ``pid`` and ``core`` is given; without either the debugger's command line names a program to start.
     """
 
     __slots__ = (
-        "argv", "color", "command", "core", "memory", "output", "pid", "record", "result", "sysroot", "terminal",
+        "argv", "color", "command", "core", "memory", "output", "pid", "program", "record", "result", "source",
+        "sysroot", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +57,8 @@ class Job:
         record: str | None = None,
         color: bool = False,
         memory: int = 0,
+        program: str = "",
+        source: str = "",
     ) -> None:
         self.command = command
         self.argv = list(argv)
@@ -68,10 +71,13 @@ class Job:
         self.record = record
         self.color = color
         self.memory = memory
+        self.program = program
+        self.source = source
 
     def expression(self) -> str:
         """Python for making this job again, in ASCII and on one line: it travels on a command line."""
-        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color", "memory")
+        options = ("result", "output", "terminal", "pid", "core", "sysroot", "record", "color", "memory",
+                   "program", "source")  # fmt: skip
         given = ", ".join(f"{name}={getattr(self, name)!a}" for name in options)
         return f"Job({self.command!a}, {self.argv!a}, {given})"
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from gdbext.diagnosis.session import Session
+from gdbext.diagnosis.tool import ToolHost
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.targets.budget import BudgetWatch, MemoryIsUp, memory_error, raise_gc_threshold
 from gdbext.engine.targets.recording import container, recorder
 from gdbext.engine.targets.recording.recorder import MAX_MEMORY, RecordingTarget
 from gdbext.engine.targets.recording.recording import Recording
+from gdbext.engine.terminal import CommandLine
 from gdbext.errors import GdbextError, UsageError
 from gdbext.hosts.debugger import base_debugger
 from gdbext.hosts.debugger.base_debugger import Job
@@ -45,7 +47,7 @@ class RecordedCommand:
             raise UsageError(f"--record keeps one moment, and {name} lets the process run")
         check_place(path)
 
-    def run(self, open_target: Callable[[], Target], color: bool) -> table.Outcome:
+    def run(self, open_target: Callable[[], Target], color: bool, host: ToolHost | None = None) -> table.Outcome:
         """Run the command and give its outcome."""
         opened: list[Session] = []
 
@@ -53,7 +55,7 @@ class RecordedCommand:
             opened.append(Session(RecordingTarget(open_target())))
             return opened[0]
 
-        outcome = table.execute(self._name, self._argv, open_session, color)
+        outcome = table.execute(self._name, self._argv, open_session, color, host)
         if opened:
             started = perf_counter()
             self._recording = self._complete(opened[0])
@@ -133,7 +135,8 @@ def run(name: str, job: Job) -> None:
     raise_gc_threshold()
     _keep_descriptors(job)
     debugger = base_debugger.debugger(name)
-    host = DebuggerHost(debugger, output=job.output)
+    called = CommandLine(job.program, job.source) if job.program else None
+    host = DebuggerHost(debugger, output=job.output, called=called)
     live = table.find(job.command).resumes and job.core is None
     recorded = _recorded(job)
     watched = BudgetWatch(
@@ -156,7 +159,7 @@ def run(name: str, job: Job) -> None:
 
     try:
         if recorded is not None:
-            outcome = recorded.run(open_target, job.color)
+            outcome = recorded.run(open_target, job.color, host)
         else:
             outcome = table.execute(job.command, job.argv, open_session, job.color, host)
         watched.end()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.samples import Pause
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.base_target import Target
+    from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.debugger.base_debugger import Debugger
     from gdbext.hosts.debugger.frame_source import SummarySource
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
@@ -42,10 +43,14 @@ class DebuggerHost(Host):
     """Lends what the debugger can."""
 
     def __init__(
-        self, debugger: Debugger, output: int | None = None, session: Callable[[float], Session] | None = None
+        self,
+        debugger: Debugger,
+        output: int | None = None,
+        session: Callable[[float], Session] | None = None,
+        called: CommandLine | None = None,
     ) -> None:
         """``session``: the one that commands share; None in a debugger of our own, which runs one command only."""
-        super().__init__(session is None, output)
+        super().__init__(session is None, output, called)
         self.name = debugger.name
         self._session = session
         self._debugger = debugger

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.report.report import Ending, Report
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.terminal import CommandLine
     from gdbext.hosts.resume.breakpoint_setter import BreakpointSetter
     from gdbext.torch.stack.lookup_sites import CfaRule
 
@@ -80,8 +81,8 @@ Kept = TypeVar("Kept")
 class Host(ToolHost):
     """A debugger, the user's own or one of ours; or nobody."""
 
-    def __init__(self, is_batch: bool = False, output: int | None = None) -> None:
-        super().__init__(is_batch, output)
+    def __init__(self, is_batch: bool = False, output: int | None = None, called: CommandLine | None = None) -> None:
+        super().__init__(is_batch, output, called)
         self.lets_finish = False
         """True when the watching is over, and nobody asked to end the program: one that we started runs on to its
         end."""

@@ -42,7 +42,11 @@ def test_a_replay_is_the_recorded_report(look, hung, tmp_path):
     assert again["target"].pop("recording")["command"] == "dispatch-diagnose --json"
     before = recorded.document
     before["target"].pop("withheld_sources", None)  # advice that helps with the core, not with a recording
+    advised, advised_before = again["verdict"].pop("advice"), before["verdict"].pop("advice")
     assert again == before
+    assert any(f"dispatch -r {file} dispatch-bt" in line for line in advised), advised
+    source = f"-p {hung.pid}" if look.kind == "live" else "-c "
+    assert any(f"dispatch {source}" in line for line in advised_before), advised_before
 
 
 def test_a_recording_is_enough_for_all_readers(look, hung, tmp_path):
@@ -53,6 +57,9 @@ def test_a_recording_is_enough_for_all_readers(look, hung, tmp_path):
         now = look(hung, *words)
         assert again["errors"] == now["errors"]
         assert [thread["dispatch"] for thread in again["threads"]] == [thread["dispatch"] for thread in now["threads"]]
+        for document in (again, now):
+            if document["verdict"] is not None:
+                document["verdict"].pop("advice")  # it names what was looked at
         assert again["verdict"] == now["verdict"]
 
 

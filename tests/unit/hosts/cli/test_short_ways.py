@@ -1,0 +1,121 @@
+"""What may be typed instead of the whole command line, and how messages call the program."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine import terminal
+from gdbext.engine.terminal import CommandLine, quoted, typed_name
+from gdbext.errors import UsageError
+from gdbext.hosts.cli import launcher
+from gdbext.hosts.cli.options import Options, parse, spelled_out
+from gdbext.tools import table
+from support.recorded import recordings
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("7392", "-p 7392"),
+        ("7392 bt --all", "-p 7392 bt --all"),
+        ("ranks 7392", "ranks -p 7392"),
+        ("watch --help", "watch --help"),
+        ("sh train.sh -c 7", "-- sh train.sh -c 7"),
+        ("/bin/sh train.sh", "-- /bin/sh train.sh"),
+        ("help bt", "bt --help"),
+        ("-V", "--version"),
+        ("bt -p 7", "bt -p 7"),
+        ("dispatch-bt -p 7", "dispatch-bt -p 7"),
+        ("-p 7", "-p 7"),
+        ("no-such-program-anywhere", "no-such-program-anywhere"),
+        ("/", "/"),
+    ],
+)
+def test_short_ways(typed: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert spelled_out(typed.split()) == meant.split()
+
+
+def test_every_command_has_its_short_name() -> None:
+    for row in table.commands():
+        short = row.name.removeprefix("dispatch-").removeprefix("all-")
+        assert table.find(short).name == row.name
+        assert table.is_command(short)
+    assert not table.is_command("python3")
+
+
+def test_what_was_typed_is_blamed() -> None:
+    for words in (["-x"], ["-p", "7", "--bogus", "bt"], ["--bogus"]):
+        with pytest.raises(UsageError) as caught:
+            parse(words, Options())
+        typed = next(word for word in words if word in ("-x", "--bogus"))
+        assert typed in caught.value.what
+        assert "dispatch-diagnose" not in caught.value.what
+
+
+@pytest.mark.parametrize(("when", "colored"), [("always", True), ("never", False)])
+def test_colors_as_asked(when: str, colored: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    launcher.main(["-r", str(recordings.FOLDER / "python-lock-abba.rec"), "--color", when])
+    assert ("\x1b[" in capfd.readouterr().out) == colored
+
+
+@pytest.mark.parametrize(("name", "status"), [("python-lock-abba", 3), ("kernel-crash", 4), ("idle", 0)])
+def test_the_exit_status_tells_the_verdict(name: str, status: int, capfd: pytest.CaptureFixture[str]) -> None:
+    recording = str(recordings.FOLDER / f"{name}.rec")
+    assert launcher.main(["-r", recording, "--exit-code"]) == status
+    assert launcher.main(["-r", recording]) == 0
+    capfd.readouterr()
+
+
+def test_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert typed_name("/somewhere/else/gdbext") == "/somewhere/else/gdbext"
+    assert typed_name("site-packages/gdbext/__main__.py") == "python3 -m gdbext"
+    assert typed_name("my tools/gdbext.pyz") == f"{Path(sys.executable).name} 'my tools/gdbext.pyz'"
+    (tmp_path / "dispatch").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(terminal.TYPED, f"{tmp_path}/dispatch")
+    assert typed_name("start.py") == "dispatch"
+    assert terminal.TYPED not in os.environ
+    assert quoted("a b") == "'a b'"
+
+
+def test_a_debugger_takes_commands_alone() -> None:
+    assert CommandLine().command("dispatch-bt") == "dispatch-bt"
+    assert CommandLine("gdbext", "-p 7").command("dispatch-bt") == "gdbext -p 7 dispatch-bt"
+    assert CommandLine("gdbext").outside("ranks -p 7") == "gdbext ranks -p 7"
+
+
+def test_messages_call_the_program_as_it_was_called(capfd: pytest.CaptureFixture[str]) -> None:
+    launcher.main(["--nonsense"], "/opt/x/gdbext")
+    assert capfd.readouterr().err.startswith("gdbext: ")
+    launcher.main([], "gdbext")
+    assert capfd.readouterr().out.startswith("usage: gdbext ")
+
+
+def suggestions(document: dict[str, object]) -> list[list[str]]:
+    """The command lines of ours in the advice, which end their lines."""
+    verdict = document["verdict"]
+    assert isinstance(verdict, dict)
+    lines = [line.rpartition(": ")[2] for line in verdict["advice"]]
+    return [shlex.split(line) for line in lines if line.startswith("try-this ")]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in recordings.FOLDER.glob("*.rec")][::4])
+def test_what_is_suggested_can_be_pasted(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of every fourth recording; what is about other processes needs them."""
+    assert launcher.main(["-r", str(path), "--json"], "try-this") == 0
+    document = json.load(io.StringIO(capfd.readouterr().out))
+    for words in suggestions(document):
+        if words[1] == "-p":
+            assert words[2].isdecimal()
+            continue
+        assert words[1:3] == ["-r", str(path)]
+        assert launcher.main(words[1:], "try-this") == 0, (words, capfd.readouterr())
+    capfd.readouterr()
