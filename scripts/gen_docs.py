@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Write docs/commands.md and docs/modules.md: the help of every command, and what each folder is for.
+"""Write docs/commands.md, docs/modules.md and the catalogue in docs/known-bugs.md.
 
-Both are generated, so that they cannot drift from the code: tests/unit/test_docs.py fails when they are stale.
+The help of every command, what each folder is for, and the known bugs. They are generated, so that they cannot drift
+from the code: tests/unit/test_docs.py fails when they are stale.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from gdbext.known import catalogue  # noqa: E402
+from gdbext.known.catalogue import KnownBug  # noqa: E402
 from gdbext.tools import table  # noqa: E402
 
 COMMANDS = """# Commands
@@ -54,16 +57,33 @@ def _rooms() -> Iterator[str]:
         yield ""
 
 
+CATALOGUE = "## The catalogue\n"
+"""The heading below which docs/known-bugs.md is generated; what stands above is written by hand."""
+
+
+def known_page() -> str:
+    """docs/known-bugs.md with the catalogue as it is now."""
+    written = (ROOT / "docs" / "known-bugs.md").read_text().partition(CATALOGUE)[0]
+    bugs = catalogue.own_entries()
+    return "\n".join([written + CATALOGUE, f"{len(bugs)} entries.\n", *map(_entry, bugs), ""])
+
+
+def _entry(bug: KnownBug) -> str:
+    affected = ", ".join(each.text for each in bug.affected)
+    return f"- **{bug.id}**: {bug.title}. Affected: {affected}. Cure: {bug.cure}. <{bug.url}>"
+
+
 def _purpose(folder: Path) -> str:
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
     return " ".join(docstring.split("\n\n", 1)[0].split())
 
 
 def main() -> None:
-    """Writes both pages."""
+    """Writes the pages."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     (ROOT / "docs" / "commands.md").write_text(commands_page())
     (ROOT / "docs" / "modules.md").write_text(modules_page())
+    (ROOT / "docs" / "known-bugs.md").write_text(known_page())
 
 
 if __name__ == "__main__":

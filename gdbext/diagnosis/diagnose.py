@@ -85,7 +85,7 @@ class Diagnose(Tool):
             if counting is not None:
                 counting.close()
         try:
-            found = _with_innermost_arguments(last, sampled.inspection)
+            found = _completed(last, sampled.inspection)
             return self._report(last, args, found, (sampled.section,), host.called)
         finally:
             last.target.close()
@@ -134,7 +134,13 @@ class Diagnose(Tool):
 def _inspected(session: Session) -> Inspection:
     from gdbext.diagnosis.inspection import inspect_threads
 
-    return _with_innermost_arguments(session, inspect_threads(session))
+    return _completed(session, inspect_threads(session))
+
+
+def _completed(session: Session, found: Inspection) -> Inspection:
+    from gdbext.diagnosis.inspection import with_known_bugs
+
+    return _with_innermost_arguments(session, with_known_bugs(session, found))
 
 
 def _with_innermost_arguments(session: Session, found: Inspection) -> Inspection:

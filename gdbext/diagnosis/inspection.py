@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Optional
 
 from gdbext.diagnosis.job.job_rank import is_rank
-from gdbext.diagnosis.report.thread_report import ProcessStop, RunState, ThreadReport
+from gdbext.diagnosis.report.thread_report import FindingKind, ProcessStop, RunState, ThreadReport
 from gdbext.diagnosis.threads.thread_reporting import all_frames, missing_kernels, native_place, report_thread
 from gdbext.diagnosis.verdict.graph import Observations
 from gdbext.diagnosis.verdict.judge import Judgement, judge
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
     from gdbext.diagnosis.verdict.progress import SamplePlace
     from gdbext.engine.vocabulary import ErrorLog
-    from gdbext.known.catalogue import KnownMatch
+    from gdbext.known.signatures import KnownMatch
     from gdbext.torch.values.cpp_objects import CxxException
 
 MemoryMaps = Callable[[], Sequence[MemoryMapping]]
@@ -169,19 +169,18 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
-    known = _known_bugs(session, process, threads) if judgement.verdict.kind.traits.is_hang else ()
-    return Inspection(threads, judgement, collectives, _places(process) if placed else {}, known)
+    return Inspection(threads, judgement, collectives, _places(process) if placed else {})
 
 
-def _known_bugs(session: Session, process: ProcessSnapshot, threads: Sequence[ThreadReport]) -> tuple[KnownMatch, ...]:
-    from gdbext.diagnosis.verdict.judge import known_bugs
-    from gdbext.torch.layout_choice import torch_version
+def with_known_bugs(session: Session, found: Inspection) -> Inspection:
+    """The inspection with the bugs of other projects that fit. They are looked for where a thread waits for something,
+    or the program crashed: healthy programs pay nothing for it."""
+    crashed = found.judgement.verdict.kind is FindingKind.CRASH
+    if not crashed and all(thread.wait is None or thread.state is RunState.IDLE for thread in found.threads):
+        return found
+    from gdbext.diagnosis.verdict.known_bugs import known_bugs
 
-    versions = {
-        "torch": torch_version(session.modules) if session.has_torch else None,
-        "python": session.python.version if session.python is not None else None,
-    }
-    return known_bugs(process, threads, versions, lambda error: session.errors.note(error, "known bugs"))
+    return found._replace(known=known_bugs(session, session.threads.all(), found.threads, found.judgement.findings))
 
 
 def _thrown(session: Session, snapshot: ThreadSnapshot) -> CxxException | None:

@@ -103,6 +103,7 @@ def report_target(session: Session) -> TargetReport:
         kind=target.kind,
         pid=target.pid,
         debugger=target.debugger,
+        architecture=target.architecture.name,
         torch_version=torch_version(session),
         layout_id=layout.id if layout is not None else None,
         layout_match=layout.match if layout is not None else "none",

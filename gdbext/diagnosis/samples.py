@@ -20,11 +20,10 @@ from gdbext.diagnosis.inspection import Inspection, inspect_threads
 from gdbext.diagnosis.report.thread_report import FindingKind, ThreadProgress
 from gdbext.diagnosis.session import Session
 from gdbext.diagnosis.verdict import progress
-from gdbext.engine.record import Record
 from gdbext.engine.targets.live.thread_motion import ThreadActivity, activities
 from gdbext.engine.vocabulary import Section
 from gdbext.errors import UsageError
-from gdbext.known.catalogue import KnownMatch
+from gdbext.known.signatures import KnownMatch
 from gdbext.render.plain_json import plain
 
 if TYPE_CHECKING:
@@ -71,23 +70,6 @@ class SamplesSection(Section):
     calls: int | None = None
 
 
-class KnownBugReport(Record):
-    """Report on one known bug, as the JSON document has it."""
-
-    id: str
-    title: str
-    url: str
-    affected: tuple[str, ...]
-    """The versions that have it: ``threadpoolctl before 3.7.0``."""
-    fixed_in: tuple[str, ...]
-    """``threadpoolctl 3.7.0``; empty where no version is known to be free of it."""
-    cure: str
-    condition: str
-    """The condition on a version that is not known; "" where all are known."""
-    matched: tuple[str, ...]
-    """The threads that show the bug."""
-
-
 @dataclass(frozen=True)
 class KnownBugsSection(Section):
     """The known bugs that fit the process."""
@@ -97,21 +79,7 @@ class KnownBugsSection(Section):
 
     def document(self, why: bool) -> Any:  # noqa: ARG002 - the same with evidence
         """The section as a list of objects."""
-        return plain([_report(match) for match in self.matches])
-
-
-def _report(match: KnownMatch) -> KnownBugReport:
-    bug = match.bug
-    return KnownBugReport(
-        bug.id,
-        bug.title,
-        bug.url,
-        tuple(each.text for each in bug.affected),
-        tuple(f"{each.package} {each.before}" for each in bug.affected if each.before),
-        bug.cure,
-        match.condition,
-        match.evidence,
-    )
+        return plain([match.report for match in self.matches])
 
 
 Watch = Callable[[], None]

@@ -1,25 +1,30 @@
-"""The catalogue of known bugs: our entries, those of other packages (entry point ``gdbext.known``), and how each is
-recognised.
+"""The catalogue of known bugs: our entries (the files in bugs/), those of the site and user, and of other packages.
 
 An entry says only what its link says: which versions have the bug, since when it is cured, what to do until then. Where
-that is not known it is left out. Each entry has a test with its stacks in tests/unit/known.
+that is not known it is left out. An entry is a JSON object with the members of KnownBug; a file has one or a list of
+them. They are data: nothing of them is executed. Of several with one id the first counts, in this order: those of
+``$GDBEXT_KNOWN`` (folders, with colons in between), of ``~/.config/gdbext/known``, of other packages (entry point
+``gdbext.known``), ours.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from gdbext import cache
 from gdbext.engine.entry_points import EntryPoint, entry_points
 from gdbext.engine.record import Record
-from gdbext.errors import AddOnError
+from gdbext.errors import AddOnError, BadData
 
 
 class Affected(Record):
     """Versions of a package: ``since`` is the first that has the bug, ``before`` the first without it; "" for none."""
 
     package: str
-    """Its name on PyPI (``threadpoolctl``), or ``python``, ``libgomp``."""
+    """Its name on PyPI (``threadpoolctl``), or ``python``, ``glibc``, ``nccl``, ``libgomp``."""
     since: str = ""
     before: str = ""
 
@@ -32,12 +37,12 @@ class Affected(Record):
 
     @property
     def condition(self) -> str:
-        """The same as a condition, for where nobody knows the version: "if your threadpoolctl is older than 3.7.0"; ""
+        """The same as a condition, for where nobody knows the version: "your threadpoolctl is older than 3.7.0"; ""
         where all versions have the bug."""
         since = f"is {self.since} or newer" if self.since else ""
         before = f"is older than {self.before}" if self.before else ""
         both = " and ".join(filter(None, (since, before)))
-        return f"if your {self.package} {both}" if both else ""
+        return f"your {self.package} {both}" if both else ""
 
     def includes(self, version: str) -> bool:
         """True if that version of the package has the bug."""
@@ -56,6 +61,12 @@ def version_key(version: str) -> tuple[tuple[int, ...], bool]:
     return tuple(numbers), re.match(r"[._-]?(a|b|c|rc|alpha|beta|dev|pre)\d*", rest) is None
 
 
+ROLES = ("main", "other", "crashed")
+"""Roles of a thread: the one whose id is the process's, any but that, one that ended the program."""
+RELATIONS = ("forked", "one-thread", "no-children", "children")
+"""Facts about the process: it is a fork of its parent (without exec), it has one thread, it has (no) child process."""
+
+
 class ThreadPattern(Record):
     """The part of one of the threads that hang. What is empty may be anything."""
 
@@ -63,13 +74,26 @@ class ThreadPattern(Record):
     """(file name, function) of some of its Python frames, the innermost first: ``("threadpoolctl.py", "_find")``. The
     file may have folders in front: ``concurrent/futures/thread.py``."""
     native: tuple[str, ...] = ()
-    """Some of its native functions, the innermost first, as reports name them, without arguments."""
+    """Some of its native functions, the innermost first, as reports name them, without arguments; with the beginning of
+    the library's file name before an exclamation mark: ``libnccl!ncclLocalOpAppend``."""
     library: str = ""
     """The beginning of the file name of the innermost library that is not the C library: ``libgomp``."""
     waits_for: tuple[str, ...] = ()
     """Kinds of waits, any of which it is in: words of the JSON report."""
     missing_workers: str = ""
-    """The pool whose workers it waits for and that the process lacks."""
+    """The pool whose workers it waits for and that the process lacks since it was forked."""
+    role: str = ""
+    """Word of ROLES: which thread of the process it is."""
+    name: str = ""
+    """The beginning of its name, Python's or the kernel's."""
+    state: str = ""
+    """A word of the JSON report: ``running``, ``waiting``, ``idle``."""
+    holds: tuple[str, ...] = ()
+    """Kinds of what it holds, all of them: ``gil``."""
+    held_by: int = -1
+    """The pattern (counted from 0) of the thread that has what this one waits for; -1: whoever has it."""
+    owner_gone: bool = False
+    """A thread that does not exist any more has what this one waits for."""
 
 
 class KnownBug(Record):
@@ -85,163 +109,82 @@ class KnownBug(Record):
     cure: str
     """The workaround or update, as a clause that begins with a verb."""
     threads: tuple[ThreadPattern, ...]
-
-
-class ThreadFacts:
-    """``native``: names and libraries of the innermost frames, asked for only where the rest fits."""
-
-    def __init__(
-        self,
-        label: str,
-        python: Sequence[tuple[str, str]] = (),
-        waits_for: str = "",
-        missing_workers: str = "",
-        native: Callable[[], Sequence[tuple[str, str]]] = tuple,
-    ) -> None:
-        self.label = label
-        self.python = python
-        self.waits_for = waits_for
-        self.missing_workers = missing_workers
-        self._native = native
-        self._frames: Sequence[tuple[str, str]] | None = None
-
-    @property
-    def native(self) -> Sequence[tuple[str, str]]:
-        """(function, file name of the library), the innermost first."""
-        if self._frames is None:
-            self._frames = self._native()
-        return self._frames
-
-    def fits(self, pattern: ThreadPattern) -> bool:
-        """The thread does what the pattern says."""
-        if pattern.waits_for and self.waits_for not in pattern.waits_for:
-            return False
-        if pattern.missing_workers and self.missing_workers != pattern.missing_workers:
-            return False
-        if not _in_order(pattern.python, self.python, _is_frame):
-            return False
-        if pattern.native and not _in_order(pattern.native, [name for name, _ in self.native], str.__eq__):
-            return False
-        return not pattern.library or self._library.startswith(pattern.library)
-
-    @property
-    def _library(self) -> str:
-        own = (library for _, library in self.native if not library.startswith(("libc.", "libc-", "libpthread", "ld-")))
-        return next(own, "")
-
-
-def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
-    file, function = frame
-    return function.rpartition(".")[2] == wanted[1] and f"/{file}".endswith(f"/{wanted[0]}")
-
-
-def _in_order(wanted: Sequence[object], there: Sequence[object], equal: Callable[..., bool]) -> bool:
-    """All that is wanted is there in this order, with anything in between."""
-    rest = iter(there)
-    return all(any(equal(each, one) for one in rest) for each in wanted)
-
-
-class KnownMatch(Record):
-    """``evidence``: which thread fits which pattern. ``condition``: what is to be true of a version that is unknown."""
-
-    bug: KnownBug
-    evidence: tuple[str, ...]
-    condition: str = ""
-
-    @property
-    def line(self) -> str:
-        """``Known: joblib/threadpoolctl#239, … (threadpoolctl before 3.7.0); …``."""
-        affected = self.condition or ", ".join(each.text for each in self.bug.affected)
-        return f"Known: {self.bug.id}, {self.bug.title} ({affected}); {self.bug.cure}. {self.bug.url}"
-
-
-def matches(
-    bugs: Sequence[KnownBug], threads: Sequence[ThreadFacts], versions: Mapping[str, str]
-) -> Iterator[KnownMatch]:
-    """The bugs that fit the process. ``versions`` of packages, as far as they are known."""
-    kinds = {thread.waits_for for thread in threads}
-    functions = {function.rpartition(".")[2] for thread in threads for _, function in thread.python}
-    for bug in bugs:
-        if not all(_is_possible(pattern, kinds, functions) for pattern in bug.threads):
-            continue
-        condition = _condition(bug, versions)
-        found = _assigned(bug.threads, list(threads)) if condition is not None else None
-        if found:
-            yield KnownMatch(bug, tuple(_evidence(one, each) for one, each in zip(found, bug.threads)), condition or "")
-
-
-def _is_possible(pattern: ThreadPattern, kinds: set[str], functions: set[str]) -> bool:
-    """Some thread may fit: sorts out all but a few entries without a look at any stack."""
-    if pattern.waits_for and kinds.isdisjoint(pattern.waits_for):
-        return False
-    return all(function in functions for _, function in pattern.python)
-
-
-def _condition(bug: KnownBug, versions: Mapping[str, str]) -> str | None:
-    """The condition on versions that are not known; None where a known one has not got the bug."""
-    known = [each for each in bug.affected if each.package in versions]
-    if known:
-        return "" if any(each.includes(versions[each.package]) for each in known) else None
-    return " or ".join(filter(None, (each.condition for each in bug.affected)))
-
-
-def _assigned(patterns: Sequence[ThreadPattern], threads: list[ThreadFacts]) -> list[ThreadFacts] | None:
-    """A thread of its own for each pattern; None where there is none."""
-    if not patterns:
-        return []
-    for thread in threads:
-        if thread.fits(patterns[0]):
-            rest = _assigned(patterns[1:], [each for each in threads if each is not thread])
-            if rest is not None:
-                return [thread, *rest]
-    return None
-
-
-def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
-    """``worker-1 (tid 7): in threadpoolctl.py _find, waits for gil``."""
-    parts = [f"in {file} {function}" for file, function in pattern.python]
-    parts += [f"in {name}" for name in pattern.native]
-    parts += [f"inside {pattern.library}"] if pattern.library else []
-    parts += [f"waits for {thread.waits_for}"] if pattern.waits_for else []
-    parts += [f"{pattern.missing_workers} has no workers here"] if pattern.missing_workers else []
-    return f"{thread.label}: {', '.join(parts)}"
+    environment: tuple[str, ...] = ()
+    """Conditions on environment variables, all of which hold: ``NAME``, ``NAME=VALUE``, ``!NAME``, ``!NAME=VALUE``."""
+    architecture: str = ""
+    """The only architecture that has it, as the kernel names it (uname -m)."""
+    process: tuple[str, ...] = ()
+    """Words of RELATIONS, all of which hold."""
 
 
 GROUP = "gdbext.known"
 """The group of entry points: NAME = "module:attribute", a KnownBug or a tuple of them."""
+FOLDER = f"{os.path.dirname(os.path.realpath(__file__))}/bugs"  # noqa: PTH120 - pathlib takes 10 ms to import
+VARIABLE = "GDBEXT_KNOWN"
+_LARGEST = 1 << 22
+"""Bytes of a file: some thousand entries."""
+_ENDING = ".json"
 
-BUGS = (
-    KnownBug(
-        "joblib/threadpoolctl#239",
-        "a callback in Python is called below dl_iterate_phdr, whose lock a thread with the GIL waits for",
-        "https://github.com/joblib/threadpoolctl/issues/239",
-        (Affected("threadpoolctl", before="3.7.0"),),
-        "update threadpoolctl to 3.7.0, which reads /proc/self/maps instead",
-        (
-            ThreadPattern(python=(("threadpoolctl.py", "_find_libraries_with_dl_iterate_phdr"),), waits_for=("gil",)),
-            ThreadPattern(waits_for=("loader-lock",)),
-        ),
-    ),
-    KnownBug(
-        "gcc#52303",
-        "libgomp keeps its worker threads for the next parallel region, and a forked child waits for them there",
-        "https://gcc.gnu.org/bugzilla/show_bug.cgi?id=52303",
-        (Affected("libgomp"),),
-        "start processes with 'spawn', or call torch.set_num_threads(1) before the fork",
-        (ThreadPattern(library="libgomp", missing_workers="OpenMP"),),
-    ),
-)
-"""All entries of ours, in no order."""
+Note = Callable[[AddOnError], None]
 
 
-def catalogue(note: Callable[[AddOnError], None]) -> tuple[KnownBug, ...]:
-    """All entries. ``note`` is told what of another package cannot be used."""
-    added = [bug for point in entry_points(GROUP) for bug in _entries(point, note)]
-    known = {bug.id for bug in added}
-    return (*added, *(bug for bug in BUGS if bug.id not in known))
+def catalogue(note: Note) -> tuple[KnownBug, ...]:
+    """All entries. ``note`` is told what of others cannot be used."""
+    found: dict[str, KnownBug] = {}
+    for folder in site_folders():
+        for bug in _of_folder(folder, note):
+            found.setdefault(bug.id, bug)
+    for point in entry_points(GROUP):
+        for bug in _of_package(point, note):
+            found.setdefault(bug.id, bug)
+    for bug in own_entries():
+        found.setdefault(bug.id, bug)
+    return tuple(found.values())
 
 
-def _entries(point: EntryPoint, note: Callable[[AddOnError], None]) -> Iterator[KnownBug]:
+def own_entries() -> tuple[KnownBug, ...]:
+    """Our entries, in the order of their files."""
+    found = []
+    for name in _names(FOLDER):
+        with open(f"{FOLDER}/{name}", encoding="utf-8") as file:
+            found.append(parse_entry(json.load(file), name))
+    return tuple(found)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - pathlib takes 10 ms to import
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(_ENDING))
+
+
+def site_folders() -> tuple[str, ...]:
+    """The folders of the site and the user, the strongest first; they need not exist."""
+    named = os.environ.get(VARIABLE, "").split(os.pathsep)
+    config = os.environ.get("XDG_CONFIG_HOME", "") or f"{os.environ.get('HOME', '')}/.config"
+    return tuple(folder for folder in (*named, f"{config}/gdbext/known") if folder.startswith("/"))
+
+
+def _of_folder(folder: str, note: Note) -> Iterator[KnownBug]:
+    for name in _names(folder):
+        try:
+            yield from _trusted(f"{folder}/{name}")
+        except AddOnError as error:
+            note(error)
+
+
+def _trusted(path: str) -> tuple[KnownBug, ...]:
+    """The entries of a file that nobody but us and root can have written. Raises AddOnError."""
+    if not cache.is_ours(path):
+        raise AddOnError(
+            f"{path} is not used: others than you and root can change it",
+            help="make it and the folders above it yours, writable by nobody else",
+        )
+    return read_entries(path)
+
+
+def _of_package(point: EntryPoint, note: Note) -> Iterator[KnownBug]:
     try:
         found = point.load()
     except AddOnError as error:
@@ -253,3 +196,133 @@ def _entries(point: EntryPoint, note: Callable[[AddOnError], None]) -> Iterator[
             yield entry
         else:
             note(AddOnError(f"{point.group} {point.name!r} of {point.package} is no gdbext.KnownBug: {entry!r:.80}"))
+
+
+def read_entries(path: str) -> tuple[KnownBug, ...]:
+    """The entries of a file. Raises AddOnError that says what is wrong and where."""
+    from gdbext.engine.formats.bounded_input import parse_json, read_file
+
+    try:
+        value = parse_json(read_file(path, _LARGEST), _LARGEST)
+        return tuple(parse_entry(each, path) for each in (value if isinstance(value, list) else [value]))
+    except (BadData, OSError) as error:
+        raise AddOnError(f"{path} has no entry of a known bug: {error}") from error
+
+
+def parse_entry(value: object, where: str) -> KnownBug:
+    """The entry that a JSON object is. Raises BadData."""
+    fields = _Fields(value, KnownBug, where)
+    where = fields.text("id") or where
+    bug = KnownBug(
+        where,
+        fields.text("title"),
+        fields.text("url"),
+        tuple(_affected(each, f"{where}, affected") for each in fields.list("affected")),
+        fields.text("cure"),
+        tuple(_thread(each, f"{where}, threads") for each in fields.list("threads")),
+        fields.texts("environment"),
+        fields.text("architecture"),
+        fields.texts("process", RELATIONS),
+    )
+    lacks = [key for key in ("id", "title", "url", "affected", "cure", "threads") if not fields.has(key)]
+    if lacks:
+        raise BadData(f"{where} lacks {', '.join(lacks)}")
+    if any(not -1 <= pattern.held_by < len(bug.threads) for pattern in bug.threads):
+        raise BadData(f"{where}: held_by counts threads from 0 on")
+    return bug
+
+
+def _affected(value: object, where: str) -> Affected:
+    fields = _Fields(value, Affected, where)
+    if not fields.has("package"):
+        raise BadData(f"{where} lacks package")
+    return Affected(fields.text("package"), fields.text("since"), fields.text("before"))
+
+
+def _thread(value: object, where: str) -> ThreadPattern:
+    fields = _Fields(value, ThreadPattern, where)
+    role = fields.text("role")
+    _check_words([role] if role else [], ROLES, f"{where}, role")
+    found = ThreadPattern(
+        tuple(_pair(each, f"{where}, python") for each in fields.list("python")),
+        fields.texts("native"),
+        fields.text("library"),
+        fields.texts("waits_for"),
+        fields.text("missing_workers"),
+        role,
+        fields.text("name"),
+        fields.text("state"),
+        fields.texts("holds"),
+        fields.number("held_by"),
+        fields.flag("owner_gone"),
+    )
+    if found == ThreadPattern():
+        raise BadData(f"{where}: a thread of which nothing is said is any thread")
+    return found
+
+
+def _pair(value: object, where: str) -> tuple[str, str]:
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, str) for each in value):
+        raise BadData(f"{where}: each frame is a list of two texts, file and function")
+    return value[0], value[1]
+
+
+def _check_words(words: Sequence[str], known: Sequence[str], where: str) -> None:
+    strange = [word for word in words if word not in known]
+    if strange:
+        raise BadData(f"{where}: {', '.join(strange)} is none of {', '.join(known)}")
+
+
+class _Fields:
+    """The members of a JSON object, all of which are fields of the record; BadData for whatever is not as it should
+    be."""
+
+    def __init__(self, value: object, record: type[Record], where: str) -> None:
+        if not isinstance(value, Mapping):
+            raise BadData(f"{where} is no object: {json.dumps(value)[:40]}")
+        strange = sorted(set(map(str, value)) - set(record._fields))
+        if strange:
+            raise BadData(f"{where} has {', '.join(strange)}; there are {', '.join(record._fields)}")
+        self._value = value
+        self._where = where
+
+    def has(self, key: str) -> bool:
+        """There is such a member, and it is not empty."""
+        return bool(self._value.get(key))
+
+    def text(self, key: str) -> str:
+        """The text of a member, "" where there is none."""
+        found = self._value.get(key, "")
+        if not isinstance(found, str):
+            raise BadData(f"{self._where}: {key} is no text")
+        return found
+
+    def list(self, key: str) -> list[object]:
+        """The items of a member."""
+        found = self._value.get(key, [])
+        if not isinstance(found, list):
+            raise BadData(f"{self._where}: {key} is no list")
+        return found
+
+    def texts(self, key: str, known: Sequence[str] = ()) -> tuple[str, ...]:
+        """The texts of a member, which are among the ``known`` ones."""
+        found = [each for each in self.list(key) if isinstance(each, str)]
+        if len(found) != len(self.list(key)):
+            raise BadData(f"{self._where}: {key} is no list of texts")
+        if known:
+            _check_words(found, known, f"{self._where}, {key}")
+        return tuple(found)
+
+    def number(self, key: str) -> int:
+        """The number of a member, -1 where there is none."""
+        found = self._value.get(key, -1)
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise BadData(f"{self._where}: {key} is no number")
+        return found
+
+    def flag(self, key: str) -> bool:
+        """True where the member is."""
+        found = self._value.get(key, False)
+        if not isinstance(found, bool):
+            raise BadData(f"{self._where}: {key} is neither true nor false")
+        return found

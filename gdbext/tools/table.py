@@ -204,6 +204,12 @@ TABLE = (
         "gdbext.tools.ranks.ranks:RanksProgram",
     ),
     ToolRow(
+        "known",
+        "Compare a report or a recording with the known bugs of other projects, or list these.",
+        ("program",),
+        "gdbext.tools.known.known_command:KnownProgram",
+    ),
+    ToolRow(
         "shell",
         "Open a Python prompt in which p is the process: p.threads, p.diagnose(), …",
         ("program",),

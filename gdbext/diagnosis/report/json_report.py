@@ -25,6 +25,7 @@ from gdbext.render.plain_json import members, number, plain
 from gdbext.torch.stack.dispatch_frame import Argument, ArgumentTensor, DispatchFrame, Kernel
 
 if TYPE_CHECKING:
+    from gdbext.diagnosis.waits.pool_table import MissingWorkers
     from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState
     from gdbext.torch.values.tensor_facts import Statistics
 
@@ -112,6 +113,7 @@ def _target(target: TargetReport | None) -> dict[str, Any] | None:
         "kind": target.kind,
         "pid": target.pid,
         "debugger": target.debugger,
+        "architecture": target.architecture,
         "torch": torch,
         "python": python,
         "paused_ms": target.paused_ms,
@@ -187,8 +189,16 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         "evidence": list(wait.evidence),
         **({"collective": plain(wait.collective)} if wait.collective is not None else {}),
         **_peer(wait),
+        **_missing(wait.missing_workers),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),
     }
+
+
+def _missing(missing: MissingWorkers | None) -> dict[str, Any]:
+    """Only where workers are missing."""
+    if missing is None:
+        return {}
+    return {"missing_workers": {"pool": missing.pool.name, "present": missing.present, "forked": missing.forked}}
 
 
 def _owner(owner: Owner) -> dict[str, Any]:

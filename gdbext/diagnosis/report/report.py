@@ -36,6 +36,8 @@ class TargetReport(Record):
     pid: int
     debugger: str
     """The debugger: "gdb", "lldb" or "none"."""
+    architecture: str = ""
+    """The machine as the kernel names it (uname -m)."""
     torch_version: str | None = None
     layout_id: str | None = None
     layout_match: str = "none"

@@ -1,14 +1,12 @@
-"""Leads from observations to findings, and from findings to the one verdict; compares the process with known bugs.
+"""Leads from observations to findings, and from findings to the one verdict. Pure.
 
 Notes on what forbids to say "no deadlock": locks whose owner nobody records, futexes of unknown meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind, RunState, ThreadReport, Verdict
 from gdbext.diagnosis.report.wait_kind import WaitKind
@@ -16,13 +14,6 @@ from gdbext.diagnosis.verdict import rules, sentences
 from gdbext.diagnosis.verdict.graph import Observations, WaitGraph
 from gdbext.diagnosis.verdict.rules import RULES
 from gdbext.engine.record import Record
-from gdbext.known.catalogue import KnownMatch, ThreadFacts, catalogue, matches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-    from gdbext.errors import AddOnError
 
 
 def caveats(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
@@ -168,41 +159,3 @@ def _want_gil_of(running: Sequence[ThreadReport], seen: Observations) -> list[Th
         if thread.wait is not None and thread.wait.kind is WaitKind.GIL
         and any(owner.tid == holder for owner in thread.wait.owners)
     ]  # fmt: skip
-
-
-_INNER = 60
-"""Native frames of a thread that are named, where an entry asks for some."""
-
-
-def known_bugs(
-    process: ProcessSnapshot,
-    threads: Sequence[ThreadReport],
-    versions: Mapping[str, str | None],
-    note: Callable[[AddOnError], None],
-) -> tuple[KnownMatch, ...]:
-    """The bugs because of which the process may hang. ``versions``: of packages, as far as they are known; ``note`` is
-    told what of another package cannot be used."""
-    known = {package: text for package, text in versions.items() if text not in (None, "unknown")}
-    facts = [_facts(process.thread(thread.tid), thread) for thread in threads]
-    return tuple(matches(catalogue(note), facts, {name: str(version) for name, version in known.items()}))
-
-
-def _facts(snapshot: ThreadSnapshot | None, thread: ThreadReport) -> ThreadFacts:
-    wait = thread.wait
-    missing = wait.missing_workers if wait is not None else None
-    return ThreadFacts(
-        thread.label,
-        [(frame.file, frame.function) for frame in thread.python],
-        wait.kind.value if wait is not None else "",
-        missing.pool.name if missing is not None and missing.forked else "",
-        partial(_native, snapshot) if snapshot is not None else tuple,
-    )
-
-
-def _native(thread: ThreadSnapshot) -> list[tuple[str, str]]:
-    return [(_name(thread, level), thread.module_name(level)) for level in range(min(len(thread.frames), _INNER))]
-
-
-def _name(thread: ThreadSnapshot, level: int) -> str:
-    function = thread.stack.function(level)
-    return function.demangled[0].split("(")[0] if function is not None else ""

@@ -13,7 +13,6 @@ Collects what ``dispatch-info`` reports: the parts of the process that matter he
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +25,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.system import linux
 from gdbext.engine.vocabulary import Hexadecimal, Section
 from gdbext.errors import GdbextError, SymbolFileError
+from gdbext.known.package_versions import libc_version
 from gdbext.render.plain_json import plain
 from gdbext.render.style import Style, escape
 from gdbext.torch.assumed_symbols import TORCH_SYMBOLS
@@ -198,10 +198,6 @@ LIBRARIES = (
 
 _WORD = (1 << 64) - 1
 """A module's base is what is added to the file's addresses, modulo 2**64: a file may be linked above its place."""
-_LIBC_BANNER = b"GNU C Library"
-_LIBC_VERSION = re.compile(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
-_LIBC_LINE = 160
-"""Bytes that hold the banner's first line."""
 
 
 def read_target_info(session: Session) -> TargetInfo:
@@ -248,18 +244,7 @@ def _python(session: Session) -> PythonInfo | None:
 
 def _libc(modules: ModuleTable) -> LibcInfo | None:
     module = modules.named("libc.so.6")
-    return LibcInfo(module.path, _libc_version(module)) if module is not None else None
-
-
-def _libc_version(module: Module) -> str | None:
-    """glibc's own banner ("GNU C Library … version 2.36."), a string in its .rodata (csu/version.c)."""
-    image = module.image
-    section = image.sections.get(".rodata") if image is not None else None
-    if image is None or section is None:
-        return None
-    place = image.find(_LIBC_BANNER, section.address, section.address + section.size)
-    found = _LIBC_VERSION.match(image.read(place, _LIBC_LINE) or b"") if place is not None else None
-    return found.group(1).decode() if found else None
+    return LibcInfo(module.path, libc_version(module)) if module is not None else None
 
 
 def _listed(module: Module) -> bool:

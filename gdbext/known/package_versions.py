@@ -1,0 +1,104 @@
+"""Versions of what a process has loaded, read from its files: none of its code runs.
+
+Of glibc and NCCL the string in the library, of Python packages the name of the dist-info folder beside their files
+(specification "Recording installed projects" of packaging.python.org).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gdbext.engine.record import late_pattern
+
+if TYPE_CHECKING:
+    from gdbext.engine.process.modules import Module, ModuleTable
+    from gdbext.engine.targets.host_files import HostFiles
+
+_LIBC_BANNER = b"GNU C Library"
+_LIBC_VERSION = late_pattern(rb"GNU C Library[^\n]{0,80}? version (\d+\.\d+)")
+_NCCL_BANNER = b"NCCL version "
+_NCCL_VERSION = late_pattern(rb"NCCL version (\d+\.\d+\.\d+)")
+"""VERSION_STRING of NCCL's src/init.cc: ``NCCL version 2.27.3+cuda12.9``."""
+_LINE = 160
+"""Bytes that hold a banner's first line."""
+_MOST_TEXTS = 8
+"""Texts of a library that may begin as its banner does, as formats of messages do."""
+_SITE = late_pattern(r"(/.*/(?:site|dist)-packages)/")
+_METADATA = late_pattern(r"(.+?)-(\d[^-]*)(?:-py\d[^-]*)?\.(?:dist|egg)-info")
+
+
+class PackageVersions:
+    """``paths``: of Python files that are loaded. ``known``: versions that are known already, None for what is not
+    there."""
+
+    def __init__(
+        self, modules: ModuleTable, files: HostFiles, paths: Iterable[str], known: Mapping[str, str | None]
+    ) -> None:
+        self._modules = modules
+        self._files = files
+        self._paths = paths
+        self._known = {package: version for package, version in known.items() if version != "unknown"}
+
+    def version(self, package: str) -> str | None:
+        """The version of a package; None where it cannot be known."""
+        if package not in self._known:
+            self._known[package] = self._read(package)
+        return self._known[package]
+
+    def _read(self, package: str) -> str | None:
+        if package == "glibc":
+            module = self._modules.named("libc.so.6")
+            return libc_version(module) if module is not None else None
+        if package == "nccl":
+            return self._nccl()
+        wanted = _normal(package)
+        found = {version for folder in self._folders() for name, version in self._installed(folder) if name == wanted}
+        return found.pop() if len(found) == 1 else None
+
+    def _nccl(self) -> str | None:
+        """The version of libnccl, or of a libtorch_cuda that contains it."""
+        named = [each for each in self._modules.modules if each.name.startswith(("libnccl.so", "libtorch_cuda.so"))]
+        for module in sorted(named, key=lambda each: not each.name.startswith("libnccl")):
+            found = _banner(module, _NCCL_BANNER, _NCCL_VERSION)
+            if found is not None:
+                return found
+        return None
+
+    def _folders(self) -> list[str]:
+        """The folders of installed packages from which something is loaded."""
+        paths = (*(module.path for module in self._modules.modules), *self._paths)
+        return list(dict.fromkeys(found.group(1) for path in paths if (found := _SITE.match(path)) is not None))
+
+    def _installed(self, folder: str) -> Iterator[tuple[str, str]]:
+        """(name, version) of each package that is installed there."""
+        for name in self._files.foreign_names(folder):
+            found = _METADATA.fullmatch(name)
+            if found is not None:
+                yield _normal(found.group(1)), found.group(2)
+
+
+def _normal(package: str) -> str:
+    """Names of packages that differ in these characters only are equal (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def libc_version(module: Module) -> str | None:
+    """glibc's own banner ("GNU C Library … version 2.36."), a string in its .rodata (csu/version.c)."""
+    return _banner(module, _LIBC_BANNER, _LIBC_VERSION)
+
+
+def _banner(module: Module, beginning: bytes, pattern: re.Pattern[bytes]) -> str | None:
+    """The version in the first text of the library's constants that fits the pattern."""
+    image = module.image
+    section = image.sections.get(".rodata") if image is not None else None
+    if image is None or section is None:
+        return None
+    place = image.find(beginning, section.address, section.address + section.size)
+    for _ in range(_MOST_TEXTS):
+        found = pattern.match(image.read(place, _LINE) or b"") if place is not None else None
+        if found or place is None:
+            return found.group(1).decode() if found else None
+        place = image.find(beginning, place + 1, section.address + section.size)
+    return None

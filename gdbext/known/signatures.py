@@ -1,0 +1,296 @@
+"""Compares the facts of a process with entries of the catalogue, cheapest question first.
+
+ThreadFacts, ProcessFacts: what is asked of a thread and of its process. They are made of the snapshots of a process, or
+of a JSON report that was made before (report_facts.py).
+
+KnownMatch: a bug that fits a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from gdbext.engine.record import Record
+from gdbext.known.catalogue import KnownBug, ThreadPattern
+
+NativeName = Callable[[], Sequence[str]]
+"""The names of a frame's function, asked for only where its library fits."""
+_C_LIBRARY = ("libc.", "libc-", "libpthread", "ld-")
+_MOST_CANDIDATES = 32
+"""Threads that are tried for one pattern: those of a pool do all the same."""
+
+
+class ThreadFacts:
+    """The facts of one thread. ``native``: (names, file name of the library) of its frames, the innermost first."""
+
+    def __init__(
+        self,
+        label: str,
+        python: Sequence[tuple[str, str]] = (),
+        waits_for: str = "",
+        missing_workers: str = "",
+        native: Callable[[], Sequence[tuple[NativeName, str]]] = tuple,
+        *,
+        tid: int = 0,
+        roles: Sequence[str] = (),
+        names: Sequence[str] = (),
+        state: str = "waiting",
+        holds: Sequence[str] = (),
+        owner: int | None = None,
+        owner_gone: bool = False,
+    ) -> None:
+        self.label = label
+        self.python = python
+        self.waits_for = waits_for
+        self.missing_workers = missing_workers
+        self.tid = tid
+        self.roles = roles
+        self.names = names
+        self.state = state
+        self.holds = holds
+        self.owner = owner
+        self.owner_gone = owner_gone
+        self._native = native
+
+    @cached_property
+    def native(self) -> Sequence[tuple[NativeName, str]]:
+        """The native frames, read when an entry asks for them."""
+        return self._native()
+
+    def fits(self, pattern: ThreadPattern) -> bool:
+        """The thread does what the pattern says, but for who holds what it waits for."""
+        if pattern.waits_for and self.waits_for not in pattern.waits_for:
+            return False
+        if pattern.missing_workers and self.missing_workers != pattern.missing_workers:
+            return False
+        if not self._is(pattern) or not _in_order(pattern.python, self.python, _is_frame):
+            return False
+        if pattern.library and not self._library.startswith(pattern.library):
+            return False
+        return not pattern.native or _in_order(pattern.native, self.native, _is_native)
+
+    def _is(self, pattern: ThreadPattern) -> bool:
+        """Role, name, state and what it holds."""
+        if pattern.role and pattern.role not in self.roles:
+            return False
+        if pattern.state and pattern.state != self.state:
+            return False
+        if pattern.name and not any(name.startswith(pattern.name) for name in self.names):
+            return False
+        return set(pattern.holds) <= set(self.holds) and (self.owner_gone or not pattern.owner_gone)
+
+    @property
+    def _library(self) -> str:
+        own = (library for _, library in self.native if library and not library.startswith(_C_LIBRARY))
+        return next(own, "")
+
+
+def _is_frame(wanted: tuple[str, str], frame: tuple[str, str]) -> bool:
+    file, function = frame
+    return f".{function}".endswith(f".{wanted[1]}") and f"/{file}".endswith(f"/{wanted[0]}")
+
+
+def _is_native(wanted: str, frame: tuple[NativeName, str]) -> bool:
+    library, _, function = wanted.rpartition("!")
+    names, there = frame
+    return there.startswith(library) and any(_is_function(function, name) for name in names())
+
+
+def _is_function(wanted: str, name: str) -> bool:
+    """The name without arguments, template arguments, the compiler's suffixes and symbol versions."""
+    return name.startswith(wanted) and name[len(wanted) : len(wanted) + 1] in ("", "(", "<", ".", "@", " ", "[")
+
+
+def _in_order(wanted: Sequence[object], there: Sequence[object], equal: Callable[..., bool]) -> bool:
+    """All that is wanted is there in this order, with anything in between."""
+    rest = iter(there)
+    return all(any(equal(each, one) for one in rest) for each in wanted)
+
+
+class ProcessFacts:
+    """The facts of the process. ``relation`` and ``variable`` (whether it is set, and its value) give None where
+    that is not known, ``version`` None for a package whose version is not."""
+
+    def __init__(
+        self,
+        threads: Sequence[ThreadFacts],
+        version: Callable[[str], str | None] = lambda _: None,
+        variable: Callable[[str], tuple[bool, str] | None] = lambda _: None,
+        relation: Callable[[str], bool | None] = lambda _: None,
+        architecture: str = "",
+        libraries: Sequence[str] | None = None,
+    ) -> None:
+        self.threads = threads
+        self.version = version
+        self.variable = variable
+        self.relation = relation
+        self.architecture = architecture
+        self._libraries = libraries
+        self._has: dict[str, bool] = {}
+        self.kinds = {thread.waits_for for thread in threads}
+        self.functions = {function.rpartition(".")[2] for thread in threads for _, function in thread.python}
+
+    def may_show(self, pattern: ThreadPattern) -> bool:
+        """Some thread may fit: sorts out all but a few entries without a look at any stack."""
+        if pattern.waits_for and self.kinds.isdisjoint(pattern.waits_for):
+            return False
+        for _, function in pattern.python:
+            if function.rpartition(".")[2] not in self.functions:
+                return False
+        if pattern.library and not self.has_library(pattern.library):
+            return False
+        return all(self.has_library(name.rpartition("!")[0]) for name in pattern.native)
+
+    def has_library(self, beginning: str) -> bool:
+        """A library of that name is loaded, or nobody knows which ones are."""
+        if self._libraries is None or not beginning:
+            return True
+        if beginning not in self._has:
+            self._has[beginning] = any(name.startswith(beginning) for name in self._libraries)
+        return self._has[beginning]
+
+    def is_like(self, bug: KnownBug) -> bool:
+        """Architecture and relations fit. What is not known does not."""
+        if bug.architecture and bug.architecture != self.architecture:
+            return False
+        return all(self.relation(word) is True for word in bug.process)
+
+
+class KnownBugReport(Record):
+    """Report on one known bug, as the JSON document has it."""
+
+    id: str
+    title: str
+    url: str
+    affected: tuple[str, ...]
+    """The versions that have it: ``threadpoolctl before 3.7.0``."""
+    fixed_in: tuple[str, ...]
+    """``threadpoolctl 3.7.0``; empty where no version is known to be free of it."""
+    cure: str
+    condition: str
+    """The condition on a version that is not known; "" where all are known."""
+    matched: tuple[str, ...]
+    """The threads that show the bug."""
+
+
+class KnownMatch(Record):
+    """``evidence``: which thread fits which pattern. ``condition``: what is to be true where something is unknown."""
+
+    bug: KnownBug
+    evidence: tuple[str, ...]
+    condition: str = ""
+
+    @property
+    def line(self) -> str:
+        """``Known: joblib/threadpoolctl#239, … (threadpoolctl before 3.7.0); …``."""
+        affected = self.condition or ", ".join(each.text for each in self.bug.affected)
+        return f"Known: {self.bug.id}, {self.bug.title} ({affected}); {self.bug.cure}. {self.bug.url}"
+
+    @property
+    def report(self) -> KnownBugReport:
+        """The match as the JSON document has it."""
+        bug = self.bug
+        return KnownBugReport(
+            bug.id,
+            bug.title,
+            bug.url,
+            tuple(each.text for each in bug.affected),
+            tuple(dict.fromkeys(f"{each.package} {each.before}" for each in bug.affected if each.before)),
+            bug.cure,
+            self.condition,
+            self.evidence,
+        )
+
+
+def matches(bugs: Sequence[KnownBug], process: ProcessFacts) -> Iterator[KnownMatch]:
+    """The bugs that fit the process."""
+    for bug in bugs:
+        if not all(process.may_show(pattern) for pattern in bug.threads) or not process.is_like(bug):
+            continue
+        found = _assigned(bug.threads, process.threads)
+        conditions = _conditions(bug, process) if found else None
+        if found and conditions is not None:
+            evidence = [_evidence(one, each) for one, each in zip(found, bug.threads)]
+            yield KnownMatch(bug, (*evidence, *_of_process(bug)), conditions)
+
+
+def _assigned(patterns: Sequence[ThreadPattern], threads: Sequence[ThreadFacts]) -> list[ThreadFacts]:
+    """A thread of its own for each pattern; none where there are not."""
+    candidates: list[list[ThreadFacts]] = []
+    for pattern in patterns:
+        fitting = [thread for thread in threads if thread.fits(pattern)][:_MOST_CANDIDATES]
+        if not fitting:
+            return []
+        candidates.append(fitting)
+    return _distinct(patterns, candidates, []) or []
+
+
+def _distinct(
+    patterns: Sequence[ThreadPattern], candidates: Sequence[Sequence[ThreadFacts]], chosen: list[ThreadFacts]
+) -> list[ThreadFacts] | None:
+    if len(chosen) == len(patterns):
+        held = ((one, pattern.held_by) for one, pattern in zip(chosen, patterns) if pattern.held_by >= 0)
+        return chosen if all(one.owner == chosen[owner].tid for one, owner in held) else None
+    for thread in candidates[len(chosen)]:
+        if all(thread is not one for one in chosen):
+            found = _distinct(patterns, candidates, [*chosen, thread])
+            if found is not None:
+                return found
+    return None
+
+
+def _conditions(bug: KnownBug, process: ProcessFacts) -> str | None:
+    """The condition on what is not known, "" where all is; None where what is known excludes the bug."""
+    parts = []
+    for variable in bug.environment:
+        holds = _variable_holds(variable, process)
+        if holds is False:
+            return None
+        parts += [] if holds else [_in_words(variable)]
+    versions = _version_condition(bug, {each.package: process.version(each.package) for each in bug.affected})
+    if versions is None:
+        return None
+    parts = [*filter(None, (versions,)), *parts]
+    return f"if {' and '.join(parts)}" if parts else ""
+
+
+def _version_condition(bug: KnownBug, versions: Mapping[str, str | None]) -> str | None:
+    known = [(each, version) for each in bug.affected if (version := versions[each.package]) is not None]
+    if known:
+        return "" if any(each.includes(version) for each, version in known) else None
+    return " or ".join(filter(None, (each.condition for each in bug.affected)))
+
+
+def _variable_holds(condition: str, process: ProcessFacts) -> bool | None:
+    """Whether the environment is as the condition says; None where that is not known."""
+    name, equals, value = condition.lstrip("!").partition("=")
+    known = process.variable(name)
+    if known is None:
+        return None
+    is_set, there = known
+    return (is_set and (not equals or there == value)) is not condition.startswith("!")
+
+
+def _in_words(condition: str) -> str:
+    name, equals, value = condition.lstrip("!").partition("=")
+    negated = "not " if condition.startswith("!") else ""
+    return f"{name} is {negated}{value if equals else 'set'}"
+
+
+def _evidence(thread: ThreadFacts, pattern: ThreadPattern) -> str:
+    """``worker-1 (tid 7): in threadpoolctl.py _find, waits for gil``."""
+    parts = [f"in {file} {function}" for file, function in pattern.python]
+    parts += [f"in {name.replace('!', ' ')}" for name in pattern.native]
+    parts += [f"inside {pattern.library}"] if pattern.library else []
+    parts += [f"waits for {thread.waits_for}"] if pattern.waits_for else []
+    parts += ["which a thread has that is gone"] if pattern.owner_gone else []
+    parts += [f"holds {kind}" for kind in pattern.holds]
+    parts += [f"{pattern.missing_workers} has no workers here"] if pattern.missing_workers else []
+    parts += [pattern.state] if pattern.state and not parts else []
+    return f"{thread.label}: {', '.join(parts) or pattern.role}"
+
+
+def _of_process(bug: KnownBug) -> Iterator[str]:
+    if bug.process or bug.architecture:
+        yield f"the process: {', '.join(filter(None, (*bug.process, bug.architecture)))}"

@@ -1,0 +1,63 @@
+"""Our entries: each recognises the stack that its page shows, and nothing that is only alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.known.catalogue import ThreadPattern, own_entries
+from gdbext.known.signatures import ProcessFacts, ThreadFacts, matches
+from support.recorded.known_stacks import ALIKE, STACKS, Stuck
+
+BUGS = own_entries()
+
+
+def found(stuck: Stuck) -> list[str]:
+    facts = ProcessFacts(
+        stuck.threads,
+        stuck.versions.get,
+        lambda name: (name in stuck.environment, stuck.environment.get(name, "")),
+        lambda word: word in stuck.relations,
+        stuck.architecture,
+    )
+    return [match.bug.id for match in matches(BUGS, facts)]
+
+
+@pytest.mark.parametrize("stuck", STACKS, ids=lambda stuck: stuck.bug)
+def test_the_stack_of_its_page_is_recognised(stuck: Stuck) -> None:
+    assert found(stuck) == [stuck.bug]
+
+
+def test_each_entry_has_such_a_stack() -> None:
+    assert {stuck.bug for stuck in STACKS} == {bug.id for bug in BUGS}
+
+
+@pytest.mark.parametrize("stuck", ALIKE, ids=lambda stuck: stuck.bug)
+def test_what_is_only_alike_is_not(stuck: Stuck) -> None:
+    assert found(stuck) == []
+
+
+@pytest.mark.parametrize("stuck", STACKS, ids=lambda stuck: stuck.bug)
+def test_each_thread_of_it_is_needed(stuck: Stuck) -> None:
+    """With any of them away nothing is said: the entry asks for no thread that may be anything."""
+    (bug,) = [bug for bug in BUGS if bug.id == stuck.bug]
+    for missing in range(len(stuck.threads)):
+        rest = [each for number, each in enumerate(stuck.threads) if number != missing]
+        needed = any(stuck.threads[missing].fits(pattern) for pattern in bug.threads)
+        assert found(stuck._replace(threads=rest)) == ([] if needed else [stuck.bug])
+
+
+def test_each_entry_says_where_it_is_from() -> None:
+    for bug in BUGS:
+        assert bug.url.startswith("https://"), bug.id
+        assert any(pattern != ThreadPattern() for pattern in bug.threads)
+        assert bug.title[:4].lower().islower()
+        assert bug.cure[0].islower()
+        assert not bug.title.endswith("."), bug.id
+        assert not bug.cure.endswith("."), bug.id
+
+
+def test_no_entry_is_shown_by_a_thread_of_which_nothing_is_known() -> None:
+    kinds = {kind for bug in BUGS for pattern in bug.threads for kind in pattern.waits_for}
+    for kind in kinds:
+        bare = [ThreadFacts(f"t{n}", (), kind) for n in range(4)]
+        assert found(Stuck("", bare)) == []

@@ -1,0 +1,154 @@
+"""Reports and recordings that were made before, judged again: ``scripts/dispatch known``, and no false line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis.inspection import inspect_threads, with_known_bugs
+from gdbext.errors import BadData
+from gdbext.hosts.cli import launcher
+from gdbext.known.catalogue import own_entries
+from gdbext.known.report_facts import report_facts
+from gdbext.known.signatures import matches
+from support.recorded import recordings
+from support.recorded.recordings import Replay
+
+FITTING = {"fork-openmp": ["gcc#52303"]}
+"""The recordings of programs that have a bug of the catalogue; no entry fits any other."""
+
+
+@pytest.mark.parametrize("name", recordings.names())
+def test_no_entry_fits_where_its_bug_is_not(name: str, replay: Callable[[str], Replay]) -> None:
+    """Of all recorded programs; and what is told of a process is told again of its report, as far as it has it."""
+    session = replay(name).session
+    known = with_known_bugs(session, inspect_threads(session)).known
+    assert sorted(match.bug.id for match in known) == FITTING.get(name, [])
+
+
+@pytest.fixture
+def dispatch(capfdbinary: pytest.CaptureFixture[bytes]) -> Callable[..., tuple[int, str, str]]:
+    """scripts/dispatch in this process."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = launcher.main(list(words))
+        seen = capfdbinary.readouterr()
+        return status, seen.out.decode(), seen.err.decode()
+
+    return run
+
+
+@pytest.fixture
+def report(replay: Callable[[str], Replay], tmp_path: Path) -> Path:
+    """A report with native frames of a process that has a known bug."""
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(replay("fork-openmp").document("all-threads", "--stacks")))
+    return file
+
+
+def test_a_report_is_judged_again(report: Path, dispatch: Callable[..., tuple[int, str, str]]) -> None:
+    status, text, _ = dispatch("known", str(report), "--why")
+    assert status == 0
+    line, *evidence = text.splitlines()
+    assert line.startswith("Known: gcc#52303, libgomp keeps its worker threads")
+    assert len(evidence) == 1
+    assert evidence[0].endswith("inside libgomp, OpenMP has no workers here")
+
+
+def test_a_recording_is_judged_again(dispatch: Callable[..., tuple[int, str, str]]) -> None:
+    files = [str(recordings.FOLDER / f"{name}.rec") for name in ("fork-openmp", "mutex-abba")]
+    status, text, _ = dispatch("known", *files)
+    assert status == 0
+    first, second = text.splitlines()
+    assert first.startswith(f"{files[0]}: Known: gcc#52303")
+    assert second == f"{files[1]}: no known bug fits"
+    document = json.loads(dispatch("known", *files, "--json")[1])
+    assert [[match["id"] for match in document[file]] for file in files] == [["gcc#52303"], []]
+
+
+def test_a_report_without_native_frames_says_what_was_not_compared(
+    replay: Callable[[str], Replay], tmp_path: Path, dispatch: Callable[..., tuple[int, str, str]]
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(replay("fork-openmp").diagnosis))
+    assert "no known bug fits; it has no native frames" in dispatch("known", str(file))[1]
+
+
+def test_the_report_has_the_facts(report: Path) -> None:
+    document = json.loads(report.read_text())
+    facts = report_facts(document, "report")
+    (thread,) = facts.threads
+    assert (thread.waits_for, thread.missing_workers, thread.roles) == ("worker-pool", "OpenMP", ["main"])
+    assert (facts.architecture, facts.version("python"), facts.version("torch")) == ("x86_64", "3.11.7", "2.13.0+cpu")
+    assert facts.relation("forked") is True
+    assert facts.relation("one-thread") is True
+    assert facts.relation("children") is None, "all-threads does not look for them"
+    assert thread.native[0][1] == "libgomp.so.1"
+
+
+@pytest.mark.parametrize("damage", [
+    lambda document: document.update(schema="other/1"),
+    lambda document: document.update(target=None),
+    lambda document: document.pop("threads"),
+    lambda document: document["threads"][0].update(tid="x"),
+    lambda document: document["threads"][0].pop("wait"),
+    lambda document: document["threads"][0]["python_frames"][0].update(file=3),
+    lambda document: document["threads"][0]["frames"][0].pop("function"),
+])  # fmt: skip
+def test_a_damaged_report_is_refused(report: Path, damage: Callable[[dict[str, Any]], object]) -> None:
+    document = copy.deepcopy(json.loads(report.read_text()))
+    damage(document)
+    with pytest.raises(BadData):
+        list(matches(own_entries(), report_facts(document, "report")))
+
+
+def test_the_catalogue_is_listed_and_searched(dispatch: Callable[..., tuple[int, str, str]]) -> None:
+    status, text, _ = dispatch("known", "--list")
+    assert status == 0
+    assert [line.split(": ")[0] for line in text.splitlines()[::2]] == [bug.id for bug in own_entries()]
+    found = dispatch("known", "--list", "LIBGOMP", "spawn")[1].splitlines()
+    assert found[0].startswith("gcc#52303: ")
+    assert found[1].strip() == "https://gcc.gnu.org/bugzilla/show_bug.cgi?id=52303"
+    assert [each["id"] for each in json.loads(dispatch("known", "--list", "libgomp", "--json")[1])] == ["gcc#52303"]
+
+
+def test_known_needs_a_file(dispatch: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    assert dispatch("known")[0] == 2
+    status, _, error = dispatch("known", str(tmp_path / "none.json"))
+    assert status != 0
+    assert "none.json cannot be read: No such file" in error
+
+
+def test_a_sites_own_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: Callable[..., tuple[int, str, str]], report: Path
+) -> None:
+    """Those of $GDBEXT_KNOWN before those of ~/.config before ours; what others can change is not read."""
+    named, home = tmp_path / "site", tmp_path / "home"
+    config = home / ".config" / "gdbext" / "known"
+    named.mkdir(mode=0o700)
+    config.mkdir(parents=True, mode=0o700)
+    entry = {
+        "id": "gcc#52303", "title": "our title", "url": "https://site", "affected": [{"package": "libgomp"}],
+        "cure": "ask us", "threads": [{"library": "libgomp"}],
+    }  # fmt: skip
+    (named / "a.json").write_text(json.dumps([entry, {**entry, "id": "site#1"}]))
+    (config / "b.json").write_text(json.dumps({**entry, "id": "site#1", "title": "not this one"}))
+    (config / "c.json").write_text("{")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("GDBEXT_KNOWN", f"/nowhere:{named}")
+    monkeypatch.setattr("gdbext.cache.is_ours", lambda path: not Path(path).stat().st_mode & 0o22)
+    status, text, error = dispatch("known", str(report))
+    assert status == 0
+    assert [line.split(" (")[0] for line in text.splitlines()] == [
+        "Known: gcc#52303, our title", "Known: site#1, our title"]  # fmt: skip
+    assert "c.json has no entry of a known bug: it is not JSON" in error
+    (named / "a.json").chmod(0o666)
+    status, text, error = dispatch("known", str(report))
+    assert text.startswith("Known: site#1, not this one")
+    assert "a.json is not used: others than you and root can change it" in error
