@@ -150,19 +150,9 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         return for_result(thread, found, meaning.name, futex.timed, evidence)
     name = ": ".join(filter(None, (meaning.name, found.lacks)))
     resource = Resource(meaning.kind, found.address, name)
-    inside = python.inside_object(found.address) if python is not None and meaning.kind is WaitKind.SEMAPHORE else ()
-    if len(inside) == 1 and not free:
-        seen = f"thread {inside[0]} is inside a with statement of it"
-        return Wait(resource, Owner(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
-    if found.kind is Waitable.FUTURE and found.owner_tid is not None and not free:
-        job = f"thread {found.owner_tid} runs its job"
-        return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
-    if found.exhausted and not free:
-        return _in_exhausted_pool(thread, found, resource, futex, evidence)
-    may_be_owed = python is not None and found.kind is Waitable.FUTURE and not free
-    loop = python.loop_owing(found.address) if python is not None and may_be_owed else None
-    if loop is not None:
-        return _from_loop(thread, loop, resource, futex, evidence)
+    owed = None if free else _owed(thread, found, resource, futex, evidence)
+    if owed is not None:
+        return owed
     return Wait(
         resource,
         timed=futex.timed,
@@ -171,6 +161,24 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
         set_by_handlers=meaning.set_by_handlers,
         expects=found.awaited,
     )
+
+
+def _owed(
+    thread: ThreadSnapshot, found: PythonWait, resource: Resource, futex: FutexWait, evidence: str
+) -> Wait | None:
+    """The wait for something that one thread is known to owe: a semaphore, or the result of a job; else None."""
+    python = thread.process.python
+    inside = python.inside_object(found.address) if python and resource.kind is WaitKind.SEMAPHORE else ()
+    if len(inside) == 1:
+        seen = f"thread {inside[0]} is inside a with statement of it"
+        return Wait(resource, Owner(inside[0]), OwnerCertainty.INFERRED, futex.timed, (evidence, seen))
+    if found.kind is Waitable.FUTURE and found.owner_tid is not None:
+        job = f"thread {found.owner_tid} runs its job"
+        return Wait(resource, Owner(found.owner_tid), OwnerCertainty.RECORDED, futex.timed, (evidence, job))
+    if found.exhausted:
+        return _in_exhausted_pool(thread, found, resource, futex, evidence)
+    loop = python.loop_owing(found.address) if python is not None and found.kind is Waitable.FUTURE else None
+    return _from_loop(thread, loop, resource, futex, evidence) if loop is not None else None
 
 
 def _in_exhausted_pool(

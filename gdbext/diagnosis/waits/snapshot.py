@@ -185,7 +185,15 @@ class ProcessSnapshot:
 
 
 class ThreadSnapshot:
-    """One thread: everything that was read of it."""
+    """One thread: everything that was read of it.
+
+    ``kernel_state`` is the letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is unknown.
+    ``python`` and ``dispatch`` are its frames, innermost first; the ``level`` of a Python frame is that of the native
+    frame that evaluates it. ``unseen_dispatch`` is the reason why ``dispatch`` may lack frames, None where it is
+    complete. ``number`` is the debugger's number of the thread, ``signal`` the fatal signal that it was stopped by.
+    ``notes`` say what could not be read of it. ``kernel_side`` is the kernel's word on it, where it sleeps as no
+    program can explain; ``stop_signal`` the signal that had stopped its process, 0 where none had or that is not known.
+    """
 
     def __init__(
         self,
@@ -210,25 +218,16 @@ class ThreadSnapshot:
         self.registers = registers
         self.stack = stack
         self.kernel_state = kernel_state
-        """The letter of /proc/PID/task/TID/stat before the debugger stopped it, None where it is not known."""
         self.python = python
-        """Python frames, innermost first; ``level`` is that of the native frame that evaluates them."""
         self.dispatch = dispatch
-        """The dispatcher's frames, innermost first."""
         self.unseen_dispatch = unseen_dispatch
-        """The reason why ``dispatch`` may lack frames, None where it is complete."""
         self.name = name
         self.python_name = python_name
         self.number = number
-        """The debugger's number of the thread."""
         self.signal = signal
-        """The fatal signal that it was stopped by."""
         self.notes = notes
-        """Notes on what could not be read of it."""
         self.kernel_side = kernel_side
-        """The kernel's word on it, where it sleeps as no program can explain."""
         self.stop_signal = stop_signal
-        """The signal that had stopped its process, 0 where none had or that is not known."""
 
     @cached_property
     def syscall(self) -> Syscall | None:

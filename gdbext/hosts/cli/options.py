@@ -179,12 +179,7 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         options.debugger = value
 
     def timeout(value: str) -> None:
-        try:
-            options.timeout = float(value)
-        except ValueError:
-            raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
-        if not 0 < options.timeout <= MAX_TIMEOUT:
-            raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
+        options.timeout = _seconds(value)
 
     def memory_limit(value: str) -> None:
         options.memory = memory_size(value)
@@ -199,6 +194,16 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
         "--memory-limit": memory_limit, "--color": color,
     }  # fmt: skip
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise UsageError(f"--timeout: {value!r} is not a number of seconds") from None
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise UsageError(f"--timeout: the number of seconds must be greater than 0, and at most {MAX_TIMEOUT:g}")
+    return seconds
 
 
 def _check_debugger(name: str) -> None:

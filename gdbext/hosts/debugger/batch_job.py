@@ -139,9 +139,8 @@ def run(name: str, job: Job) -> None:
     host = DebuggerHost(debugger, output=job.output, called=called)
     live = table.find(job.command).resumes and job.core is None
     recorded = _recorded(job)
-    watched = BudgetWatch(
-        0, 0 if table.find(job.command).runs_on(job.argv) else job.memory
-    )  # the launcher counts the seconds
+    memory = 0 if table.find(job.command).runs_on(job.argv) else job.memory
+    watched = BudgetWatch(0, memory)  # the launcher counts the seconds
 
     def open_target() -> Target:
         if job.pid is not None:
