@@ -189,7 +189,7 @@ class PythonWaitView:
 
     def is_taken_by_somebody(self, tid: int, semaphore: int) -> bool:
         """The thread waits for a lock of multiprocessing that has this semaphore, and that somebody has taken."""
-        from gdbext.cpython.sync.process_locks import is_taken_by_somebody
+        from gdbext.cpython.sync.held_locks import is_taken_by_somebody
 
         return any(is_taken_by_somebody(self.runtime, state, semaphore) for state in self.states(tid))
 

@@ -6,48 +6,38 @@ A new version is a row here, its list of debug offsets in ``python_layout.py`` a
 
 from __future__ import annotations
 
+from gdbext.cpython.abi import python_abi
 from gdbext.cpython.abi.assumed_names import Waitable
-from gdbext.cpython.abi.python_abi import (
-    CodeForm,
-    DictKeysForm,
-    ExitForm,
-    FrameObjects,
-    GilPlace,
-    InstanceDict,
-    IntegerForm,
-    InterpreterFrames,
-    LineTable,
-    LockForm,
-    LockType,
-    LoopAnchor,
-    Published,
-    PythonAbi,
-    minor_of,
-)
 from gdbext.cpython.abi.python_layout import GROUPS_3_13, GROUPS_3_14, GROUPS_3_15
 from gdbext.errors import PythonUnsupported
 
-_LOCK = LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
-_RLOCK = LockType("_thread.RLock", Waitable.RLOCK, "rlockobject", "rlock_lock")
-_SIMPLE_QUEUE = LockType("_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "simplequeueobject", "lock")
-_MUTEX_LOCK = LockType("_thread.lock", Waitable.LOCK, "mutexlockobject", "lock", LockForm.MUTEX)
-_MUTEX_RLOCK = LockType("_thread.RLock", Waitable.RLOCK, "mutexrlockobject", "lock", LockForm.RECURSIVE_MUTEX)
-_PARKING_QUEUE = LockType(
-    "_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "parkingqueueobject", "has_threads_waiting", LockForm.WAITING_FLAG
+_LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, "lockobject", "lock_lock")
+_RLOCK = python_abi.LockType("_thread.RLock", Waitable.RLOCK, "rlockobject", "rlock_lock")
+_SIMPLE_QUEUE = python_abi.LockType("_queue.SimpleQueue", Waitable.SIMPLE_QUEUE, "simplequeueobject", "lock")
+_MUTEX_LOCK = python_abi.LockType("_thread.lock", Waitable.LOCK, "mutexlockobject", "lock", python_abi.LockForm.MUTEX)
+_MUTEX_RLOCK = python_abi.LockType(
+    "_thread.RLock", Waitable.RLOCK, "mutexrlockobject", "lock", python_abi.LockForm.RECURSIVE_MUTEX
+)
+_PARKING_QUEUE = python_abi.LockType(
+    "_queue.SimpleQueue",
+    Waitable.SIMPLE_QUEUE,
+    "parkingqueueobject",
+    "has_threads_waiting",
+    python_abi.LockForm.WAITING_FLAG,
 )
 
-_3_8 = PythonAbi(
+_3_8 = python_abi.PythonAbi(
     version=(3, 8),
-    published=Published.NOTHING,
-    frames=FrameObjects(lasti_unit=1),
-    line_table=LineTable.LINE_INCREMENTS,
-    code_form=CodeForm.BYTES_OBJECT,
+    published=python_abi.Published.NOTHING,
+    frames=python_abi.FrameObjects(lasti_unit=1),
+    line_table=python_abi.LineTable.LINE_INCREMENTS,
+    code_form=python_abi.CodeForm.BYTES_OBJECT,
     code_name="co_name",
     local_names=("co_varnames", "co_cellvars", "co_freevars"),
-    dict_keys=DictKeysForm.SLOT_COUNT,
-    instance_dict=InstanceDict.DICT_OFFSET,
-    integers=IntegerForm.SIGNED_SIZE,
-    gil=GilPlace.RUNTIME,
+    dict_keys=python_abi.DictKeysForm.SLOT_COUNT,
+    instance_dict=python_abi.InstanceDict.DICT_OFFSET,
+    integers=python_abi.IntegerForm.SIGNED_SIZE,
+    gil=python_abi.GilPlace.RUNTIME,
     first_thread="tstate_head",
     modules="modules",
     lock_types=(_LOCK, _RLOCK, _SIMPLE_QUEUE),
@@ -55,64 +45,70 @@ _3_8 = PythonAbi(
 _3_9 = _3_8._replace(version=(3, 9))
 _3_10 = _3_9._replace(
     version=(3, 10),
-    frames=FrameObjects(lasti_unit=2),
-    line_table=LineTable.LINE_RANGES,
+    frames=python_abi.FrameObjects(lasti_unit=2),
+    line_table=python_abi.LineTable.LINE_RANGES,
 )
 _3_11 = _3_10._replace(
     version=(3, 11),
-    published=Published.VERSION_SYMBOL,
-    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr"),
-    line_table=LineTable.LOCATIONS,
-    code_form=CodeForm.INLINE,
+    published=python_abi.Published.VERSION_SYMBOL,
+    frames=python_abi.InterpreterFrames(python_abi.LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr"),
+    line_table=python_abi.LineTable.LOCATIONS,
+    code_form=python_abi.CodeForm.INLINE,
     code_name="co_qualname",
     local_names=("co_localsplusnames",),
-    dict_keys=DictKeysForm.LOG2_SIZES,
-    instance_dict=InstanceDict.VALUES_POINTER,
+    dict_keys=python_abi.DictKeysForm.LOG2_SIZES,
+    instance_dict=python_abi.InstanceDict.VALUES_POINTER,
     first_thread="threads.head",
 )
 _3_12 = _3_11._replace(
     version=(3, 12),
-    frames=InterpreterFrames(LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", codeless_owners=(3,)),
-    instance_dict=InstanceDict.TAGGED_POINTER,
-    integers=IntegerForm.TAG,
-    gil=GilPlace.INTERPRETER,
+    frames=python_abi.InterpreterFrames(
+        python_abi.LoopAnchor.C_FRAME, code="f_code", instruction="prev_instr", codeless_owners=(3,)
+    ),
+    instance_dict=python_abi.InstanceDict.TAGGED_POINTER,
+    integers=python_abi.IntegerForm.TAG,
+    gil=python_abi.GilPlace.INTERPRETER,
     modules="imports.modules",
 )
 _3_13 = _3_12._replace(
     version=(3, 13),
-    published=Published.DEBUG_OFFSETS,
+    published=python_abi.Published.DEBUG_OFFSETS,
     debug_offsets=GROUPS_3_13,
-    frames=InterpreterFrames(
-        LoopAnchor.ENTRY_FRAME, code="f_executable", instruction="instr_ptr", entry_owner=3, codeless_owners=(3,)
+    frames=python_abi.InterpreterFrames(
+        python_abi.LoopAnchor.ENTRY_FRAME,
+        code="f_executable",
+        instruction="instr_ptr",
+        entry_owner=3,
+        codeless_owners=(3,),
     ),
-    instance_dict=InstanceDict.INLINE_VALUES,
+    instance_dict=python_abi.InstanceDict.INLINE_VALUES,
     lock_types=(_LOCK, _MUTEX_LOCK, _RLOCK, _PARKING_QUEUE),  # a lock is a mutex since some patch version of 3.13
 )
 _3_14 = _3_13._replace(
     version=(3, 14),
     debug_offsets=GROUPS_3_14,
-    frames=InterpreterFrames(
-        LoopAnchor.ENTRY_FRAME,
+    frames=python_abi.InterpreterFrames(
+        python_abi.LoopAnchor.ENTRY_FRAME,
         code="f_executable",
         instruction="instr_ptr",
         entry_owner=3,
         codeless_owners=(3, 4),
         tag_bits=3,
-        exit_form=ExitForm.FUNCTION_AND_SELF,
+        exit_form=python_abi.ExitForm.FUNCTION_AND_SELF,
     ),
     lock_types=(_MUTEX_LOCK, _MUTEX_RLOCK, _PARKING_QUEUE),
 )
 _3_15 = _3_14._replace(
     version=(3, 15),
     debug_offsets=GROUPS_3_15,
-    frames=InterpreterFrames(
-        LoopAnchor.ENTRY_FRAME,
+    frames=python_abi.InterpreterFrames(
+        python_abi.LoopAnchor.ENTRY_FRAME,
         code="f_executable",
         instruction="instr_ptr",
         entry_owner=3,
         codeless_owners=(3,),
         tag_bits=3,
-        exit_form=ExitForm.FUNCTION_AND_SELF,
+        exit_form=python_abi.ExitForm.FUNCTION_AND_SELF,
         awaited_slot=2,  # the index of an iteration lies above it
     ),
 )
@@ -127,9 +123,9 @@ EVALUATES = tuple(dict.fromkeys(name for abi in SUPPORTED for name in abi.evalua
 """The C functions that run Python code (Python/ceval.c), in any version."""
 
 
-def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> PythonAbi:
+def abi_of_hexversion(hexversion: int, free_threaded: bool = False) -> python_abi.PythonAbi:
     """The row of a sys.hexversion. Raises PythonUnsupported, naming the whole version."""
-    wanted = minor_of(hexversion), free_threaded
+    wanted = python_abi.minor_of(hexversion), free_threaded
     found = next((row for row in SUPPORTED if (row.version, row.free_threaded) == wanted), None)
     if found is None and free_threaded:
         raise PythonUnsupported(f"a free-threaded CPython {version_text(hexversion)} is not supported")

@@ -38,7 +38,7 @@ def pending_futures(runtime: PythonRuntime, frame: PythonFrame) -> tuple[int, ..
     if name is None:
         return ()
     try:
-        from gdbext.cpython.objects.sets_and_deques import set_items
+        from gdbext.cpython.objects.object_items import set_items
 
         container = locals_of(runtime, frame).get(name, 0)
         found = set_items(runtime, container)[:_LIMIT] if container else []
@@ -152,7 +152,7 @@ def _pools(runtime: PythonRuntime) -> dict[int, list[_PoolWorker]]:
 
 
 def _pool_size(runtime: PythonRuntime, loop: PythonFrame) -> int:
-    from gdbext.cpython.objects.sets_and_deques import set_items
+    from gdbext.cpython.objects.object_items import set_items
 
     executor = referent(runtime, local_of(runtime, loop, "executor_reference"))
     try:
@@ -164,7 +164,7 @@ def _pool_size(runtime: PythonRuntime, loop: PythonFrame) -> int:
 
 def _pool_futures(runtime: PythonRuntime, queue: int) -> frozenset[int]:
     """The futures of the jobs that wait in a pool's queue."""
-    from gdbext.cpython.objects.sets_and_deques import queued
+    from gdbext.cpython.objects.object_items import queued
 
     try:
         items = queued(runtime, queue) if queue else ()

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.abi.python_layout import FUTURE_CALLBACK
-from gdbext.cpython.objects.sets_and_deques import set_items
+from gdbext.cpython.objects.object_items import set_items
 from gdbext.cpython.threads.frame_variables import attributes, closure_of, items, local_of
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gdbext.cpython.abi.assumed_names import FUTURE_CALLBACKS
 from gdbext.cpython.abi.python_abi import FrameObjects
 from gdbext.cpython.abi.python_layout import FUTURE_ITERATOR_FUTURE, FUTURE_LOOP, TASK_LAYOUTS, TaskLayout
-from gdbext.cpython.objects.sets_and_deques import deque_items, set_items
+from gdbext.cpython.objects.object_items import deque_items, set_items
 from gdbext.cpython.sync.held_locks import entered_in
 from gdbext.cpython.tasks.task_lists import TaskLists, listed_tasks, published_lists, running
 from gdbext.cpython.threads.frame_reader import PythonFrame

@@ -22,13 +22,7 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.engine.record import Record
 from gdbext.engine.targets.system.linux import number
 from gdbext.errors import GdbextError
-from gdbext.torch.distributed.flight_recorder import (
-    FlightRecorder,
-    GroupStatus,
-    RecordedEntry,
-    find_recorders,
-    find_recorders_of_hooks,
-)
+from gdbext.torch.distributed import flight_recorder
 from gdbext.torch.distributed.process_groups import GroupObject, ProcessGroupReader, QueuedWork, store_address
 from gdbext.torch.torch_symbol import DISTRIBUTED_FILE, POINT_TO_POINT, TORCH_FILES, UNNUMBERED
 from gdbext.torch.values.value_text import python_name
@@ -42,20 +36,20 @@ if TYPE_CHECKING:
 RECENT = 8
 """Operations of each group that are kept besides the pending ones, to match them over ranks."""
 PENDING_LIMIT = 256
-Issued = tuple[FlightRecorder, RecordedEntry]
+Issued = tuple[flight_recorder.FlightRecorder, flight_recorder.RecordedEntry]
 _WORLD = "0"
 """The name that torch.distributed gives to the first group, which is the whole job."""
 
 
-def recorders_of(session: Session) -> list[FlightRecorder]:
+def recorders_of(session: Session) -> list[flight_recorder.FlightRecorder]:
     """The flight recorders that record. Raises NotTorch, LayoutError, MemoryFault."""
     memory, symbolizer, layout = session.memory, session.symbolizer, session.layout
-    found = find_recorders(memory, symbolizer)
+    found = flight_recorder.find_recorders(memory, symbolizer)
     try:
-        found += find_recorders_of_hooks(memory, symbolizer, layout)
+        found += flight_recorder.find_recorders_of_hooks(memory, symbolizer, layout)
     except GdbextError as error:
         session.errors.note(error, "flight recorder")
-    recorders = [FlightRecorder(memory, layout, address) for address in found]
+    recorders = [flight_recorder.FlightRecorder(memory, layout, address) for address in found]
     return [recorder for recorder in recorders if recorder.is_enabled]
 
 
@@ -122,10 +116,10 @@ class _Recorded:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._now, self._steady = _clock(session, time.CLOCK_REALTIME), _clock(session, time.CLOCK_MONOTONIC)
-        self._statuses: dict[str, GroupStatus] = {}
-        self.recorders: list[FlightRecorder] = []
+        self._statuses: dict[str, flight_recorder.GroupStatus] = {}
+        self.recorders: list[flight_recorder.FlightRecorder] = []
         self.described: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self.entries: dict[str, list[tuple[FlightRecorder, RecordedEntry]]] = {}
+        self.entries: dict[str, list[tuple[flight_recorder.FlightRecorder, flight_recorder.RecordedEntry]]] = {}
         try:
             self.recorders = recorders_of(session)
         except GdbextError as error:
@@ -136,7 +130,7 @@ class _Recorded:
             except GdbextError as error:
                 session.errors.note(error, "flight recorder")
 
-    def _read(self, recorder: FlightRecorder) -> None:
+    def _read(self, recorder: flight_recorder.FlightRecorder) -> None:
         statuses = recorder.statuses()
         for (name, description), ranks in recorder.groups().items():
             self.described[name] = (description, ranks)
@@ -175,7 +169,9 @@ class _Recorded:
             return [self._collective(*each, ranks) for each in entries if each[1].is_pending][:PENDING_LIMIT]
         return [_queued(work, self._steady) for work in (known.queued if known is not None else ())]
 
-    def _collective(self, recorder: FlightRecorder, entry: RecordedEntry, ranks: Sequence[int]) -> Collective:
+    def _collective(
+        self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry, ranks: Sequence[int]
+    ) -> Collective:
         """``ranks``: the members of its group, by their ranks in it."""
         file, line = self._line(recorder, entry) if entry.is_pending else (None, None)
         op, peer = transfer_of(entry.profiling_name.partition(":")[2] or entry.profiling_name)
@@ -197,7 +193,9 @@ class _Recorded:
             line=line,
         )
 
-    def _line(self, recorder: FlightRecorder, entry: RecordedEntry) -> tuple[str | None, int | None]:
+    def _line(
+        self, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
+    ) -> tuple[str | None, int | None]:
         """The user's line: the innermost frame outside of torch, else the innermost one."""
         frames = traceback_lines(self._session, recorder, entry)
         user = next((place for place in frames if TORCH_FILES not in place[1]), None)
@@ -210,7 +208,9 @@ class _Recorded:
         return store_address(self._session.memory, self._session.layout, groups.reader, known.store)
 
 
-def traceback_lines(session: Session, recorder: FlightRecorder, entry: RecordedEntry) -> list[tuple[str, str, int]]:
+def traceback_lines(
+    session: Session, recorder: flight_recorder.FlightRecorder, entry: flight_recorder.RecordedEntry
+) -> list[tuple[str, str, int]]:
     """(function, file, line) of the frames that issued an entry, innermost first. What cannot be read is left out."""
     if session.python is None:
         return []

@@ -16,20 +16,8 @@ from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
 from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
 from gdbext.diagnosis.waits.syscall_waits import TID_MASK, WAIT_BITSET, FutexWait, futex_wait
+from gdbext.engine.glibc import sync_objects
 from gdbext.engine.glibc.pthread import EXITING, JOINABLE, join_state_word, thread_id_word
-from gdbext.engine.glibc.sync_objects import (
-    BARRIER_WORD,
-    CONDVAR_WORDS,
-    ONCE_IN_PROGRESS,
-    ONCE_STATE,
-    RWLOCK_WORDS,
-    Barrier,
-    Mutex,
-    RwLock,
-    Semaphore,
-    condvar_by_alignment,
-    rwlock_by_alignment,
-)
 from gdbext.engine.targets.system.peer import listed
 
 _NEAR = 6
@@ -43,8 +31,8 @@ def condvar_wait(thread: ThreadSnapshot) -> Wait | None:
     futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.CONDVAR, within=_NEAR)
     if futex is None or level is None or futex.is_lock_word:
         return None
-    base = thread.object_around(futex.address, CONDVAR_WORDS, level)
-    address = base if base is not None else condvar_by_alignment(futex.address)
+    base = thread.object_around(futex.address, sync_objects.CONDVAR_WORDS, level)
+    address = base if base is not None else sync_objects.condvar_by_alignment(futex.address)
     how = "found in the waiter's frames" if base is not None else "by the layout of glibc up to 2.40"
     return Wait(
         Resource(WaitKind.CONDVAR, address, thread.process.name_at(address)),
@@ -68,7 +56,7 @@ def _may_be_mutex(thread: ThreadSnapshot, address: int) -> bool:
     its owner are what can be checked."""
     if not address or address % 8 or not _is_writable_data(thread, address):
         return False
-    mutex = Mutex.read(thread.process.memory, address)
+    mutex = sync_objects.Mutex.read(thread.process.memory, address)
     if mutex is None or not 0 < mutex.users < _MAX_USERS or mutex.lock > 2:
         return False
     if mutex.owner == thread.own_tid or (mutex.owner != 0) != (mutex.lock != 0):
@@ -129,8 +117,8 @@ def barrier(thread: ThreadSnapshot) -> Wait | None:
     futex = futex_wait(thread.syscall)
     if futex is None or thread.first(FunctionTag.BARRIER, within=_NEAR_BARRIER) is None:
         return None
-    address = futex.address - BARRIER_WORD
-    found, name = Barrier.read(thread.process.memory, address), thread.process.name_at(address)
+    address = futex.address - sync_objects.BARRIER_WORD
+    found, name = sync_objects.Barrier.read(thread.process.memory, address), thread.process.name_at(address)
     text = f"{found.arrived} of {found.expected} threads have arrived" if found is not None else ""
     return Wait(Resource(WaitKind.BARRIER, address, ", ".join(filter(None, (name, text)))), timed=futex.timed)
 
@@ -144,11 +132,11 @@ def rwlock_wait(thread: ThreadSnapshot) -> Wait | None:
     futex, level = futex_wait(thread.syscall), thread.first(FunctionTag.READ_LOCK, FunctionTag.WRITE_LOCK, within=_NEAR)
     if futex is None or level is None:
         return None
-    base = thread.object_around(futex.address, RWLOCK_WORDS, level)
+    base = thread.object_around(futex.address, sync_objects.RWLOCK_WORDS, level)
     if base is None:
-        base = rwlock_by_alignment(futex.address)
+        base = sync_objects.rwlock_by_alignment(futex.address)
     process = thread.process
-    lock = RwLock.read(process.memory, base)
+    lock = sync_objects.RwLock.read(process.memory, base)
     if lock is None:
         return Wait(Resource(WaitKind.RWLOCK, base))
     resource = Resource(WaitKind.RWLOCK, base, process.name_at(base))
@@ -221,7 +209,7 @@ def _is_semaphore(thread: ThreadSnapshot, futex: FutexWait) -> bool:
     no token and at least this waiter, and the futex expects that 0, called from outside of libc."""
     if futex.address % 8 or futex.command != WAIT_BITSET or futex.value or not _unnamed_in_libc(thread):
         return False
-    semaphore = Semaphore.read(thread.process.memory, futex.address)
+    semaphore = sync_objects.Semaphore.read(thread.process.memory, futex.address)
     return semaphore is not None and semaphore.is_waited_for
 
 
@@ -232,7 +220,7 @@ def _unnamed_in_libc(thread: ThreadSnapshot) -> bool:
 
 
 def _has_tokens(thread: ThreadSnapshot, address: int) -> bool:
-    semaphore = Semaphore.read(thread.process.memory, address)
+    semaphore = sync_objects.Semaphore.read(thread.process.memory, address)
     return semaphore is not None and semaphore.value != 0
 
 
@@ -262,7 +250,12 @@ def once_wait(thread: ThreadSnapshot) -> Wait | None:
 def _is_once_word(thread: ThreadSnapshot, futex: FutexWait) -> bool:
     """__pthread_once_slow is local and has no name on a stripped libc: value 1 (in progress, with the fork
     generation above), waited for untimed in libc, directly called by code outside of libc."""
-    if futex.command != 0 or futex.timed or futex.value & ONCE_STATE != ONCE_IN_PROGRESS or futex.value > 1 << 20:
+    if (
+        futex.command != 0
+        or futex.timed
+        or futex.value & sync_objects.ONCE_STATE != sync_objects.ONCE_IN_PROGRESS
+        or futex.value > 1 << 20
+    ):
         return False
     levels = thread.inner_libc_levels
     unnamed = all(thread.stack.function(level) is None for level in levels)

@@ -13,19 +13,7 @@ from errno import EINVAL
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.elf_header import (
-    PF_W,
-    PF_X,
-    PT_DYNAMIC,
-    PT_GNU_EH_FRAME,
-    PT_LOAD,
-    PT_NOTE,
-    PT_TLS,
-    Segment,
-    build_id_in,
-    parse_header,
-    parse_segments,
-)
+from gdbext.engine.formats import elf_header
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
@@ -78,11 +66,11 @@ class ElfImage:
         self.data = data
         self.identity = identity
         self.size = len(data)
-        self.header = parse_header(data, machine)
+        self.header = elf_header.parse_header(data, machine)
         self.machine = self.header.machine
         self.entry = self.header.entry
-        self.segments = parse_segments(data, self.header)
-        self.loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
+        self.segments = elf_header.parse_segments(data, self.header)
+        self.loads = tuple(segment for segment in self.segments if segment.type == elf_header.PT_LOAD)
         self._sections: dict[str, ElfSection] | None = None
         self._section_list: list[ElfSection] | None = None
         self._build_id: str | None = None
@@ -121,21 +109,21 @@ class ElfImage:
         if not self._build_id_known:
             self._build_id_known = True
             for segment in self.segments:
-                if segment.type == PT_NOTE and self._build_id is None:
-                    self._build_id = build_id_in(self.contents(segment.offset, segment.filesz))
+                if segment.type == elf_header.PT_NOTE and self._build_id is None:
+                    self._build_id = elf_header.build_id_in(self.contents(segment.offset, segment.filesz))
         return self._build_id
 
     @property
-    def eh_frame_hdr(self) -> Segment | None:
+    def eh_frame_hdr(self) -> elf_header.Segment | None:
         """The PT_GNU_EH_FRAME segment (.eh_frame_hdr), None if the file has none."""
-        return self.segment(PT_GNU_EH_FRAME)
+        return self.segment(elf_header.PT_GNU_EH_FRAME)
 
     @property
-    def tls(self) -> Segment | None:
+    def tls(self) -> elf_header.Segment | None:
         """The PT_TLS segment, None if the file has no thread-local storage."""
-        return self.segment(PT_TLS)
+        return self.segment(elf_header.PT_TLS)
 
-    def segment(self, kind: int) -> Segment | None:
+    def segment(self, kind: int) -> elf_header.Segment | None:
         """The first segment of type ``kind`` (PT_*)."""
         for segment in self.segments:
             if segment.type == kind:
@@ -225,13 +213,16 @@ class ElfImage:
     def is_code(self, vaddr: int) -> bool:
         """True where an executable segment covers the address."""
         return any(
-            segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz for segment in self.loads
+            segment.flags & elf_header.PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.memsz
+            for segment in self.loads
         )
 
     def is_read_only(self, vaddr: int, size: int) -> bool:
         """True where a segment that is not writable covers all these bytes."""
         return any(
-            not segment.flags & PF_W and segment.vaddr <= vaddr and vaddr + size <= segment.vaddr + segment.memsz
+            not segment.flags & elf_header.PF_W
+            and segment.vaddr <= vaddr
+            and vaddr + size <= segment.vaddr + segment.memsz
             for segment in self.loads
         )
 
@@ -248,7 +239,7 @@ class ElfImage:
     @property
     def dynamic(self) -> dict[int, int]:
         """The dynamic section as DT_* tag to value (the first of each tag), as it is in the file."""
-        segment = self.segment(PT_DYNAMIC)
+        segment = self.segment(elf_header.PT_DYNAMIC)
         table: dict[int, int] = {}
         if segment is None:
             return table

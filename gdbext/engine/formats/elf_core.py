@@ -14,20 +14,7 @@ import stat
 import struct
 from typing import Callable
 
-from gdbext.engine.formats.elf_header import (
-    EHDR,
-    ET_CORE,
-    PHDR,
-    PN_XNUM,
-    PT_LOAD,
-    PT_NOTE,
-    Header,
-    Identity,
-    identify,
-    notes,
-    parse_header,
-    segments,
-)
+from gdbext.engine.formats import elf_header
 from gdbext.engine.record import Record
 from gdbext.errors import BadCore, NotPermitted, SymbolFileError
 
@@ -57,7 +44,7 @@ _COMPRESSED = (
 )
 
 
-CheckMachine = Callable[[str, Identity], None]
+CheckMachine = Callable[[str, elf_header.Identity], None]
 """Path and what the file begins with: raises where cores of that machine cannot be read."""
 
 
@@ -131,11 +118,11 @@ class ElfCore:
         self.machine = header.machine
         self.written_by_debugger = header.shnum > 1
         described = []
-        for kind, flags, offset, vaddr, filesz, memsz in segments(self.data, header, count):
-            if kind == PT_LOAD and memsz:
+        for kind, flags, offset, vaddr, filesz, memsz in elf_header.segments(self.data, header, count):
+            if kind == elf_header.PT_LOAD and memsz:
                 held = min(offset, self.size)  # no offset of a damaged core is beyond what functions of C can take
                 self.segments.append(MemorySegment(vaddr, vaddr + memsz, held, min(filesz, memsz), flags))
-            elif kind == PT_NOTE:
+            elif kind == elf_header.PT_NOTE:
                 described.append((offset, filesz))
         self.segments.sort()
         for offset, filesz in described:
@@ -161,7 +148,7 @@ class ElfCore:
         end = min(offset + size, self.size)
         if offset + size > self.size:
             self.warnings.append(f"{self.path} is truncated: some of its notes (threads, files) are missing")
-        for note in notes(self.data, offset, end):
+        for note in elf_header.notes(self.data, offset, end):
             if note.owner == b"CORE":
                 self._read_note(note.type, note.offset, note.size)
 
@@ -214,10 +201,10 @@ def is_core(path: str) -> bool:
     """The file says of itself that it is an ELF core."""
     try:
         with open(path, "rb") as file:
-            found = identify(file.read(EHDR.size))
+            found = elf_header.identify(file.read(elf_header.EHDR.size))
     except OSError:
         return False
-    return found is not None and found.type == ET_CORE
+    return found is not None and found.type == elf_header.ET_CORE
 
 
 def _text(field: bytes) -> str:
@@ -245,34 +232,38 @@ def _map_file(path: str) -> mmap.mmap:
         raise BadCore(f"cannot open {path}: {error.strerror or error}", why="") from error
 
 
-def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[Header, int]:
+def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> tuple[elf_header.Header, int]:
     """The ELF header and the number of program headers."""
-    start = data[: EHDR.size]
+    start = data[: elf_header.EHDR.size]
     _refuse_compressed(path, start)
-    found = identify(start)
+    found = elf_header.identify(start)
     if found is None and start[:4] != b"\x7fELF":
         raise BadCore(f"{path} is not an ELF file", why="it is some other file, or a core of another system")
     if found is None:
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there")
-    if found.type != ET_CORE:
+    if found.type != elf_header.ET_CORE:
         what = _OTHER_TYPES.get(found.type, "another kind of file")
         what = f"{path} is an ELF file but not a core dump: it is {what}"
         raise BadCore(what, why="scripts/dispatch -c wants a core")
     check_machine(path, found)
     try:
-        header = parse_header(data)
+        header = elf_header.parse_header(data)
     except SymbolFileError:
         raise BadCore(f"{path} is truncated: only {len(data)} bytes of the ELF header are there") from None
     return header, _segment_count(path, data, header)
 
 
-def _segment_count(path: str, data: mmap.mmap, header: Header) -> int:
+def _segment_count(path: str, data: mmap.mmap, header: elf_header.Header) -> int:
     count = header.phnum
-    if count == PN_XNUM:
-        if not EHDR.size <= header.shoff <= len(data) - 64:
+    if count == elf_header.PN_XNUM:
+        if not elf_header.EHDR.size <= header.shoff <= len(data) - 64:
             raise BadCore(f"{path} is truncated: the number of its program headers is not there")
         (count,) = struct.unpack_from("<I", data, header.shoff + _SH_INFO_AT)
-    if header.phentsize < PHDR.size or count > MAX_SEGMENTS or header.phoff + count * header.phentsize > len(data):
+    if (
+        header.phentsize < elf_header.PHDR.size
+        or count > MAX_SEGMENTS
+        or header.phoff + count * header.phentsize > len(data)
+    ):
         raise BadCore(f"{path} is truncated: its {count} program headers are not all there")
     return int(count)
 

@@ -6,18 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from zlib import crc32
 
+from gdbext.engine.formats import symbol_cache
 from gdbext.engine.formats.elf import SHF_EXECINSTR, SHT_SYMTAB, ElfImage
-from gdbext.engine.formats.symbol_cache import (
-    WORTH_CACHING,
-    Arrays,
-    Builder,
-    SymbolCache,
-    build_addresses,
-    build_names,
-    build_numbers_with,
-    cache_key,
-    find_name,
-)
 from gdbext.engine.formats.symbol_table import (
     GnuHash,
     Symbol,
@@ -42,16 +32,16 @@ class SymbolIndex:
     when the file has no usable table.
     """
 
-    def __init__(self, image: ElfImage, cache: SymbolCache | None = None) -> None:
+    def __init__(self, image: ElfImage, cache: symbol_cache.SymbolCache | None = None) -> None:
         self.image = image
-        self._cache = SymbolCache() if cache is None else cache
+        self._cache = symbol_cache.SymbolCache() if cache is None else cache
         self.tables, self.complete = _tables_of(image)
         """``complete``: local functions are listed, too (a .symtab is there)."""
         self._total = sum(table.count for table in self.tables)
-        key = cache_key(image, self.tables)
-        self._key = key if self._total >= WORTH_CACHING else None
-        self._addresses: Arrays | None = None
-        self._names: Arrays | None = None
+        key = symbol_cache.cache_key(image, self.tables)
+        self._key = key if self._total >= symbol_cache.WORTH_CACHING else None
+        self._addresses: symbol_cache.Arrays | None = None
+        self._names: symbol_cache.Arrays | None = None
         self._dynamic = next((table for table in self.tables if table.is_dynamic), None)
         self._hash: GnuHash | None = None
         self._hash_known = False
@@ -97,9 +87,9 @@ class SymbolIndex:
         """All symbols with that mangled name (local ones, objects and thread-local ones, too)."""
         raw = name.encode("utf-8", "surrogateescape")
         if self._names is None:
-            self._names = self._load("names", build_names)
+            self._names = self._load("names", symbol_cache.build_names)
         found = []
-        for number in find_name(self._names, raw):
+        for number in symbol_cache.find_name(self._names, raw):
             table, entry = self._entry(number)
             if table is not None and table.is_named(entry, raw):
                 symbol = table.symbol(entry)
@@ -130,7 +120,7 @@ class SymbolIndex:
     def matching(self, *needles: bytes) -> Iterator[Symbol]:
         """All symbols whose mangled names contain every needle, in table order. Reads all names, once."""
         kind = f"with-{crc32(bytes(1).join(needles)):08x}"
-        numbers = self._load(kind, lambda tables: build_numbers_with(tables, needles))[0]
+        numbers = self._load(kind, lambda tables: symbol_cache.build_numbers_with(tables, needles))[0]
         for at in range(len(numbers)):
             table, entry = self._entry(numbers[at])
             symbol = table.symbol(entry) if table is not None else None
@@ -150,12 +140,12 @@ class SymbolIndex:
             number -= table.count
         return None, 0
 
-    def _by_address(self) -> Arrays:
+    def _by_address(self) -> symbol_cache.Arrays:
         if self._addresses is None:
-            self._addresses = self._load("addresses", build_addresses)
+            self._addresses = self._load("addresses", symbol_cache.build_addresses)
         return self._addresses
 
-    def _load(self, kind: str, build: Builder) -> Arrays:
+    def _load(self, kind: str, build: symbol_cache.Builder) -> symbol_cache.Arrays:
         return self._cache.arrays(self.tables, kind, self._key, build)
 
     def _group(self, position: int, vaddr: int) -> list[Symbol] | None:

@@ -12,18 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.engine.formats.elf import (
-    DT_GNU_HASH,
-    DT_HASH,
-    DT_STRSZ,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERSYM,
-    SHT_DYNSYM,
-    SHT_NOBITS,
-    SHT_SYMTAB,
-    ElfImage,
-)
+from gdbext.engine.formats import elf
 from gdbext.engine.record import Record
 from gdbext.errors import SymbolFileError
 
@@ -164,7 +153,7 @@ def _starts_of_names_with(text: bytes, needle: bytes) -> set[int]:
     return starts
 
 
-def section_table(image: ElfImage, kind: int) -> SymbolTable | None:
+def section_table(image: elf.ElfImage, kind: int) -> SymbolTable | None:
     """The table in the first section of type ``kind`` (SHT_SYMTAB, SHT_DYNSYM), None if there is none.
 
     Raises SymbolFileError for one that lies outside the file.
@@ -173,21 +162,21 @@ def section_table(image: ElfImage, kind: int) -> SymbolTable | None:
     for section in sections:
         if section.type == kind and section.size >= SYMBOL_SIZE and section.link < len(sections):
             strings = sections[section.link]
-            if strings.type == SHT_NOBITS:  # a .debug file carries empty shells of these sections
+            if strings.type == elf.SHT_NOBITS:  # a .debug file carries empty shells of these sections
                 return None
             return SymbolTable(image.data, section.offset, section.size, strings.offset, strings.size, section.info)
     return None
 
 
-def dynamic_table(image: ElfImage) -> SymbolTable | None:
+def dynamic_table(image: elf.ElfImage) -> SymbolTable | None:
     """.dynsym by its section, or, in a file without sections, by the dynamic segment and its hash table."""
-    table = section_table(image, SHT_DYNSYM)
+    table = section_table(image, elf.SHT_DYNSYM)
     if table is not None:
         table.is_dynamic = True
         return table
     dynamic = image.dynamic
-    symbols = image.read(dynamic.get(DT_SYMTAB, -1), _dynamic_count(image, dynamic) * SYMBOL_SIZE)
-    strings = image.read(dynamic.get(DT_STRTAB, -1), min(dynamic.get(DT_STRSZ, 0), _STRINGS_LIMIT))
+    symbols = image.read(dynamic.get(elf.DT_SYMTAB, -1), _dynamic_count(image, dynamic) * SYMBOL_SIZE)
+    strings = image.read(dynamic.get(elf.DT_STRTAB, -1), min(dynamic.get(elf.DT_STRSZ, 0), _STRINGS_LIMIT))
     if not symbols or not strings:
         return None
     table = SymbolTable(symbols + strings, 0, len(symbols), len(symbols), len(strings), 0)
@@ -195,17 +184,17 @@ def dynamic_table(image: ElfImage) -> SymbolTable | None:
     return table
 
 
-def _dynamic_count(image: ElfImage, dynamic: dict[int, int]) -> int:
+def _dynamic_count(image: elf.ElfImage, dynamic: dict[int, int]) -> int:
     """Number of entries of .dynsym: nchain of DT_HASH, else one more than the last that DT_GNU_HASH reaches."""
-    if DT_HASH in dynamic:
-        header = image.read(dynamic[DT_HASH], 8)
+    if elf.DT_HASH in dynamic:
+        header = image.read(dynamic[elf.DT_HASH], 8)
         if header is not None:
             return min(int.from_bytes(header[4:], "little"), MAX_SYMBOLS)
     hashes = GnuHash.of(image)
     return hashes.count() if hashes is not None else 0
 
 
-def mini_debug_table(image: ElfImage) -> SymbolTable | None:
+def mini_debug_table(image: elf.ElfImage) -> SymbolTable | None:
     """The local functions that Fedora and RHEL keep in .gnu_debugdata (an xz-compressed ELF file); None without."""
     section = image.sections.get(".gnu_debugdata")
     if section is None:
@@ -217,7 +206,7 @@ def mini_debug_table(image: ElfImage) -> SymbolTable | None:
     packed = image.contents(section.offset, section.size)
     try:
         data = lzma.LZMADecompressor(memlimit=_DEBUGDATA_LIMIT).decompress(packed, _DEBUGDATA_LIMIT)
-        return section_table(ElfImage(data, image.path), SHT_SYMTAB)
+        return section_table(elf.ElfImage(data, image.path), elf.SHT_SYMTAB)
     except (lzma.LZMAError, EOFError, MemoryError, SymbolFileError):
         return None
 
@@ -225,12 +214,12 @@ def mini_debug_table(image: ElfImage) -> SymbolTable | None:
 class GnuHash:
     """DT_GNU_HASH: exported symbols by name, with nothing to build first."""
 
-    def __init__(self, image: ElfImage, vaddr: int) -> None:
+    def __init__(self, image: elf.ElfImage, vaddr: int) -> None:
         header = image.read(vaddr, 16)
         if header is None:
             raise SymbolFileError("the hash table lies outside the file")
         self._image = image
-        self._versions = image.dynamic.get(DT_VERSYM)
+        self._versions = image.dynamic.get(elf.DT_VERSYM)
         self.buckets: int
         self.first: int
         self.buckets, self.first, self._bloom_words, self._bloom_shift = struct.unpack("<4I", header)
@@ -241,9 +230,9 @@ class GnuHash:
         self._chain = self._bucket + 4 * self.buckets
 
     @classmethod
-    def of(cls, image: ElfImage) -> GnuHash | None:
+    def of(cls, image: elf.ElfImage) -> GnuHash | None:
         """The image's table, None if it has none that can be read."""
-        vaddr = image.dynamic.get(DT_GNU_HASH)
+        vaddr = image.dynamic.get(elf.DT_GNU_HASH)
         try:
             return None if vaddr is None else cls(image, vaddr)
         except SymbolFileError:

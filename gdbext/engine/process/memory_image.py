@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gdbext.engine.formats.elf import (
-    DT_GNU_HASH,
-    DT_HASH,
-    DT_JMPREL,
-    DT_RELA,
-    DT_STRTAB,
-    DT_SYMTAB,
-    DT_VERSYM,
-    ElfImage,
-)
+from gdbext.engine.formats import elf
 from gdbext.engine.process.memory import PAGE_SIZE, Memory
 from gdbext.errors import MemoryFault, SymbolFileError
 
-_ADDRESS_TAGS = frozenset((DT_HASH, DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_VERSYM, DT_RELA, DT_JMPREL))
+_ADDRESS_TAGS = frozenset(
+    (elf.DT_HASH, elf.DT_STRTAB, elf.DT_SYMTAB, elf.DT_GNU_HASH, elf.DT_VERSYM, elf.DT_RELA, elf.DT_JMPREL)
+)
 """The tags used here whose values are addresses: ld.so adds the load bias to them in place (glibc
 ``elf/get-dynamic-info.h``; to DT_VERSYM, too)."""
 
 
-class MemoryImage(ElfImage):
+class MemoryImage(elf.ElfImage):
     """The part of a file that the target has mapped, with the interface of the file.
 
     ``data`` is the first page only; everything else goes through ``read`` and ``contents``.
@@ -76,7 +69,7 @@ class MemoryImage(ElfImage):
         """True when unwind tables or the names' hash table are there (cores leave out most pages of files)."""
         header = self.eh_frame_hdr
         places = [header.vaddr] if header is not None else []
-        places.append(self.dynamic.get(DT_GNU_HASH, -1))
+        places.append(self.dynamic.get(elf.DT_GNU_HASH, -1))
         return any(self.read(place, 16) is not None for place in places)
 
 

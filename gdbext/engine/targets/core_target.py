@@ -10,17 +10,7 @@ from functools import cached_property
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.arch.base import Architecture
-from gdbext.engine.formats.elf_core import (
-    AT_ENTRY,
-    AT_RANDOM,
-    AT_SYSINFO_EHDR,
-    NT_PRSTATUS,
-    CoreThread,
-    ElfCore,
-    FileMapping,
-    MemorySegment,
-    parse_auxv,
-)
+from gdbext.engine.formats import elf_core
 from gdbext.engine.formats.elf_header import PF_W, PF_X, Identity, permission_text
 from gdbext.engine.record import late_pattern
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
@@ -47,7 +37,7 @@ _PYTHON_FILES = (
 class CoreFileThread(TargetThread):
     """A thread as its NT_PRSTATUS note describes it. Cores do not record the names of threads."""
 
-    def __init__(self, architecture: Architecture, note: CoreThread, signal: Signal | None) -> None:
+    def __init__(self, architecture: Architecture, note: elf_core.CoreThread, signal: Signal | None) -> None:
         self.tid = note.tid
         self.number = None
         self.name = None
@@ -57,7 +47,7 @@ class CoreFileThread(TargetThread):
 
     def registers(self) -> Mapping[str, int]:
         """All of the architecture's general register set."""
-        return self._architecture.unpack_registers(NT_PRSTATUS, self._note.raw_registers)
+        return self._architecture.unpack_registers(elf_core.NT_PRSTATUS, self._note.raw_registers)
 
     def float_registers(self) -> Mapping[str, int]:
         """Those of the thread's NT_PRFPREG note."""
@@ -82,7 +72,7 @@ class CoreTarget(Target):
         self._starts = [segment.start for segment in self._segments]
         self.foreign = ForeignFiles.of_core(sysroot or "", self._source_belongs)
         self._files = MappedFiles(self._core.files, self._read_from_core, self.local_path, self.foreign)
-        self._auxv = parse_auxv(self._core.raw_auxv)
+        self._auxv = elf_core.parse_auxv(self._core.raw_auxv)
         notes = self._core.threads
         self.pid = self._core.pid or notes[0].tid
         self._first = CoreFileThread(self.architecture, notes[0], _signal(notes[0], self._core.written_by_debugger))
@@ -129,7 +119,7 @@ class CoreTarget(Target):
 
     def executable(self) -> str | None:
         """The program's path as the target names it: the file in which AT_ENTRY lies."""
-        entry = self._files.mapping_at(self._auxv.get(AT_ENTRY, 0))
+        entry = self._files.mapping_at(self._auxv.get(elf_core.AT_ENTRY, 0))
         return linux.split_deleted(entry.path)[0] if entry else None
 
     def environ(self) -> Mapping[str, str]:
@@ -169,7 +159,7 @@ class CoreTarget(Target):
         self._files.close()
         self._core.close()
 
-    def _segment_at(self, address: int) -> MemorySegment | None:
+    def _segment_at(self, address: int) -> elf_core.MemorySegment | None:
         index = bisect.bisect_right(self._starts, address) - 1
         if index >= 0 and address < self._segments[index].end:
             return self._segments[index]
@@ -235,7 +225,7 @@ class CoreTarget(Target):
         for segment in self._segments:
             yield from self._anonymous_maps(segment, starts)
 
-    def _file_maps(self, entry: FileMapping, start: int) -> Iterator[MemoryMapping]:
+    def _file_maps(self, entry: elf_core.FileMapping, start: int) -> Iterator[MemoryMapping]:
         """The parts of an NT_FILE entry, cut where a PT_LOAD with other permissions begins or ends."""
         path, deleted = linux.split_deleted(entry.path)
         while start < entry.end:
@@ -249,7 +239,7 @@ class CoreTarget(Target):
             yield MemoryMapping(start, end, entry.offset + start - entry.start, path, permissions, deleted)
             start = end
 
-    def _anonymous_maps(self, segment: MemorySegment, file_starts: list[int]) -> Iterator[MemoryMapping]:
+    def _anonymous_maps(self, segment: elf_core.MemorySegment, file_starts: list[int]) -> Iterator[MemoryMapping]:
         """The parts of a PT_LOAD that no file backs."""
         start = segment.start
         while start < segment.end:
@@ -262,7 +252,7 @@ class CoreTarget(Target):
             yield MemoryMapping(start, end, 0, self._special_name(start, end), self._anonymous_permissions(segment))
             start = end
 
-    def _anonymous_permissions(self, segment: MemorySegment) -> str:
+    def _anonymous_permissions(self, segment: elf_core.MemorySegment) -> str:
         # gdb's gcore marks guard pages (---p) and read-only pages alike as readable: which one it is, nobody knows.
         if self._core.written_by_debugger and not segment.flags & (PF_W | PF_X):
             return ""
@@ -270,15 +260,15 @@ class CoreTarget(Target):
 
     def _special_name(self, start: int, end: int) -> str:
         """The kernel's name of anonymous memory, by what the auxiliary vector points to in there."""
-        if start <= self._auxv.get(AT_SYSINFO_EHDR, 0) < end:
+        if start <= self._auxv.get(elf_core.AT_SYSINFO_EHDR, 0) < end:
             return "[vdso]"
-        if start <= self._auxv.get(AT_RANDOM, 0) < end:
+        if start <= self._auxv.get(elf_core.AT_RANDOM, 0) < end:
             return "[stack]"
         return self.architecture.kernel_mappings.get(start, "")
 
     def _environment_pointers(self) -> list[int]:
         """The pointers to the environment's strings: what lies below the auxiliary vector on the first stack."""
-        segment = self._segment_at(self._auxv.get(AT_RANDOM, 0))
+        segment = self._segment_at(self._auxv.get(elf_core.AT_RANDOM, 0))
         if segment is None or len(self._core.raw_auxv) < 32:
             return []
         end = segment.offset + segment.filesz
@@ -303,7 +293,7 @@ class CoreTarget(Target):
         return self._core.data[at:end] if end >= 0 else None
 
 
-def _signal(thread: CoreThread, written_by_debugger: bool) -> Signal | None:
+def _signal(thread: elf_core.CoreThread, written_by_debugger: bool) -> Signal | None:
     """The signal that ended the process. The kernel dumps only for fatal ones; gcore also writes what it stopped by."""
     number = thread.current_signal
     if number <= 0 or (written_by_debugger and number not in linux.CRASH_SIGNALS):
@@ -314,9 +304,9 @@ def _signal(thread: CoreThread, written_by_debugger: bool) -> Signal | None:
     return Signal(number, linux.signal_name(number), code, linux.fault_address(number, code, address))
 
 
-def open_core(path: str) -> ElfCore:
+def open_core(path: str) -> elf_core.ElfCore:
     """The core file, as far as it can be read without its files. Raises BadCore, ForeignArchitecture, NotPermitted."""
-    return ElfCore(path, _check_machine)
+    return elf_core.ElfCore(path, _check_machine)
 
 
 def _check_machine(path: str, identity: Identity) -> None:

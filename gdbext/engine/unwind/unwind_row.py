@@ -11,16 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gdbext.engine.arch.base import Architecture
-from gdbext.engine.formats.cfi_program import (
-    EXPRESSION,
-    OFFSET,
-    REGISTER,
-    SAME,
-    UNDEFINED,
-    VAL_EXPRESSION,
-    CfiRow,
-    Rule,
-)
+from gdbext.engine.formats import cfi_program
 from gdbext.errors import BadData
 
 MASK = (1 << 64) - 1
@@ -56,7 +47,9 @@ class CompiledRow:
         "cfa_offset", "cfa_register", "ends", "is_signal", "saves",
     )  # fmt: skip
 
-    def __init__(self, architecture: Architecture, row: CfiRow, saved: dict[int, int], undefined: list[str]) -> None:
+    def __init__(
+        self, architecture: Architecture, row: cfi_program.CfiRow, saved: dict[int, int], undefined: list[str]
+    ) -> None:
         """``saved`` is DWARF register to offset from the CFA."""
         names = architecture.dwarf_registers
         self.is_signal = False
@@ -100,16 +93,16 @@ class InterpretedRow:
 
     __slots__ = ("_architecture", "_row", "ends", "is_signal", "saves")
 
-    def __init__(self, architecture: Architecture, row: CfiRow) -> None:
+    def __init__(self, architecture: Architecture, row: cfi_program.CfiRow) -> None:
         self._architecture = architecture
         self._row = row
         self.is_signal = row.is_signal
         names = architecture.dwarf_registers
         self.saves = frozenset(
-            names[number] for number, rule in row.rules.items() if number < len(names) and rule.kind != SAME
+            names[number] for number, rule in row.rules.items() if number < len(names) and rule.kind != cfi_program.SAME
         )
         rule = row.rules.get(row.return_register)
-        self.ends = rule is not None and rule.kind == UNDEFINED
+        self.ends = rule is not None and rule.kind == cfi_program.UNDEFINED
 
     def caller(self, registers: Registers, read: ReadMemory, cfa: int | None = None) -> tuple[int, Registers]:
         architecture = self._architecture
@@ -132,7 +125,7 @@ class InterpretedRow:
         architecture, row = self._architecture, self._row
         name = architecture.dwarf_registers[row.return_register]
         rule = row.rules.get(row.return_register)
-        unchanged = rule is None or rule.kind == SAME
+        unchanged = rule is None or rule.kind == cfi_program.SAME
         if name == architecture.program_counter:
             if unchanged:
                 raise BadData("the call frame information does not say where the return address is")
@@ -177,7 +170,7 @@ def preserved(architecture: Architecture, registers: Registers) -> Registers:
     return {name: registers[name] for name in architecture.callee_saved if name in registers}
 
 
-def compile_row(architecture: Architecture, row: CfiRow) -> UnwindRow:
+def compile_row(architecture: Architecture, row: cfi_program.CfiRow) -> UnwindRow:
     """The cheapest step that does what ``row`` says. Raises BadData for a row that makes no sense."""
     if row.cfa_code is None:
         _register_name(architecture, row.cfa_register)
@@ -185,13 +178,13 @@ def compile_row(architecture: Architecture, row: CfiRow) -> UnwindRow:
         raise BadData(f"return address in DWARF register {row.return_register}")
     count = len(architecture.dwarf_registers)
     rules = {number: rule for number, rule in row.rules.items() if number < count}
-    saved = {number: rule.number for number, rule in rules.items() if rule.kind == OFFSET}
+    saved = {number: rule.number for number, rule in rules.items() if rule.kind == cfi_program.OFFSET}
     undefined = [
         architecture.dwarf_registers[number]
         for number, rule in rules.items()
-        if rule.kind == UNDEFINED and number != row.return_register
+        if rule.kind == cfi_program.UNDEFINED and number != row.return_register
     ]
-    simple = all(rule.kind in (OFFSET, UNDEFINED, SAME) for rule in rules.values())
+    simple = all(rule.kind in (cfi_program.OFFSET, cfi_program.UNDEFINED, cfi_program.SAME) for rule in rules.values())
     if row.is_signal or row.cfa_code is not None or not simple or not _compact(architecture, saved):
         return InterpretedRow(architecture, row)
     return CompiledRow(architecture, row, saved, undefined)
@@ -217,7 +210,7 @@ def _apply(
     architecture: Architecture,
     known: Registers,
     name: str,
-    rule: Rule,
+    rule: cfi_program.Rule,
     cfa: int,
     registers: Registers,
     read: ReadMemory,
@@ -229,18 +222,20 @@ def _apply(
         known.pop(name, None)
 
 
-def _value(architecture: Architecture, rule: Rule, name: str, cfa: int, registers: Registers, read: ReadMemory) -> int:
-    if rule.kind == UNDEFINED:
+def _value(
+    architecture: Architecture, rule: cfi_program.Rule, name: str, cfa: int, registers: Registers, read: ReadMemory
+) -> int:
+    if rule.kind == cfi_program.UNDEFINED:
         raise KeyError(name)
-    if rule.kind == SAME:
+    if rule.kind == cfi_program.SAME:
         return registers[name]
-    if rule.kind == REGISTER:
+    if rule.kind == cfi_program.REGISTER:
         return registers[_register_name(architecture, rule.number)]
-    if rule.kind in (EXPRESSION, VAL_EXPRESSION):
+    if rule.kind in (cfi_program.EXPRESSION, cfi_program.VAL_EXPRESSION):
         value = _evaluate(architecture, rule.code, registers, read, (cfa,))
     else:
         value = (cfa + rule.number) & MASK
-    if rule.kind in (OFFSET, EXPRESSION):
+    if rule.kind in (cfi_program.OFFSET, cfi_program.EXPRESSION):
         return int.from_bytes(read(value, 8), "little")
     return value
 

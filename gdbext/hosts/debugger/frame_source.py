@@ -5,17 +5,76 @@ Summaries of C++ objects for a debugger that shows values: of the process at thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
+from gdbext.diagnosis.bt import dispatch_words
+from gdbext.diagnosis.report.thread_report import Frame
+from gdbext.engine.record import Record
 from gdbext.errors import GdbextError
 from gdbext.log import logger
+from gdbext.render.style import escape
+from gdbext.torch.stack.dispatch_frame import DispatchFrame
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
-    from gdbext.hosts.debugger.added_frames import AddedFrame
+    from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
     from gdbext.tools.tensor.cpp_object import CppObject, TypeSummary
     from gdbext.tools.tensor.cpp_summaries import TypeSummaries
+
+
+Position = tuple[int, int]
+"""Program counter and stack pointer in a native frame: together they tell the frames of a recursion apart."""
+Native = TypeVar("Native")
+
+
+class AddedFrame(Record):
+    """``frame`` stands in front of the native frame at ``position``, which opens or evaluates it."""
+
+    position: Position
+    frame: DispatchFrame | Frame
+
+
+def added_frames(snapshot: ThreadSnapshot) -> Sequence[AddedFrame]:
+    """Those of a thread, innermost first, in the order of ``dispatch-bt``."""
+    found: list[DispatchFrame | Frame] = [*snapshot.dispatch, *snapshot.python]
+    found.sort(key=lambda frame: frame.level)  # the dispatch first where both stand at one frame: sorting is stable
+    natives = snapshot.frames
+    return [AddedFrame((natives[frame.level].pc, natives[frame.level].sp), frame) for frame in found]
+
+
+def interleaved(
+    natives: Iterable[Native], position: Callable[[Native], Position | None], added: Sequence[AddedFrame]
+) -> Iterator[Native | AddedFrame]:
+    """The debugger's frames, innermost first, with the added ones in their places.
+
+    The innermost native frame stays the first, whatever belongs in front of it: it is the one that has the thread's
+    registers. What belongs to a frame that the debugger did not find comes in front of the next one that it did, or
+    last. ``position``: None for a frame that is inlined into the next one.
+    """
+    places = {each.position: index for index, each in enumerate(added)}
+    done = 0
+    for count, native in enumerate(natives):
+        where = position(native)
+        end = max(done, places.get(where, -1) + 1) if where is not None else done
+        if count == 0:
+            yield native
+        yield from added[done:end]
+        done = end
+        if count:
+            yield native
+    yield from added[done:]
+
+
+def frame_function(frame: DispatchFrame | Frame) -> str:
+    """The text in the place of the function's name: a Python function's own, or PyTorch's words for a dispatch."""
+    return dispatch_words(frame) if isinstance(frame, DispatchFrame) else escape(frame.function)
+
+
+def frame_source(frame: DispatchFrame | Frame) -> tuple[str, int]:
+    """File and line of a Python function, ("", 0) where there are none."""
+    return ("", 0) if isinstance(frame, DispatchFrame) else (escape(frame.file), frame.line or 0)
+
 
 _log = logger(__name__)
 _BURST = 0.2
@@ -32,8 +91,6 @@ class FrameSource:
 
     def of(self, tid: int) -> Sequence[AddedFrame]:
         """Those of a thread; none where they cannot be read: the debugger's stack is shown whatever becomes of ours."""
-
-        from gdbext.hosts.debugger.added_frames import added_frames
 
         try:
             session = self._session(_BURST)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import gdb
 from gdb.FrameDecorator import FrameDecorator
 
-from gdbext.hosts.debugger.added_frames import AddedFrame, Position, frame_function, frame_source, interleaved
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, frame_function, frame_source, interleaved
 
 if TYPE_CHECKING:
     from gdbext.hosts.debugger.frame_source import FrameSource

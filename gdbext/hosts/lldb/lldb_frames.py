@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import lldb
 
 from gdbext.errors import UsageError
-from gdbext.hosts.debugger.added_frames import Position, frame_function, frame_source
+from gdbext.hosts.debugger.frame_source import Position, frame_function, frame_source
 
 if TYPE_CHECKING:
     from gdbext.hosts.lldb.stack_builder import Innermost, PlacedFrame, StackBuilder

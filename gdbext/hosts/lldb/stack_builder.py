@@ -11,7 +11,7 @@ import lldb
 
 from gdbext.engine.record import Record
 from gdbext.errors import ForeignArchitecture
-from gdbext.hosts.debugger.added_frames import AddedFrame, Position, interleaved
+from gdbext.hosts.debugger.frame_source import AddedFrame, Position, interleaved
 from gdbext.hosts.lldb.lldb_target import architecture_of, is_there, registers_of
 
 if TYPE_CHECKING:

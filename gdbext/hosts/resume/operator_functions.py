@@ -15,17 +15,7 @@ from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
-from gdbext.torch.assumed_symbols import (
-    BOXED_FROM_UNBOXED,
-    BOXED_FUNCTOR,
-    GENERATED_WRAPPERS,
-    OPERATOR_STRUCT,
-    PYTHON_KERNEL_CLASS,
-    RUNTIME_FUNCTOR_CLASS,
-    STRUCTURED,
-    STRUCTURED_IMPL,
-    STRUCTURED_META,
-)
+from gdbext.torch import assumed_symbols
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.lookup_sites import FUNCTION_LIMIT, LookupSites, SiteFinder, static_handles
 from gdbext.torch.stack.roles import operator_method
@@ -74,12 +64,12 @@ class OperatorFunctions:
     def _structs(self) -> dict[str, list[tuple[str, int, int]]]:
         """NAME of ``at::_ops::NAME`` → (event, address, size) of its functions."""
         session = self._session
-        module = session.modules.named(OPERATOR_STRUCT.library)
+        module = session.modules.named(assumed_symbols.OPERATOR_STRUCT.library)
         index = session.symbolizer.index(module) if module is not None else None
         if module is None or index is None:
             return {}
         found: dict[str, list[tuple[str, int, int]]] = {}
-        for symbol in index.matching(OPERATOR_STRUCT.names[0].encode()):
+        for symbol in index.matching(assumed_symbols.OPERATOR_STRUCT.names[0].encode()):
             if symbol.is_function and "." not in symbol.name:
                 struct, event = operator_method(symbol.name)
                 if event:
@@ -118,18 +108,25 @@ class OperatorFunctions:
         found = []
         for address in addresses:
             names = symbolizer.names_at(address)
-            if names and all(BOXED_FROM_UNBOXED.begins(name) and RUNTIME_FUNCTOR_CLASS not in name for name in names):
+            if names and all(
+                assumed_symbols.BOXED_FROM_UNBOXED.begins(name) and assumed_symbols.RUNTIME_FUNCTOR_CLASS not in name
+                for name in names
+            ):
                 found.append(BoxedEntry(operator, address))
         return found
 
     def python_entries(self) -> list[int]:
         """The boxed functions that all kernels share which are Python functions."""
-        module = self._session.modules.named(BOXED_FUNCTOR.library)
+        module = self._session.modules.named(assumed_symbols.BOXED_FUNCTOR.library)
         index = self._session.symbolizer.index(module) if module is not None else None
         if module is None or index is None:
             return []
-        symbols = (symbol for name in BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
-        found = {module.base + each.vaddr for each in symbols if each.is_function and PYTHON_KERNEL_CLASS in each.name}
+        symbols = (symbol for name in assumed_symbols.BOXED_FUNCTOR.names for symbol in index.matching(name.encode()))
+        found = {
+            module.base + each.vaddr
+            for each in symbols
+            if each.is_function and assumed_symbols.PYTHON_KERNEL_CLASS in each.name
+        }
         return sorted(found)
 
     def addresses_named(self, family: TorchSymbol, modules: Sequence[Module]) -> list[int]:
@@ -181,13 +178,13 @@ class OperatorFunctions:
 def structured_kind(names: Sequence[str]) -> str:
     """ "meta" or "impl" for the functions that TORCH_META_FUNC and TORCH_IMPL_FUNC define, else ""."""
     for name in names:
-        if STRUCTURED_META.begins(name) and STRUCTURED in name and "4metaE" in name:
+        if assumed_symbols.STRUCTURED_META.begins(name) and assumed_symbols.STRUCTURED in name and "4metaE" in name:
             return "meta"
-        if STRUCTURED_IMPL.begins(name) and STRUCTURED in name and "4implE" in name:
+        if assumed_symbols.STRUCTURED_IMPL.begins(name) and assumed_symbols.STRUCTURED in name and "4implE" in name:
             return "impl"
     return ""
 
 
 def is_wrapper_code(names: Sequence[str]) -> bool:
     """Generated code between the table and a structured kernel (RegisterCPU.cpp and its like)."""
-    return any(part in name for name in names for part in GENERATED_WRAPPERS)
+    return any(part in name for name in names for part in assumed_symbols.GENERATED_WRAPPERS)

@@ -23,14 +23,7 @@ from typing import TYPE_CHECKING
 from gdbext.errors import GdbextError
 from gdbext.hosts.resume.host import HookSpec
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.torch.assumed_symbols import (
-    CALL_CHECKS,
-    CPU,
-    DEREGISTER_KERNEL,
-    REGISTER_KERNEL,
-    REGISTER_SCHEMA,
-    UPDATE_FALLBACK,
-)
+from gdbext.torch import assumed_symbols
 from gdbext.torch.registry.operators import Operator
 from gdbext.torch.stack.lookup_sites import at_entry
 
@@ -54,12 +47,17 @@ def definition_hooks(
         defined(Operator(session.dispatcher, entry))
         return False
 
-    torch = session.modules.named(REGISTER_SCHEMA.library)
-    places = functions.addresses_named(REGISTER_SCHEMA, [torch] if torch is not None else [])
+    torch = session.modules.named(assumed_symbols.REGISTER_SCHEMA.library)
+    places = functions.addresses_named(assumed_symbols.REGISTER_SCHEMA, [torch] if torch is not None else [])
     return [HookSpec(each, at_entry(architecture), registered, architecture.argument_registers[0]) for each in places]
 
 
-REGISTRATIONS = (REGISTER_SCHEMA, REGISTER_KERNEL, DEREGISTER_KERNEL, UPDATE_FALLBACK)
+REGISTRATIONS = (
+    assumed_symbols.REGISTER_SCHEMA,
+    assumed_symbols.REGISTER_KERNEL,
+    assumed_symbols.DEREGISTER_KERNEL,
+    assumed_symbols.UPDATE_FALLBACK,
+)
 """Those functions. A kernel that goes uncovers another; a fallback is for all operators, and is set in each."""
 
 ENDS = (("Py_FinalizeEx", None), ("exit", "libc.so.6"))
@@ -93,7 +91,7 @@ class RegistrationWatch:
         self._returns: dict[int, Trap] = {}
         self._registering: dict[int, int] = {}
         """Return address → the OperatorEntry that is registered until then: the dispatcher lets one in at a time."""
-        torch = session.modules.named(CPU)
+        torch = session.modules.named(assumed_symbols.CPU)
         self.addresses: list[int] = []
         """Addresses at which registrations are seen, that of an operator's definition first; empty where they cannot
         be."""
@@ -169,7 +167,9 @@ class KernelWatch:
         self._failed = failed
         self._left = 0
         find = session.symbolizer.address_of
-        checks = {find(name, CALL_CHECKS.library) for name in CALL_CHECKS.names} - {None}
+        checks = {find(name, assumed_symbols.CALL_CHECKS.library) for name in assumed_symbols.CALL_CHECKS.names} - {
+            None
+        }
         loaders = {find(*place) for place in _LOADERS} - {None}
         self.works = bool(checks and loaders)
         self._checks: list[Trap] = [setter.set_trap(address, self._checked) for address in checks if address]

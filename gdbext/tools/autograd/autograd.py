@@ -13,20 +13,8 @@ from gdbext.diagnosis.report.report import Report
 from gdbext.diagnosis.reporting import dispatcher_errors, make_report
 from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.render.style import Style, escape
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.autograd_graph import saved_text
-from gdbext.tools.autograd.autograd_section import (
-    AutogradNode,
-    AutogradSection,
-    AutogradThread,
-    DeviceQueue,
-    GraphFile,
-    GraphTask,
-    NextFunction,
-    NodeHook,
-    NodeReference,
-    Phase,
-    StaleTensor,
-)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -79,7 +67,7 @@ class AutogradTool(Tool):
         return render(report, style)
 
 
-def _read(session: Session, args: Namespace) -> tuple[AutogradSection, AutogradGraph | None]:
+def _read(session: Session, args: Namespace) -> tuple[autograd_section.AutogradSection, AutogradGraph | None]:
     """Read what the threads do, and the graph if it is wanted."""
     from gdbext.diagnosis.tool_arguments import find_thread
     from gdbext.tools.autograd.autograd_graph import graph_from, node_of_tensor, running_node
@@ -96,12 +84,14 @@ def _read(session: Session, args: Namespace) -> tuple[AutogradSection, AutogradG
     return section, graph_from(reporter.nodes, start)
 
 
-def _written(graph: AutogradGraph, path: str | None) -> GraphFile:
+def _written(graph: AutogradGraph, path: str | None) -> autograd_section.GraphFile:
     """The graph as the report has it, after it was written to ``path``. Raises TargetError."""
     from gdbext.tools.autograd.autograd_graph import write
 
     files = write(path, graph.nodes) if path else ()
-    return GraphFile(graph.nodes[0].node, len(graph.nodes), graph.truncated, files, graph.stale, graph.saved_known)
+    return autograd_section.GraphFile(
+        graph.nodes[0].node, len(graph.nodes), graph.truncated, files, graph.stale, graph.saved_known
+    )
 
 
 _INDENT = "     "
@@ -113,8 +103,13 @@ _STALE = 10
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """A block for each thread that does something, then the graph tasks."""
-    section = report.section(AutogradSection)
-    busy = [each for phase in (Phase.BACKWARD, Phase.FORWARD) for each in section.threads if each.phase is phase]
+    section = report.section(autograd_section.AutogradSection)
+    busy = [
+        each
+        for phase in (autograd_section.Phase.BACKWARD, autograd_section.Phase.FORWARD)
+        for each in section.threads
+        if each.phase is phase
+    ]
     for thread in busy:
         yield from _thread_lines(thread, style)
     rest = len(section.threads) - len(busy)
@@ -130,7 +125,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield from _graph_lines(section.graph, style)
 
 
-def node_text(node: AutogradNode | NodeReference) -> str:
+def node_text(node: autograd_section.AutogradNode | autograd_section.NodeReference) -> str:
     """The node in one phrase: ``AddmmBackward0, sequence number 42``."""
     number = node.sequence_nr
     numbered = "" if number == _NO_NUMBER else f", sequence number {'unknown' if number is None else number}"
@@ -138,7 +133,7 @@ def node_text(node: AutogradNode | NodeReference) -> str:
     return f"{escape(node.name)}{variable}{numbered}"
 
 
-def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
+def _thread_lines(thread: autograd_section.AutogradThread, style: Style) -> Iterator[str]:
     name = f' "{escape(thread.name)}"' if thread.name else ""
     node = f", {node_text(thread.node)}" if thread.node is not None else ""
     yield style(f"Thread{name} (tid {thread.tid}): {thread.phase.value}{node}", "bold")
@@ -148,7 +143,7 @@ def _thread_lines(thread: AutogradThread, style: Style) -> Iterator[str]:
         yield style(f"{_INDENT} unknown: {escape(problem)}", "yellow")
 
 
-def _node_lines(thread: AutogradThread) -> Iterator[str]:
+def _node_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
     node = thread.node
     if node is None:
         return
@@ -168,38 +163,40 @@ def _node_lines(thread: AutogradThread) -> Iterator[str]:
         yield f"then {shown}{more}"
 
 
-def _outer_lines(thread: AutogradThread) -> Iterator[str]:
+def _outer_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
     """Lines about the node whose backward started the pass."""
     for node in thread.outer:
         yield f"inside of the backward of {node_text(node)}"
 
 
-def _hook_text(hook: NodeHook) -> str:
+def _hook_text(hook: autograd_section.NodeHook) -> str:
     place = f"  {escape(hook.file)}:{hook.line or '?'}" if hook.file else ""
     return f"hook {escape(hook.function)}{place}  [{hook.kind.value}]{', which runs' if hook.runs else ''}"
 
 
-def _edge_text(edge: NextFunction) -> str:
+def _edge_text(edge: autograd_section.NextFunction) -> str:
     return _short(edge.node) if edge.node is not None else "none"
 
 
-def _short(node: NodeReference) -> str:
+def _short(node: autograd_section.NodeReference) -> str:
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     variable = f" of {escape(node.variable)}" if node.variable else ""
     return f"{escape(node.name.rpartition('::')[2])}{variable}{number}"
 
 
-def _state_lines(thread: AutogradThread) -> Iterator[str]:
+def _state_lines(thread: autograd_section.AutogradThread) -> Iterator[str]:
     if thread.operator is not None:
         yield f"in operator {escape(thread.operator)}"
     if thread.line:
         yield f"at {escape(thread.line)}"
     if thread.next_sequence_nr is not None:
-        off = ", grad mode is off" if thread.grad_mode is False and thread.phase is Phase.FORWARD else ""
+        off = (
+            ", grad mode is off" if thread.grad_mode is False and thread.phase is autograd_section.Phase.FORWARD else ""
+        )
         yield f"next sequence number {thread.next_sequence_nr}{off}"
 
 
-def _task_lines(task: GraphTask, style: Style) -> Iterator[str]:
+def _task_lines(task: autograd_section.GraphTask, style: Style) -> Iterator[str]:
     threads = ", ".join(map(str, task.tids))
     plural = "threads" if len(task.tids) > 1 else "thread"
     yield f"Graph task {_known(task.id)}, run by {plural} {threads}:"
@@ -220,12 +217,12 @@ def _waiting_text(nodes: int | None) -> str:
     return "1 node waits" if nodes == 1 else f"{_known(nodes)} nodes wait"
 
 
-def _ready_text(nodes: Sequence[NodeReference]) -> str:
+def _ready_text(nodes: Sequence[autograd_section.NodeReference]) -> str:
     names = ", ".join(_short(node) for node in nodes[:_EDGES])
     return f" ({names}{', …' if len(nodes) > _EDGES else ''})" if nodes else ""
 
 
-def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Iterator[str]:
+def _stale_lines(tensors: Sequence[autograd_section.StaleTensor], then: str, style: Style) -> Iterator[str]:
     """Lines about saved tensors that were modified in place since, and what happens ``then``."""
     for stale in tensors[:_STALE]:
         text = f"{node_text(stale.node)}, saved {escape(saved_text(stale.saved))}; {then}"
@@ -234,7 +231,7 @@ def _stale_lines(tensors: Sequence[StaleTensor], then: str, style: Style) -> Ite
         yield f"{_INDENT} … {len(tensors) - _STALE} more (--json has all)"
 
 
-def _queue_line(queue: DeviceQueue) -> str:
+def _queue_line(queue: autograd_section.DeviceQueue) -> str:
     return f"Queue of device {queue.device}: {_known(queue.ready)} ready{_ready_text(queue.ready_nodes)}"
 
 
@@ -242,7 +239,7 @@ def _known(value: int | str | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _graph_lines(graph: GraphFile, style: Style) -> Iterator[str]:
+def _graph_lines(graph: autograd_section.GraphFile, style: Style) -> Iterator[str]:
     more = " (truncated)" if graph.truncated else ""
     files = f" in {', '.join(map(escape, graph.files))}" if graph.files else ""
     yield f"Graph from {node_text(graph.root)}: {graph.nodes} nodes{more}{files}"

@@ -19,18 +19,8 @@ from gdbext.errors import NotTorch
 from gdbext.render.style import Style, escape
 from gdbext.tools.compile.compile_workers import at_work, compile_locks, compiling_processes, pool_of, python_stacks
 from gdbext.tools.compile.compiled_frames import CompiledFrames, KernelComments
+from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import (
-    Compilation,
-    CompiledKernel,
-    CompileFrame,
-    CompileLock,
-    CompilePool,
-    CompileSection,
-    CompilingThread,
-    ConfigValue,
-    FrameState,
-)
 from gdbext.torch.compile.dynamo_reader import DynamoReader, graph_breaks, recompilations, resumptions
 from gdbext.torch.compile.generated_kernels import fused_operators
 
@@ -46,7 +36,7 @@ _FRAME_LIMIT = 2000
 """Frames of all threads that have to do with torch.compile."""
 
 
-def read_compilation(session: Session) -> CompileSection:
+def read_compilation(session: Session) -> compile_section.CompileSection:
     """All of it; what cannot be read is one of the problems. Raises NotTorch without torch or Python."""
     runtime = session.python
     if runtime is None or not session.has_torch:
@@ -62,29 +52,31 @@ def read_compilation(session: Session) -> CompileSection:
     return _recorded(session, runtime, reader)
 
 
-def _nothing(session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()) -> CompileSection:
+def _nothing(
+    session: Session, imported: bool, known: bool, problems: tuple[str, ...] = ()
+) -> compile_section.CompileSection:
     """The section of a process in which there is nothing to read, or nobody knows how."""
     enabled, disabled_by = _enabled(session.target.environ(), {}, False)
-    return CompileSection(
+    return compile_section.CompileSection(
         imported, enabled, disabled_by, {}, (), (), (), (), (), (), (), (), compiling_processes(session), {},
         known=known, problems=problems,
     )  # fmt: skip
 
 
-def _not_used(session: Session, runtime: PythonRuntime) -> CompileSection:
+def _not_used(session: Session, runtime: PythonRuntime) -> compile_section.CompileSection:
     """The section without torch.compile; a thread may still compile a kernel of Triton's own."""
     threads = _Threads(session, runtime, CompiledFrames(runtime, {}, (), KernelComments(session.target)))
     plain = _nothing(session, imported=False, known=True)
     return replace(plain, frames=tuple(threads.frames), now=tuple(threads.compiling))
 
 
-def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> CompileSection:
+def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) -> compile_section.CompileSection:
     counters, compilations, originals = reader.counters(), reader.compilations(), reader.original_codes()
     dynamo, inductor = reader.options(names.CONFIG), reader.inductor_options()
     comments = KernelComments(session.target)
     threads = _Threads(session, runtime, CompiledFrames(runtime, originals, compilations, comments))
     enabled, disabled_by = _enabled(session.target.environ(), dynamo.values, bool(counters))
-    return CompileSection(
+    return compile_section.CompileSection(
         imported=True,
         enabled=enabled,
         disabled_by=disabled_by,
@@ -111,13 +103,15 @@ def _recorded(session: Session, runtime: PythonRuntime, reader: DynamoReader) ->
     )
 
 
-def _kernels(session: Session, comments: KernelComments) -> Iterator[CompiledKernel]:
+def _kernels(session: Session, comments: KernelComments) -> Iterator[compile_section.CompiledKernel]:
     """The kernels that Inductor wrote and loaded, with the operators in each name."""
     kernels = session.generated_kernels.all
     operators = _operators(session) if kernels else frozenset()
     for each in kernels:
         fused = fused_operators(each.name, operators)
-        yield CompiledKernel(each.name, fused, each.source, each.library, each.file, comments.of(each.file, each.name))
+        yield compile_section.CompiledKernel(
+            each.name, fused, each.source, each.library, each.file, comments.of(each.file, each.name)
+        )
 
 
 def _operators(session: Session) -> frozenset[str]:
@@ -128,7 +122,7 @@ def _operators(session: Session) -> frozenset[str]:
 
 
 def _enabled(
-    environment: Mapping[str, str], settings: Mapping[str, ConfigValue], compiled: bool
+    environment: Mapping[str, str], settings: Mapping[str, compile_section.ConfigValue], compiled: bool
 ) -> tuple[bool | None, str]:
     """True if torch.compile compiles, and what keeps it from that."""
     if settings.get(names.DISABLE) is True:
@@ -145,10 +139,10 @@ class _Threads:
     def __init__(self, session: Session, runtime: PythonRuntime, compiled: CompiledFrames) -> None:
         self._runtime = runtime
         self._compiled = compiled
-        self.frames: list[CompileFrame] = []
-        self.compiling: list[CompilingThread] = []
+        self.frames: list[compile_section.CompileFrame] = []
+        self.compiling: list[compile_section.CompilingThread] = []
         self.truncated: list[str] = []
-        self.pools: list[CompilePool] = []
+        self.pools: list[compile_section.CompilePool] = []
         for tid, frames in python_stacks(session):
             self._add(tid, frames)
 
@@ -156,7 +150,7 @@ class _Threads:
         found = self._compiled.of_thread(tid, frames[:_FRAME_LIMIT])
         pool = pool_of(self._runtime, tid, frames)
         self.pools += [pool] if pool is not None else []
-        if all(each.state is FrameState.EAGER for each in found):
+        if all(each.state is compile_section.FrameState.EAGER for each in found):
             return
         kept = found[: _FRAME_LIMIT - len(self.frames)]
         self.frames += kept
@@ -214,7 +208,7 @@ _NO_UUID = re.compile(r"(_[0-9a-f]{8})(_[0-9a-f]{4}){3}_[0-9a-f]{12}$")
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """A headline, then blocks with a heading each; empty ones are left out."""
-    section = report.section(CompileSection)
+    section = report.section(compile_section.CompileSection)
     yield style(_headline(section), "bold")
     for heading, lines in _blocks(section):
         if lines:
@@ -231,7 +225,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield style(f"unknown: {escape(text)}", "yellow")
 
 
-def _headline(section: CompileSection) -> str:
+def _headline(section: compile_section.CompileSection) -> str:
     if not section.imported:
         return "torch.compile was not used: torch._dynamo is not imported."
     if not section.known:
@@ -254,7 +248,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
+def _blocks(section: compile_section.CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield "Compiling now", [*_now(section), *_processes(section), *map(_pool, section.pools)]
     yield "Lock files of the cache", list(map(_lock, section.locks))
     yield "In compiled code", list(_compiled_threads(section.frames))
@@ -286,7 +280,7 @@ def _blocks(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield from _code_and_options(section)
 
 
-def _code_and_options(section: CompileSection) -> Iterator[tuple[str, list[str]]]:
+def _code_and_options(section: compile_section.CompileSection) -> Iterator[tuple[str, list[str]]]:
     yield (
         "Code with compiled code",
         [f"{escape(each.file)}:{each.line or '?'} ({escape(each.function)}): {each.entries}" for each in section.codes],
@@ -306,46 +300,46 @@ def _code_and_options(section: CompileSection) -> Iterator[tuple[str, list[str]]
     yield "Options that are set to functions or objects", [escape(name) for name in section.unshown_settings]
 
 
-def _options(options: Mapping[str, ConfigValue]) -> list[str]:
+def _options(options: Mapping[str, compile_section.ConfigValue]) -> list[str]:
     return [f"{escape(name)} = {escape(repr(value))}"[:_WIDTH] for name, value in options.items()]
 
 
-def _now(section: CompileSection) -> Iterator[str]:
+def _now(section: compile_section.CompileSection) -> Iterator[str]:
     yield from (f"thread {each.tid} is in {_work(each)}" for each in section.now)
 
 
-def _work(thread: CompilingThread) -> str:
+def _work(thread: compile_section.CompilingThread) -> str:
     place = f"{escape(thread.file)}:{thread.line or '?'} ({escape(thread.function)})" if thread.file else ""
     return f"{thread.stage or 'the compiler'}{' and compiles ' if place else ''}{place}"
 
 
-def _processes(section: CompileSection) -> Iterator[str]:
+def _processes(section: compile_section.CompileSection) -> Iterator[str]:
     for each in section.processes:
         what = f"it is in {_work(each.work)}" if each.work is not None else _first_line(each.source or each.command)
         yield f"process {each.pid} ({escape(each.name)}) of {each.parent}, {escape(each.doing)}: {what}"
 
 
-def _pool(pool: CompilePool) -> str:
+def _pool(pool: compile_section.CompilePool) -> str:
     jobs = "an unknown number of jobs" if pool.pending is None else _counted(pool.pending, "job")
     return f"thread {pool.tid} waits for the pool of process {pool.pid or '?'}: {jobs} not done"
 
 
-def _lock(lock: CompileLock) -> str:
+def _lock(lock: compile_section.CompileLock) -> str:
     holders = f"held by {', '.join(map(str, lock.held_by))}" if lock.held_by else "held by nobody"
     return f"{escape(lock.path)}: {holders}, open in {', '.join(map(str, lock.open_in))}"
 
 
-def _compiled_threads(frames: Sequence[CompileFrame]) -> Iterator[str]:
+def _compiled_threads(frames: Sequence[compile_section.CompileFrame]) -> Iterator[str]:
     """The innermost compiled frame of each thread, and what it was made of."""
     seen: set[int] = set()
     for frame in frames:
-        if frame.state is FrameState.COMPILED and frame.tid not in seen:
+        if frame.state is compile_section.FrameState.COMPILED and frame.tid not in seen:
             seen.add(frame.tid)
             place = f"thread {frame.tid}: {escape(frame.file)}:{frame.line or '?'} ({escape(frame.function)})"
             yield ", ".join([place, *_origin(frame)])
 
 
-def _origin(frame: CompileFrame) -> Iterator[str]:
+def _origin(frame: compile_section.CompileFrame) -> Iterator[str]:
     if frame.graph:
         number = f" [{escape(frame.compile_id)}]" if frame.compile_id else ""
         yield f"graph {escape(_NO_UUID.sub('', frame.graph))}{number}"
@@ -356,12 +350,12 @@ def _origin(frame: CompileFrame) -> Iterator[str]:
         yield f"source nodes {escape(frame.source_nodes)}"
 
 
-def _failure(each: Compilation) -> str:
+def _failure(each: compile_section.Compilation) -> str:
     effect = "; suppressed, it runs eagerly" if each.suppressed else ""
     return f"{_place(each)}: {escape(each.fail_type or '')}: {_first_line(each.fail_reason or '')}{effect}"
 
 
-def _place(each: Compilation) -> str:
+def _place(each: compile_section.Compilation) -> str:
     number = f"[{escape(each.compile_id)}] " if each.compile_id else ""
     return f"{number}{escape(each.file or '?')}:{each.line or '?'} ({escape(each.function or '?')})"
 

@@ -16,21 +16,15 @@ from gdbext.cpython.threads.frame_variables import attributes, local_of
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.errors import GdbextError
 from gdbext.tools.compile.compiled_frames import is_compiler, stage
+from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import (
-    CompileLock,
-    CompilePool,
-    CompilingProcess,
-    CompilingThread,
-    SourcePlace,
-)
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
     from gdbext.engine.targets.system.peer import ChildProcess
 
 
-def at_work(runtime: PythonRuntime, tid: int, frames: Sequence[PythonFrame]) -> CompilingThread | None:
+def at_work(runtime: PythonRuntime, tid: int, frames: Sequence[PythonFrame]) -> compile_section.CompilingThread | None:
     """The work of the innermost call of a compiler; None where there is none on the stack."""
     inner = next((index for index, frame in enumerate(frames) if is_compiler(frame)), None)
     if inner is None:
@@ -39,11 +33,11 @@ def at_work(runtime: PythonRuntime, tid: int, frames: Sequence[PythonFrame]) -> 
     for frame in frames[inner:]:
         found = _compiled(runtime, frame) if is_compiler(frame) else None
         if found is not None:
-            return CompilingThread(tid, part, found.function, found.file, found.line)
-    return CompilingThread(tid, part, "", None, None)
+            return compile_section.CompilingThread(tid, part, found.function, found.file, found.line)
+    return compile_section.CompilingThread(tid, part, "", None, None)
 
 
-def _compiled(runtime: PythonRuntime, frame: PythonFrame) -> SourcePlace | None:
+def _compiled(runtime: PythonRuntime, frame: PythonFrame) -> compile_section.SourcePlace | None:
     """The work of one call of a compiler, as far as its variables say."""
     try:
         if frame.file.endswith(names.COMPILER[0]):
@@ -55,24 +49,28 @@ def _compiled(runtime: PythonRuntime, frame: PythonFrame) -> SourcePlace | None:
     return None
 
 
-def _code(runtime: PythonRuntime, address: int) -> SourcePlace | None:
+def _code(runtime: PythonRuntime, address: int) -> compile_section.SourcePlace | None:
     found = runtime.codes.get(address) if address else None
-    return SourcePlace(found.name, found.file, found.first_line) if found is not None else None
+    return compile_section.SourcePlace(found.name, found.file, found.first_line) if found is not None else None
 
 
-def _kernel(runtime: PythonRuntime, frame: PythonFrame) -> SourcePlace | None:
+def _kernel(runtime: PythonRuntime, frame: PythonFrame) -> compile_section.SourcePlace | None:
     """The function behind Triton's JITFunction, which its source has."""
     source = local_of(runtime, frame, names.TRITON_SOURCE)
     kernel = attributes(runtime, source).get(names.TRITON_FUNCTION, 0) if source else 0
     function = attributes(runtime, kernel).get(names.TRITON_FUNCTION, 0) if kernel else 0
     found = runtime.functions.source(function) if function else None
-    return SourcePlace(found.qualname, found.file, found.line) if found is not None and found.file else None
+    return (
+        compile_section.SourcePlace(found.qualname, found.file, found.line)
+        if found is not None and found.file
+        else None
+    )
 
 
 _PENDING = 100_000
 
 
-def work_of(pid: int) -> CompilingThread | None:
+def work_of(pid: int) -> compile_section.CompilingThread | None:
     """The work of a process that compiles, which stands still for some milliseconds for it; None where it compiles
     nothing, or cannot be read."""
     from gdbext.diagnosis.session import Session
@@ -90,7 +88,7 @@ def work_of(pid: int) -> CompilingThread | None:
         target.close()
 
 
-def _works(session: Session) -> Iterator[CompilingThread]:
+def _works(session: Session) -> Iterator[compile_section.CompilingThread]:
     runtime = session.python
     if runtime is None:
         return
@@ -112,7 +110,7 @@ def python_stacks(session: Session) -> Iterator[tuple[int, list[PythonFrame]]]:
             session.errors.note(error, f"thread {thread.tid}")
 
 
-def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> CompilePool | None:
+def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> compile_section.CompilePool | None:
     """The pool for whose results a thread waits; None for any other thread."""
     file, function = names.POOL_READER
     for frame in frames:
@@ -121,7 +119,7 @@ def pool_of(runtime: PythonRuntime, tid: int, frames: list[PythonFrame]) -> Comp
     return None
 
 
-def _pool(runtime: PythonRuntime, tid: int, address: int) -> CompilePool | None:
+def _pool(runtime: PythonRuntime, tid: int, address: int) -> compile_section.CompilePool | None:
     found = attributes(runtime, address) if address else {}
     process = attributes(runtime, found[names.POOL_PROCESS]) if names.POOL_PROCESS in found else {}
     try:
@@ -130,7 +128,7 @@ def _pool(runtime: PythonRuntime, tid: int, address: int) -> CompilePool | None:
         pid = runtime.objects.integer(process["pid"]) if "pid" in process else None
     except GdbextError:
         return None
-    return CompilePool(tid, pid, pending)
+    return compile_section.CompilePool(tid, pid, pending)
 
 
 _COMMAND = 300
@@ -141,7 +139,7 @@ _IDLE_CALL = "futex"
 _SOURCE = re.compile(r"\S+\.(?:cpp|cc|c|cu|ptx)(?= |$)")
 
 
-def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
+def compiling_processes(session: Session) -> tuple[compile_section.CompilingProcess, ...]:
     """Children, and their children, that compile; none of a core."""
     procfs = session.procfs
     if procfs is None:
@@ -154,11 +152,13 @@ def compiling_processes(session: Session) -> tuple[CompilingProcess, ...]:
         below = [process for child, process in compiles.items() if parents[child] == pid]
         doing = ", ".join([each.doing, *(f"started {child.name} {child.pid}" for child in below)])
         source, command = _source(each), each.command[:_COMMAND]
-        found.append(CompilingProcess(pid, each.name, command, doing, parents[pid], source))
+        found.append(compile_section.CompilingProcess(pid, each.name, command, doing, parents[pid], source))
     return tuple(_with_work(found, processes))
 
 
-def _with_work(found: list[CompilingProcess], processes: Mapping[int, ChildProcess]) -> Iterator[CompilingProcess]:
+def _with_work(
+    found: list[compile_section.CompilingProcess], processes: Mapping[int, ChildProcess]
+) -> Iterator[compile_section.CompilingProcess]:
     """The processes with what the workers compile: one that sleeps in futex(2) waits for a job."""
     left = _EXAMINED
     for each in found:
@@ -180,7 +180,7 @@ def _source(process: ChildProcess) -> str:
     return str(found[-1]) if found else ""
 
 
-def compile_locks(session: Session) -> tuple[CompileLock, ...]:
+def compile_locks(session: Session) -> tuple[compile_section.CompileLock, ...]:
     """The lock files that are open in this process or in one that compiles for it; none of a core."""
     procfs = session.procfs
     if procfs is None:
@@ -195,5 +195,5 @@ def compile_locks(session: Session) -> tuple[CompileLock, ...]:
         peer = procfs.file_lock(path)
         others = {each.pid for each in peer.processes} if peer is not None else set()
         holders = others.union(pid for pid in pids if procfs.has_locked(pid, path))
-        locks.append(CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
+        locks.append(compile_section.CompileLock(path, tuple(sorted(pids)), tuple(sorted(holders))))
     return tuple(locks)

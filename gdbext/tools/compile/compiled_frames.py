@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gdbext.cpython.objects.contexts import c_member
+from gdbext.cpython.objects.object_items import c_member
 from gdbext.cpython.threads.frame_reader import PythonFrame
 from gdbext.cpython.threads.frame_variables import local_of, used_names
 from gdbext.cpython.threads.runtime import PythonRuntime

@@ -14,14 +14,7 @@ from gdbext.diagnosis.tool import Mode, Tool
 from gdbext.engine.targets.budget import no_garbage_collection
 from gdbext.errors import UsageError
 from gdbext.render.style import Style, escape
-from gdbext.tools.operators.operator_section import (
-    OperatorRegistration,
-    OperatorReport,
-    OperatorSection,
-    RegisteredKernel,
-    TableChoice,
-    TableEntry,
-)
+from gdbext.tools.operators import operator_section
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -63,7 +56,7 @@ class OperatorTool(Tool):
         return render(report, style)
 
 
-def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, OperatorSection]:
+def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, operator_section.OperatorSection]:
     from gdbext.tools.operators.operator_report import OperatorReporter
 
     dispatcher = session.dispatcher
@@ -75,7 +68,7 @@ def _read(session: Session, args: Namespace) -> tuple[OperatorReporter, Operator
         raise dispatcher.unknown(args.op)
     reporter = OperatorReporter(session.tables, args.key)
     with no_garbage_collection():  # half a million table entries
-        return reporter, OperatorSection(reporter.report_all(operators))
+        return reporter, operator_section.OperatorSection(reporter.report_all(operators))
 
 
 def _check_key(keys: KeyNames, key: str) -> None:
@@ -89,7 +82,7 @@ _FULL = 6
 
 def render(report: Report, style: Style) -> Iterator[str]:
     """Each operator, a blank line between them, then what contradicts itself."""
-    operators = report.section(OperatorSection).operators
+    operators = report.section(operator_section.OperatorSection).operators
     full = len(operators) <= _FULL
     for position, operator in enumerate(operators):
         if position and full:
@@ -103,11 +96,11 @@ def render(report: Report, style: Style) -> Iterator[str]:
             yield from (f"      {escape(evidence)}" for evidence in finding.evidence)
 
 
-def _line(operator: OperatorReport) -> Iterator[str]:
+def _line(operator: operator_section.OperatorReport) -> Iterator[str]:
     yield escape(operator.schema or f"{operator.qualified} (no schema)")
 
 
-def _operator(operator: OperatorReport, style: Style, why: bool) -> Iterator[str]:
+def _operator(operator: operator_section.OperatorReport, style: Style, why: bool) -> Iterator[str]:
     yield style(escape(operator.qualified), "bold") + (f"  OperatorDef at {operator.address:#x}" if why else "")
     yield f"  schema  {escape(operator.schema or '(none)')}"
     if operator.debug:
@@ -123,7 +116,7 @@ def _operator(operator: OperatorReport, style: Style, why: bool) -> Iterator[str
         yield from _entries(keys, choice, style)
 
 
-def _registration(registration: OperatorRegistration, style: Style) -> Iterator[str]:
+def _registration(registration: operator_section.OperatorRegistration, style: Style) -> Iterator[str]:
     qualifiers = (" [alias]" if registration.is_alias else "") + ("" if registration.active else " (overridden)")
     kernel = registration.kernel
     line = f"    {registration.key}{qualifiers}: {function(kernel)}  [{abilities(kernel)}]"
@@ -131,9 +124,9 @@ def _registration(registration: OperatorRegistration, style: Style) -> Iterator[
     yield style(f"        {escape(registration.debug)}", "dim")
 
 
-def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
+def grouped(table: Sequence[operator_section.TableEntry]) -> list[tuple[list[str], operator_section.TableChoice]]:
     """Entries that have kernel, reason and source in common, in order of the first, with their keys."""
-    groups: dict[object, tuple[list[str], TableChoice]] = {}
+    groups: dict[object, tuple[list[str], operator_section.TableChoice]] = {}
     for key, _slot, choice in table:
         kernel, contradicted = choice.kernel, choice.expected is not None
         same = (kernel.function, choice.reason, choice.path, choice.debug, kernel.valid, contradicted)
@@ -141,7 +134,7 @@ def grouped(table: Sequence[TableEntry]) -> list[tuple[list[str], TableChoice]]:
     return list(groups.values())
 
 
-def _entries(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str]:
+def _entries(keys: list[str], choice: operator_section.TableChoice, style: Style) -> Iterator[str]:
     step = f"{choice.path} {choice.reason}" if choice.reason else "as it stands"
     if not choice.kernel.valid:
         yield style(f"    {', '.join(keys)}: missing ({step})", "dim")
@@ -153,7 +146,7 @@ def _entries(keys: list[str], choice: TableChoice, style: Style) -> Iterator[str
         yield style(f"        the registrations lead to {function(choice.expected)}", "red")
 
 
-def function(kernel: RegisteredKernel) -> str:
+def function(kernel: operator_section.RegisteredKernel) -> str:
     """The kernel's function, with its place when it is a Python one."""
     name = escape(kernel.function or "no kernel")
     python = kernel.python
@@ -163,7 +156,7 @@ def function(kernel: RegisteredKernel) -> str:
     return f"Python {name}{escape(place)}"
 
 
-def abilities(kernel: RegisteredKernel) -> str:
+def abilities(kernel: operator_section.RegisteredKernel) -> str:
     """The kernel's abilities: ``boxed unboxed``, ``fallthrough``, ``missing``."""
     if not kernel.valid:
         return "missing"

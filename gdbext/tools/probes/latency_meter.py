@@ -21,20 +21,10 @@ from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Section
 from gdbext.render.style import Style, escape
+from gdbext.tools.probes.bpf import probe_programs
 from gdbext.tools.probes.bpf.bpf_kernel import LRU_HASH, PER_CPU_HASH, Bpf, ProbePlace
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, TracePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
-from gdbext.tools.probes.bpf.probe_programs import (
-    COUNT_KEY,
-    ENTERED,
-    NANOSECONDS,
-    OPEN_KEY,
-    OPEN_VALUE,
-    LatencyMaps,
-    entry_program,
-    exit_program,
-    range_of,
-)
 from gdbext.tools.probes.dispatch_counter import DispatchCount
 from gdbext.tools.probes.summary import Dispatched, Summary
 from gdbext.tools.probes.trace_places import TracePlaces, return_places
@@ -123,14 +113,18 @@ class LatencyCounter:
         kernel = Bpf.of(architecture)
         self._probes = ProbeSet(kernel, architecture)
         try:
-            open_calls = self._probes.own(kernel.memory(LRU_HASH, OPEN_KEY, OPEN_VALUE, _MAX_OPEN))
-            self._counts = kernel.map(PER_CPU_HASH, COUNT_KEY, _MAX_COUNTS)
+            open_calls = self._probes.own(
+                kernel.memory(LRU_HASH, probe_programs.OPEN_KEY, probe_programs.OPEN_VALUE, _MAX_OPEN)
+            )
+            self._counts = kernel.map(PER_CPU_HASH, probe_programs.COUNT_KEY, _MAX_COUNTS)
             self._probes.own(self._counts.descriptor)
-            maps = LatencyMaps(open_calls, self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted)
+            maps = probe_programs.LatencyMaps(
+                open_calls, self._counts.descriptor, self._probes.lost.descriptor, self._probes.wanted
+            )
             self._probes.want(wanted)
             # The returns first: no call that was seen to begin is to be missed when it ends.
-            self._probes.attach(pid, returns, exit_program(architecture, maps))
-            self._probes.place(pid, places, lambda: entry_program(architecture, maps, only))
+            self._probes.attach(pid, returns, probe_programs.exit_program(architecture, maps))
+            self._probes.place(pid, places, lambda: probe_programs.entry_program(architecture, maps, only))
         except BaseException:
             self.close()
             raise
@@ -202,11 +196,11 @@ class LatencyMeter:
 
     def _row(self, what: Dispatched, counts: dict[int, int], missing: int) -> LatencyRow:
         named = self._summary.row(what, 0, 0.0, {})
-        total = counts.pop(NANOSECONDS, 0)
-        counts.pop(ENTERED, None)
+        total = counts.pop(probe_programs.NANOSECONDS, 0)
+        counts.pop(probe_programs.ENTERED, None)
         count = sum(counts.values())
         half, most, nearly_all = (_within(counts, share) for share in _SHARES)
-        edges = ((*range_of(bucket), counts[bucket]) for bucket in sorted(counts))
+        edges = ((*probe_programs.range_of(bucket), counts[bucket]) for bucket in sorted(counts))
         buckets = (LatencyBucket(low / 1e3, high / 1e3, amount) for low, high, amount in edges)
         return LatencyRow(
             named.op, named.overload, named.event, named.keyset, named.key, named.kernel, count, missing,
@@ -230,8 +224,8 @@ def _about(count: LatencyCount) -> DispatchCount:
 
 def _missing(current: Counter[tuple[Dispatched, int]], what: Dispatched) -> int:
     """Calls that began and did not return yet, since all probes were in place."""
-    ends = sum(amount for (each, bucket), amount in current.items() if each == what and bucket < ENTERED)
-    return max(0, current[what, ENTERED] - ends)
+    ends = sum(amount for (each, bucket), amount in current.items() if each == what and bucket < probe_programs.ENTERED)
+    return max(0, current[what, probe_programs.ENTERED] - ends)
 
 
 def _within(counts: dict[int, int], share: float) -> float | None:
@@ -240,7 +234,7 @@ def _within(counts: dict[int, int], share: float) -> float | None:
     for bucket in sorted(counts):
         wanted -= counts[bucket]
         if wanted <= 0:
-            return range_of(bucket)[1] / 1e3
+            return probe_programs.range_of(bucket)[1] / 1e3
     return None
 
 

@@ -11,28 +11,19 @@ from gdbext.diagnosis.report.wait import CollectiveWait
 from gdbext.engine.terminal import shown_json
 from gdbext.errors import BadData
 from gdbext.render.plain_json import plain
-from gdbext.tools.ranks.job_report import (
-    SCHEMA,
-    CollectiveMatch,
-    GroupState,
-    Issued,
-    JobReport,
-    RankReport,
-    TreeNode,
-    Unreached,
-)
+from gdbext.tools.ranks import job_report
 from gdbext.tools.ranks.report_shapes import RANKS_DOCUMENT
 
 
-def render(report: JobReport, pretty: bool = False) -> str:
+def render(report: job_report.JobReport, pretty: bool = False) -> str:
     """The document, one line unless ``pretty``, ending in a newline."""
     return shown_json(json.dumps(document(report), indent=2 if pretty else None, ensure_ascii=True)) + "\n"
 
 
-def document(report: JobReport) -> dict[str, Any]:
+def document(report: job_report.JobReport) -> dict[str, Any]:
     """The document as plain JSON values."""
     return {
-        "schema": SCHEMA,
+        "schema": job_report.SCHEMA,
         "job": report.job,
         "size": report.size,
         "ranks": fold(each.rank for each in report.reports if each.rank is not None),
@@ -50,7 +41,7 @@ def document(report: JobReport) -> dict[str, Any]:
     }
 
 
-def _match(match: CollectiveMatch) -> dict[str, Any]:
+def _match(match: job_report.CollectiveMatch) -> dict[str, Any]:
     return {
         "group": match.group,
         "name": match.name,
@@ -65,7 +56,7 @@ def _match(match: CollectiveMatch) -> dict[str, Any]:
     }
 
 
-def _node(node: TreeNode) -> dict[str, Any]:
+def _node(node: job_report.TreeNode) -> dict[str, Any]:
     return {
         "frame": node.frame,
         "ranks": fold(node.ranks),
@@ -74,26 +65,28 @@ def _node(node: TreeNode) -> dict[str, Any]:
     }
 
 
-def row(report: RankReport) -> dict[str, Any]:
+def row(report: job_report.RankReport) -> dict[str, Any]:
     """The row of one process."""
     value: dict[str, Any] = plain(report)
     return value
 
 
-def read_rows(value: Any, where: str) -> tuple[list[RankReport], list[Unreached]]:
+def read_rows(value: Any, where: str) -> tuple[list[job_report.RankReport], list[job_report.Unreached]]:
     """The rows of a document that was made elsewhere. Raises BadData."""
-    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
-        raise BadData(f"{where} is not a report of ranks (schema {SCHEMA})")
+    if not isinstance(value, Mapping) or value.get("schema") != job_report.SCHEMA:
+        raise BadData(f"{where} is not a report of ranks (schema {job_report.SCHEMA})")
     RANKS_DOCUMENT(value, where)
     try:
         return [_row(each) for each in value["reports"]], [_unreached(each) for each in value["unreached"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadData(f"{where} is not as the schema {SCHEMA} has it: {type(error).__name__}: {error}") from error
+        raise BadData(
+            f"{where} is not as the schema {job_report.SCHEMA} has it: {type(error).__name__}: {error}"
+        ) from error
 
 
-def _row(value: Mapping[str, Any]) -> RankReport:
+def _row(value: Mapping[str, Any]) -> job_report.RankReport:
     wait = value["wait"]
-    return RankReport(
+    return job_report.RankReport(
         rank=_number(value["rank"]),
         host=_text(value["host"]),
         pid=int(value["pid"]),
@@ -118,15 +111,15 @@ def _wait(value: Mapping[str, Any]) -> CollectiveWait:
     return CollectiveWait(**{name: value[name] for name in CollectiveWait._fields if name in value})
 
 
-def _group(value: Mapping[str, Any]) -> GroupState:
-    return GroupState(
+def _group(value: Mapping[str, Any]) -> job_report.GroupState:
+    return job_report.GroupState(
         str(value["name"]), str(value["description"]), _number(value["size"]), str(value["ranks"]),
         _number(value["enqueued"]), _number(value["completed"]), tuple(_issued(each) for each in value["issued"]),
     )  # fmt: skip
 
 
-def _issued(value: Mapping[str, Any]) -> Issued:
-    return Issued(
+def _issued(value: Mapping[str, Any]) -> job_report.Issued:
+    return job_report.Issued(
         int(value["seq"]), str(value["op"]), _sizes(value["sizes"]), tuple(map(str, value["dtypes"])),
         _sizes(value["output_sizes"]), tuple(map(str, value["output_dtypes"])), bool(value["is_pending"]),
     )  # fmt: skip
@@ -136,8 +129,8 @@ def _sizes(value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, sizes)) for sizes in value)
 
 
-def _unreached(value: Mapping[str, Any]) -> Unreached:
-    return Unreached(str(value["where"]), str(value["reason"]), str(value["help"]), bool(value["ended"]))
+def _unreached(value: Mapping[str, Any]) -> job_report.Unreached:
+    return job_report.Unreached(str(value["where"]), str(value["reason"]), str(value["help"]), bool(value["ended"]))
 
 
 def _number(value: Any) -> int | None:

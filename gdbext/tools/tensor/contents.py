@@ -10,16 +10,7 @@ from typing import Any
 
 from gdbext.engine.record import Record
 from gdbext.errors import BadData
-from gdbext.tools.tensor.elements import (
-    Dimension,
-    ElementType,
-    Number,
-    Piece,
-    dimensions_of,
-    in_memory_order,
-    pieces,
-    span_of,
-)
+from gdbext.tools.tensor import elements
 from gdbext.tools.tensor.numpy_statistics import NumpyNumbers
 from gdbext.tools.tensor.statistics import collector_for
 from gdbext.torch.values.tensor_facts import Histogram, Quantization, Statistics
@@ -58,7 +49,7 @@ class Geometry(Record):
     address: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    element: ElementType
+    element: elements.ElementType
 
     @property
     def numel(self) -> int:
@@ -66,9 +57,9 @@ class Geometry(Record):
         return math.prod(self.sizes)
 
     @property
-    def dimensions(self) -> tuple[Dimension, ...]:
+    def dimensions(self) -> tuple[elements.Dimension, ...]:
         """The dimensions, in row-major order."""
-        return dimensions_of(self.sizes, self.strides)
+        return elements.dimensions_of(self.sizes, self.strides)
 
 
 class Contents:
@@ -107,11 +98,11 @@ class Contents:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _raw(self, piece: Piece) -> bytes:
+    def _raw(self, piece: elements.Piece) -> bytes:
         size = self._element.size
         return self._read(self.geometry.address + piece.offset * size, piece.span * size)
 
-    def _decoded(self, piece: Piece) -> Sequence[Any]:
+    def _decoded(self, piece: elements.Piece) -> Sequence[Any]:
         """The piece's numbers in its order."""
         element = self._element
         in_bytes = element.packed == element.numbers
@@ -120,7 +111,7 @@ class Contents:
             return self._meant(numbers, piece)
         return numbers
 
-    def _gathered(self, piece: Piece) -> bytes:
+    def _gathered(self, piece: elements.Piece) -> bytes:
         """The bytes of its elements, one after the other; of several elements a byte, those bytes."""
         if self._element.packed != self._element.numbers:
             packed = self._element.packed
@@ -130,7 +121,7 @@ class Contents:
             return raw
         return b"".join([raw[at * size : (at + 1) * size] for at in piece.offsets()])
 
-    def _unpacked(self, piece: Piece) -> list[Number]:
+    def _unpacked(self, piece: elements.Piece) -> list[elements.Number]:
         """The values of several elements a byte; strides and offsets count elements all the same."""
         packed = self._element.packed
         first, skip = divmod(piece.offset, packed)
@@ -138,7 +129,7 @@ class Contents:
         numbers = self._element.decode(raw)
         return [numbers[skip + at] for at in piece.offsets()]
 
-    def _meant(self, numbers: Sequence[Any], piece: Piece) -> list[Any]:
+    def _meant(self, numbers: Sequence[Any], piece: elements.Piece) -> list[Any]:
         """The values as the bits in the key set and the quantiser want them to be read."""
         found = list(numbers)
         if self._quantization is not None:
@@ -147,7 +138,7 @@ class Contents:
             found = [number.conjugate() for number in found]
         return [-number for number in found] if self._negative else found
 
-    def _dequantized(self, numbers: list[int], piece: Piece, how: Quantization) -> list[float]:
+    def _dequantized(self, numbers: list[int], piece: elements.Piece, how: Quantization) -> list[float]:
         """The values as ``dequantize()`` calculates them: rounded to float32, with a float32 scale where there is one
         for all, with the channels' own of double precision (ATen/native/quantized/AffineQuantizer.cpp)."""
         if how.axis is None:
@@ -161,15 +152,15 @@ class Contents:
             found.append(_float32((number - how.zero_point[channel]) * how.scale[channel]))
         return found
 
-    def _pieces(self, dimensions: Sequence[Dimension], chunk: int = 0) -> Iterator[Piece]:
+    def _pieces(self, dimensions: Sequence[elements.Dimension], chunk: int = 0) -> Iterator[elements.Piece]:
         if self.geometry.numel:
-            yield from pieces(dimensions, self._element.size, chunk or self._chunk)
+            yield from elements.pieces(dimensions, self._element.size, chunk or self._chunk)
 
     # --- what is made of them --------------------------------------------------------------------
 
     def statistics(self, limit: int = 0) -> Statistics:
         """Statistics of all elements; with a ``limit``, of every n-th piece where there are more elements than that."""
-        dimensions, repeated = in_memory_order(self.geometry.dimensions)
+        dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
         collector = collector_for(self._element)
         whole = max(1, math.prod(each.size for each in dimensions))
         every = max(1, whole // limit) if limit else 1
@@ -189,7 +180,7 @@ class Contents:
             self._progress(done / whole)
         return collector.result(self.index, every > 1)
 
-    def _place(self, piece: Piece) -> Callable[[int], int]:
+    def _place(self, piece: elements.Piece) -> Callable[[int], int]:
         numbers = self._element.numbers
         return piece.position_of if numbers == 1 else lambda number: piece.position_of(number // numbers)
 
@@ -209,7 +200,7 @@ class Contents:
         step = (high - low) / BINS
         if step < sys.float_info.min or low + step == low or high - step == high:
             return None
-        dimensions, repeated = in_memory_order(self.geometry.dimensions)
+        dimensions, repeated = elements.in_memory_order(self.geometry.dimensions)
         limit = _HISTOGRAM_LIMIT if self._numbers is None else _NUMPY_HISTOGRAM_LIMIT
         every = -(-math.prod(each.size for each in dimensions) // limit)
         counts = [0] * BINS
@@ -221,7 +212,7 @@ class Contents:
                 counts[index] += int(count) * repeated
         return Histogram(low, high, tuple(counts), every > 1)
 
-    def _counts(self, piece: Piece, low: float, high: float) -> Sequence[int]:
+    def _counts(self, piece: elements.Piece, low: float, high: float) -> Sequence[int]:
         if self._numbers is not None:
             found: Sequence[int] = self._numbers.counts(
                 self._numbers.elements(self._raw(piece), piece), low, high, BINS
@@ -275,7 +266,7 @@ def _flipped(raw: bytearray, step: int, top: int) -> bytes:
     return bytes(raw)
 
 
-def _nested(numbers: Sequence[Number], sizes: Sequence[int]) -> Any:
+def _nested(numbers: Sequence[elements.Number], sizes: Sequence[int]) -> Any:
     if not sizes:
         return numbers[0] if numbers else None
     inner = math.prod(sizes[1:])
@@ -294,5 +285,5 @@ def fits(geometry: Geometry, start: int, end: int) -> bool:
     """All elements are in the memory from ``start`` to ``end``."""
     if not geometry.numel:
         return True
-    last = geometry.address + span_of(geometry.dimensions) * geometry.element.size
+    last = geometry.address + elements.span_of(geometry.dimensions) * geometry.element.size
     return start <= geometry.address and last <= end

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from gdbext.cpython.objects.object_items import deque_items
 from gdbext.cpython.objects.objects import ITEM_LIMIT, slot_attributes
-from gdbext.cpython.objects.sets_and_deques import deque_items
 from gdbext.cpython.threads.frame_variables import locals_of, namespace_of
 from gdbext.engine.record import Record
 from gdbext.errors import GdbextError, UsageError

@@ -26,13 +26,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.errors import GdbextError
 from gdbext.tools.tensor.tensor_report import TensorReporter
-from gdbext.torch.compile.inductor_source import (
-    called_kernel,
-    cpp_arguments,
-    cpp_parameters,
-    kernel_parameters,
-    pointed_dtype,
-)
+from gdbext.torch.compile import inductor_source
 
 if TYPE_CHECKING:
     from gdbext.cpython.threads.frame_reader import PythonFrame
@@ -116,7 +110,10 @@ class CppLibrary:
 
     def parameters(self, kernel: str) -> tuple[CppParameter, ...]:
         """Those of a kernel; () where there is no source."""
-        kinds, names = cpp_parameters(self._source, kernel), cpp_arguments(self._source, kernel)
+        kinds, names = (
+            inductor_source.cpp_parameters(self._source, kernel),
+            inductor_source.cpp_arguments(self._source, kernel),
+        )
         if len(names) != len(kinds):
             names = ("",) * len(kinds)
         return tuple(CppParameter(name or kind.split()[-1], kind) for name, kind in zip(names, kinds))
@@ -129,7 +126,9 @@ class CppLibrary:
             found = self._tensors.at(registers, pointers)
         except GdbextError:
             return {}
-        chosen = {address: _one_of(found[address], pointed_dtype(kind)) for address, kind in pointers.items()}
+        chosen = {
+            address: _one_of(found[address], inductor_source.pointed_dtype(kind)) for address, kind in pointers.items()
+        }
         return {address: facts.address for address, facts in chosen.items() if facts is not None}
 
     @cached_property
@@ -178,7 +177,7 @@ class KernelCalls:
             frame = next(iter(table.frames(tid)), None) if table is not None else None
             if table is None or frame is None or not frame.line:
                 return None
-            found = called_kernel(self._line(session, frame))
+            found = inductor_source.called_kernel(self._line(session, frame))
             if found is None:
                 return None
             kernel, names = found
@@ -196,6 +195,6 @@ class KernelCalls:
 
     def _kinds(self, file: str, kernel: str, count: int) -> tuple[str, ...]:
         if (file, kernel) not in self._parameters:
-            self._parameters[file, kernel] = kernel_parameters("\n".join(self._sources[file]), kernel)
+            self._parameters[file, kernel] = inductor_source.kernel_parameters("\n".join(self._sources[file]), kernel)
         found = self._parameters[file, kernel]
         return found if len(found) == count else ("",) * count

@@ -18,20 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeVar
 
-from gdbext.cpython.objects.contexts import ContextReader
-from gdbext.cpython.objects.sets_and_deques import deque_items, set_items
+from gdbext.cpython.objects.object_items import ContextReader, deque_items, set_items
 from gdbext.cpython.threads.runtime import PythonRuntime, module_global
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import BadData, GdbextError
+from gdbext.torch.compile import compile_section
 from gdbext.torch.compile import dynamo_names as names
-from gdbext.torch.compile.compile_section import (
-    Compilation,
-    CompiledCode,
-    ConfigValue,
-    GraphBreak,
-    GuardFailures,
-    Resumption,
-)
 
 TEXT_LIMIT = 4000
 ENTRY_LIMIT = 10_000
@@ -50,7 +42,7 @@ class PythonValues:
         """The name of an object's class. Raises MemoryFault, BadData."""
         return self.runtime.objects.type_of(address).name
 
-    def plain(self, address: int) -> ConfigValue:
+    def plain(self, address: int) -> compile_section.ConfigValue:
         """A bool, int, float, str or None. Raises MemoryFault, BadData."""
         objects, kind = self.runtime.objects, self.type_name(address)
         if kind == "bool":
@@ -63,7 +55,7 @@ class PythonValues:
             return None
         raise BadData(f"a {kind} is not shown")
 
-    def value(self, address: int, nesting: int = _NESTING) -> ConfigValue:
+    def value(self, address: int, nesting: int = _NESTING) -> compile_section.ConfigValue:
         """A plain value, or a list, tuple, set or dict of such; a set in order. Raises MemoryFault, BadData."""
         objects, kind = self.runtime.objects, self.type_name(address)
         if kind not in ("list", "tuple", "set", "dict"):
@@ -103,7 +95,7 @@ _CONTEXT_VARIABLE = "ContextVar"
 class CompileOptions(Record):
     """``values`` by name; ``unshown`` are names of options that are set to something that is not plain."""
 
-    values: dict[str, ConfigValue]
+    values: dict[str, compile_section.ConfigValue]
     unshown: tuple[str, ...]
 
 
@@ -117,7 +109,7 @@ class ConfigReader:
     def changed(self, entries: int, variables: Mapping[int, int]) -> CompileOptions:
         """Those of ``entries`` (the module's dict of them) that differ from their defaults, in a thread whose context
         ``variables`` is. Raises MemoryFault, BadData."""
-        values: dict[str, ConfigValue] = {}
+        values: dict[str, compile_section.ConfigValue] = {}
         unshown = []
         for name, entry in self._values.items(entries):
             attributes = self._values.attributes(entry)
@@ -133,7 +125,7 @@ class ConfigReader:
                 values[name] = value
         return CompileOptions(values, tuple(unshown))
 
-    def _equals(self, value: ConfigValue, default: int) -> bool:
+    def _equals(self, value: compile_section.ConfigValue, default: int) -> bool:
         try:
             other = self._values.value(default)
         except GdbextError:
@@ -216,19 +208,19 @@ class DynamoReader:
 
     # --- compilations ----------------------------------------------------------------------------
 
-    def compilations(self) -> tuple[Compilation, ...]:
+    def compilations(self) -> tuple[compile_section.Compilation, ...]:
         """The last ones that are recorded, oldest first."""
         return self._read(names.UTILS, names.METRICS, self._metrics, ())
 
-    def _metrics(self, address: int) -> tuple[Compilation, ...]:
+    def _metrics(self, address: int) -> tuple[compile_section.Compilation, ...]:
         count, items = deque_items(self._runtime, address, METRICS_LIMIT)
         if count > len(items):
             self.truncated.append(f"{count} compilations, truncated at {len(items)}")
         return tuple(self._compilation(item) for item in items)
 
-    def _compilation(self, address: int) -> Compilation:
+    def _compilation(self, address: int) -> compile_section.Compilation:
         found = self._values.attributes(address)
-        return Compilation(
+        return compile_section.Compilation(
             compile_id=self._text(found, "compile_id"),
             function=self._text(found, "co_name"),
             file=self._text(found, "co_filename"),
@@ -240,7 +232,7 @@ class DynamoReader:
             has_code=self._flag(found, "has_guarded_code"),
         )
 
-    def _value(self, attributes: dict[str, int], name: str) -> ConfigValue:
+    def _value(self, attributes: dict[str, int], name: str) -> compile_section.ConfigValue:
         try:
             return self._values.plain(attributes[name]) if name in attributes else None
         except GdbextError:
@@ -258,16 +250,16 @@ class DynamoReader:
         value = self._value(attributes, name)
         return value if isinstance(value, bool) else None
 
-    def guard_failures(self) -> tuple[GuardFailures, ...]:
+    def guard_failures(self) -> tuple[compile_section.GuardFailures, ...]:
         """The dictionary ``torch._dynamo.utils.guard_failures`` of the process."""
         return self._read(names.UTILS, names.GUARD_FAILURES, self._guard_failures, ())
 
-    def _guard_failures(self, address: int) -> tuple[GuardFailures, ...]:
+    def _guard_failures(self, address: int) -> tuple[compile_section.GuardFailures, ...]:
         objects, found = self._runtime.objects, []
         for key, value in self._runtime.dicts.items(address, CODE_LIMIT):
             code = self._runtime.codes.get(key)
             reasons = tuple(objects.text(each, TEXT_LIMIT) for each in objects.list_items(value, METRICS_LIMIT))
-            found.append(GuardFailures(code.name, code.file, code.first_line, reasons))
+            found.append(compile_section.GuardFailures(code.name, code.file, code.first_line, reasons))
         return tuple(found)
 
     # --- compiled code ---------------------------------------------------------------------------
@@ -283,21 +275,21 @@ class DynamoReader:
         integer = self._runtime.objects.integer
         return {integer(key): code for key, code in self._runtime.dicts.items(values)}
 
-    def codes(self, originals: dict[int, int]) -> tuple[CompiledCode, ...]:
+    def codes(self, originals: dict[int, int]) -> tuple[compile_section.CompiledCode, ...]:
         """The original code objects, each with the number of its compiled ones, most first."""
         counted = Counter(originals.values()).most_common()
         if len(counted) > CODE_LIMIT:
             self.truncated.append(f"{len(counted)} compiled code objects, truncated at {CODE_LIMIT}")
         return tuple(self._codes(counted[:CODE_LIMIT]))
 
-    def _codes(self, counted: list[tuple[int, int]]) -> Iterator[CompiledCode]:
+    def _codes(self, counted: list[tuple[int, int]]) -> Iterator[compile_section.CompiledCode]:
         for address, entries in counted:
             try:
                 code = self._runtime.codes.get(address)
             except GdbextError as error:
                 self.problems.append(f"code object: {error.what}")
                 continue
-            yield CompiledCode(code.name, code.file, code.first_line, entries)
+            yield compile_section.CompiledCode(code.name, code.file, code.first_line, entries)
 
     # --- options ---------------------------------------------------------------------------------
 
@@ -315,7 +307,7 @@ class DynamoReader:
             module, names.CONFIG_ENTRIES, lambda at: reader.changed(at, variables), CompileOptions({}, ())
         )
 
-    def thread_options(self, main: CompileOptions) -> dict[int, dict[str, ConfigValue]]:
+    def thread_options(self, main: CompileOptions) -> dict[int, dict[str, compile_section.ConfigValue]]:
         """Options of torch._dynamo.config in each thread, by tid, that set some for itself, where they are not those
         of the main thread."""
         found = {}
@@ -342,27 +334,29 @@ class DynamoReader:
             return {}
 
 
-def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[GraphBreak, ...]:
+def graph_breaks(counters: dict[str, dict[str, int]]) -> tuple[compile_section.GraphBreak, ...]:
     """Reasons of graph breaks, most frequent first."""
     counted = Counter(counters.get(names.GRAPH_BREAK, {})).most_common()
-    return tuple(GraphBreak(reason, count) for reason, count in counted)
+    return tuple(compile_section.GraphBreak(reason, count) for reason, count in counted)
 
 
-def recompilations(compilations: tuple[Compilation, ...]) -> tuple[Compilation, ...]:
+def recompilations(compilations: tuple[compile_section.Compilation, ...]) -> tuple[compile_section.Compilation, ...]:
     """Those of code that had been compiled before."""
     return tuple(each for each in compilations if each.recompile_reason or _again(each))
 
 
-def _again(each: Compilation) -> bool:
+def _again(each: compile_section.Compilation) -> bool:
     return bool(re.match(names.COMPILED_AGAIN, each.compile_id or ""))
 
 
-def resumptions(counters: dict[str, dict[str, int]], compilations: tuple[Compilation, ...]) -> tuple[Resumption, ...]:
+def resumptions(
+    counters: dict[str, dict[str, int]], compilations: tuple[compile_section.Compilation, ...]
+) -> tuple[compile_section.Resumption, ...]:
     """Places where code goes on after graph breaks; the file is that of a recorded compilation of the rest."""
     files = {each.function: each.file for each in compilations}
     found = []
     for name, count in counters.get(names.RESUMES, {}).items():
         match = _RESUMED.match(name)
         if match:
-            found.append(Resumption(match["function"], int(match["line"]), files.get(name), count))
+            found.append(compile_section.Resumption(match["function"], int(match["line"]), files.get(name), count))
     return tuple(found)

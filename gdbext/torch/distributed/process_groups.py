@@ -28,14 +28,7 @@ from gdbext.engine.record import Record
 from gdbext.errors import BadData, GdbextError, LayoutError
 from gdbext.torch.distributed.flight_recorder import GroupStatus, read_status
 from gdbext.torch.torch_symbol import DISTRIBUTED, GROUP_MAP, GROUP_NAMES, GROUP_RANKS
-from gdbext.torch.values.containers import (
-    has_cxx11_abi,
-    hash_entries,
-    hash_table,
-    list_items,
-    string_reader,
-    vector_span,
-)
+from gdbext.torch.values import containers
 
 GROUP = "c10d::ProcessGroupNCCL"
 WORK = "c10d::ProcessGroupNCCL::WorkNCCL"
@@ -77,7 +70,9 @@ def read_group(memory: Memory, layout: Layout, members: Mapping[str, Mapping[str
     status = _status(memory, layout, members.get(STATUS), memory.u64(address + group["pgStatus_"]))
     if not -1 <= status.completed <= status.enqueued <= last:
         raise BadData(_disagreement(address, last, status))
-    items = list_items(memory, address + group["workMetaList_"], _WORK_LIMIT, has_cxx11_abi(layout))
+    items = containers.list_items(
+        memory, address + group["workMetaList_"], _WORK_LIMIT, containers.has_cxx11_abi(layout)
+    )
     types = {number: name for name, number in layout.enum("c10d::OpType").items()}
     works = tuple(_work(memory, members[WORK], each, types) for each in items)
     if any(work.seq > last for work in works):
@@ -153,7 +148,7 @@ class ProcessGroupReader:
         self._layout = layout
         self._symbolizer = symbolizer
         self._runtime = runtime
-        self._strings = string_reader(memory, layout)
+        self._strings = containers.string_reader(memory, layout)
         self.problems: list[GdbextError] = []
 
     def groups(self) -> list[GroupObject]:
@@ -216,8 +211,10 @@ class ProcessGroupReader:
 
     def _backend(self, group: StructView, name: str) -> int:
         """The first of the group's backends that is of that class; 0 where none is."""
-        table = hash_table(self._layout)
-        backends = hash_entries(self._memory, group.address("deviceTypeToBackend_"), table, 2, _BACKEND_LIMIT)
+        table = containers.hash_table(self._layout)
+        backends = containers.hash_entries(
+            self._memory, group.address("deviceTypeToBackend_"), table, 2, _BACKEND_LIMIT
+        )
         return next((backend for _device, backend in backends if self.class_of(backend) == name), 0)
 
     def _of_gloo(self, group: StructView) -> StructView | None:
@@ -229,7 +226,7 @@ class ProcessGroupReader:
         backend = self._backend(group, GROUP)
         if not backend or self._layout.match != "exact":
             return None
-        members = store.nccl_groups(self._layout.version, has_cxx11_abi(self._layout))
+        members = store.nccl_groups(self._layout.version, containers.has_cxx11_abi(self._layout))
         if not members:
             return None
         try:
@@ -253,7 +250,7 @@ class ProcessGroupReader:
         """The operations that the group's threads work on, then those in their queue."""
         if backend is None:
             return
-        start, count = vector_span(self._memory, backend.address("workInProgress_"), 8, _WORK_LIMIT)
+        start, count = containers.vector_span(self._memory, backend.address("workInProgress_"), 8, _WORK_LIMIT)
         for address in self._memory.words(start, count) if count else ():
             if address:
                 yield self._work(address, in_progress=True)
@@ -305,7 +302,7 @@ def store_address(memory: Memory, layout: Layout, groups: ProcessGroupReader, ad
 
 
 def _read(memory: Memory, layout: Layout, groups: ProcessGroupReader, address: int) -> str | None:
-    strings = string_reader(memory, layout)
+    strings = containers.string_reader(memory, layout)
     for _ in range(_NESTING):
         name = groups.class_of(address)
         if name == "c10d::HashStore":

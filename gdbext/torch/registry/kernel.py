@@ -22,18 +22,7 @@ from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.record import Record, late_pattern
 from gdbext.errors import LayoutError, MemoryFault
-from gdbext.torch.assumed_symbols import (
-    AMBIGUOUS_AUTOGRAD_OTHER,
-    BOXED_FROM_UNBOXED_TEXT,
-    BOXED_FUNCTION_TEXT,
-    BOXED_FUNCTOR_TEXTS,
-    FALLTHROUGH,
-    PYTHON_KERNEL_CLASS,
-    UNBOXED_WRAPPER_TEXT,
-    WRAPPED_AT_RUNTIME,
-    WRAPPED_FUNCTION_POINTER,
-    WRAPPED_STATICALLY,
-)
+from gdbext.torch import assumed_symbols
 
 if TYPE_CHECKING:
     from gdbext.cpython.objects.code import PythonFunction
@@ -89,8 +78,8 @@ class KernelReader:
         self._read_words = _word_reader(layout)
         self._functor_size = layout.struct("c10::OperatorKernel").size
         self._python_function = self._functor_size + layout.struct("c10::SafePyObject").field("data_").offset
-        self.fallthrough_address = FALLTHROUGH.address(symbolizer) or 0
-        self.ambiguous_address = AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
+        self.fallthrough_address = assumed_symbols.FALLTHROUGH.address(symbolizer) or 0
+        self.ambiguous_address = assumed_symbols.AMBIGUOUS_AUTOGRAD_OTHER.address(symbolizer) or 0
         self._names: dict[tuple[KernelFunction, int], KernelName] = {}
         self._candidates: dict[tuple[int, int], tuple[str, ...]] = {}
 
@@ -180,7 +169,7 @@ class KernelReader:
 
         Its first member is ``c10::SafePyObject func_``. The pointer counts only when it is a Python function.
         """
-        if not any(PYTHON_KERNEL_CLASS in name for name in self._symbolizer.names_at(kernel.boxed)):
+        if not any(assumed_symbols.PYTHON_KERNEL_CLASS in name for name in self._symbolizer.names_at(kernel.boxed)):
             return None
         try:
             callable_ = self._memory.u64(kernel.functor + self._python_function)
@@ -216,8 +205,12 @@ def _word_reader(layout: Layout) -> Callable[[bytes, int], tuple[int, int, int, 
     return lambda raw, offset: (*unpack(raw, offset), 0)
 
 
-_AROUND_FUNCTORS = (UNBOXED_WRAPPER_TEXT, BOXED_FROM_UNBOXED_TEXT, *BOXED_FUNCTOR_TEXTS)
-_WRAPPERS = (*_AROUND_FUNCTORS, BOXED_FUNCTION_TEXT)
+_AROUND_FUNCTORS = (
+    assumed_symbols.UNBOXED_WRAPPER_TEXT,
+    assumed_symbols.BOXED_FROM_UNBOXED_TEXT,
+    *assumed_symbols.BOXED_FUNCTOR_TEXTS,
+)
+_WRAPPERS = (*_AROUND_FUNCTORS, assumed_symbols.BOXED_FUNCTION_TEXT)
 
 _OPEN, _CLOSE = "<({[", ">)}]"
 _PUNCTUATION = late_pattern(r"operator[<>=-]+|->|[<({\[>)}\],]")
@@ -241,16 +234,16 @@ def kernel_target(demangled: str) -> str | None:
         argument = _first_argument(demangled, wrapper)
         if argument is not None:
             return functor_target(argument)
-    argument = _first_argument(demangled, BOXED_FUNCTION_TEXT)
+    argument = _first_argument(demangled, assumed_symbols.BOXED_FUNCTION_TEXT)
     return None if argument is None else _function_name(argument)
 
 
 def functor_target(functor: str) -> str:
     """The function behind a functor class: ``WrapFunctionIntoFunctor_<…>`` or a class of its own."""
-    if functor.startswith(WRAPPED_STATICALLY):
-        arguments = _arguments_of(functor, WRAPPED_FUNCTION_POINTER)
+    if functor.startswith(assumed_symbols.WRAPPED_STATICALLY):
+        arguments = _arguments_of(functor, assumed_symbols.WRAPPED_FUNCTION_POINTER)
         return _function_name(arguments[1]) if len(arguments) > 1 else functor
-    argument = _first_argument(functor, WRAPPED_AT_RUNTIME)
+    argument = _first_argument(functor, assumed_symbols.WRAPPED_AT_RUNTIME)
     if argument is None:
         return functor
     return argument if "lambda" in argument else FUNCTION_POINTER

@@ -11,25 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gdbext.engine.arch.base import (
-    AddressUse,
-    Architecture,
-    FloatRegisters,
-    FrameRecord,
-    LoadedMember,
-    Passing,
-    Probing,
-    ReadCode,
-    Slot,
-    ThreadsOrGlobal,
-    TlsRelocations,
-)
+from gdbext.engine.arch import base
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.arch.x86_64 import conventions, patterns
 from gdbext.engine.arch.x86_64.conventions import ARGUMENTS
 from gdbext.engine.arch.x86_64.decode import instructions
 
-PROBING = Probing(
+PROBING = base.Probing(
     bpf_call=321,  # arch/x86/entry/syscalls/syscall_64.tbl
     perf_call=298,
     saved={
@@ -53,7 +41,7 @@ PROBING = Probing(
 )
 
 
-class X8664(Architecture):
+class X8664(base.Architecture):
     """Linux on x86-64, System V ABI."""
 
     name = "x86_64"
@@ -74,11 +62,11 @@ class X8664(Architecture):
 
     argument_registers = conventions.ARGUMENTS
     float_argument_registers = conventions.FLOAT_ARGUMENTS
-    float_registers = FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
+    float_registers = base.FloatRegisters(conventions.FLOAT_SET, conventions.FLOAT_SET_SIZE, conventions.FLOAT_AT)
     callee_saved = conventions.CALLEE_SAVED
     result_pointer = "rdi"
     call_pushes = 8
-    frame_record = FrameRecord(0, 8, 16)
+    frame_record = base.FrameRecord(0, 8, 16)
     red_zone = 128  # psABI 3.2.2
 
     longest_instruction = 15
@@ -87,20 +75,22 @@ class X8664(Architecture):
     padding = patterns.PADDING
     signal_frame = conventions.SIGNAL_FRAME
     probing = PROBING
-    tls_relocations = TlsRelocations(module_id=16, offset=18, descriptor=36)  # R_X86_64_DTPMOD64, _TPOFF64, _TLSDESC
+    tls_relocations = base.TlsRelocations(
+        module_id=16, offset=18, descriptor=36
+    )  # R_X86_64_DTPMOD64, _TPOFF64, _TLSDESC
 
     user_limit = 1 << 47
     kernel_mappings: Mapping[int, str] = {0xFFFFFFFFFF600000: "[vsyscall]"}  # arch/x86/include/uapi/asm/vsyscall.h
 
     syscall_names = conventions.NAMES
 
-    def blocked_syscall(self, registers: Mapping[str, int], read: ReadCode) -> tuple[int, tuple[int, ...]] | None:
+    def blocked_syscall(self, registers: Mapping[str, int], read: base.ReadCode) -> tuple[int, tuple[int, ...]] | None:
         return conventions.blocked(registers, read)
 
-    def restarted_syscall(self, number: int, read: ReadCode, cfa: int) -> int:
+    def restarted_syscall(self, number: int, read: base.ReadCode, cfa: int) -> int:
         return conventions.restarted(number, read, cfa)
 
-    def syscall_end(self, registers: Mapping[str, int], read: ReadCode) -> int | None:
+    def syscall_end(self, registers: Mapping[str, int], read: base.ReadCode) -> int | None:
         return conventions.end_of_call(registers, read)
 
     def sleeping_registers(
@@ -108,13 +98,13 @@ class X8664(Architecture):
     ) -> dict[str, int]:
         return conventions.sleeping(number, arguments, stack_pointer, program_counter)
 
-    def stopped_at_trap(self, registers: Mapping[str, int], read: ReadCode) -> bool:
+    def stopped_at_trap(self, registers: Mapping[str, int], read: base.ReadCode) -> bool:
         return read(registers.get("rip", 0) - 1, 1) == patterns.BREAKPOINT
 
     def decode(self, code: bytes, address: int) -> Iterator[Instruction]:
         return instructions(code, address)
 
-    def place_arguments(self, arguments: Sequence[Passing]) -> list[tuple[Slot, ...]]:
+    def place_arguments(self, arguments: Sequence[base.Passing]) -> list[tuple[base.Slot, ...]]:
         from gdbext.engine.arch.x86_64.conventions import place
 
         return place(arguments)
@@ -149,16 +139,16 @@ class X8664(Architecture):
     def table_accesses(self, code: bytes, displacement: int, shift: int, within: int) -> Iterator[int]:
         return patterns.table_accesses(code, displacement, shift, within)
 
-    def loaded_member(self, code: bytes) -> LoadedMember | None:
+    def loaded_member(self, code: bytes) -> base.LoadedMember | None:
         return patterns.loaded_member(code)
 
-    def threads_or_global(self, code: bytes, address: int) -> ThreadsOrGlobal | None:
+    def threads_or_global(self, code: bytes, address: int) -> base.ThreadsOrGlobal | None:
         return patterns.threads_or_global(code, address)
 
     def has_operand(self, code: bytes, value: int) -> bool:
         return value.to_bytes(4, "little", signed=value < 0) in code
 
-    def address_uses(self, code: bytes, address: int) -> Iterator[AddressUse]:
+    def address_uses(self, code: bytes, address: int) -> Iterator[base.AddressUse]:
         return patterns.address_uses(code, address)
 
 

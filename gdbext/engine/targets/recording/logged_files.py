@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, cast
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import Arrays, Builder, Numbers, SymbolCache
 from gdbext.engine.targets.host_files import AnyFact, Fact, FoundFile, HostFiles
-from gdbext.engine.targets.recording.recording import (
-    FILE_BITS,
-    BlockLog,
-    RecordedFile,
-    RecordedModule,
-    RecordedNumbers,
-    Search,
-    SparseBytes,
-)
+from gdbext.engine.targets.recording import recording
 
 if TYPE_CHECKING:
     from gdbext.engine.formats.elf_header import Data
@@ -40,12 +32,12 @@ class LoggedNumbers:
         self._read.add(position)
         return value
 
-    def recorded(self) -> RecordedNumbers:
+    def recorded(self) -> recording.RecordedNumbers:
         """The items that were read."""
         items = {position: self._numbers[position] for position in sorted(self._read)}
         width = 4 if max(items.values(), default=0) < 1 << 32 else 8
         pieces = ((position * width, value.to_bytes(width, "little")) for position, value in items.items())
-        return RecordedNumbers(len(self._numbers), width, SparseBytes.merged(pieces))
+        return recording.RecordedNumbers(len(self._numbers), width, recording.SparseBytes.merged(pieces))
 
 
 class LoggedFile:
@@ -54,9 +46,9 @@ class LoggedFile:
     def __init__(self, path: str, data: Data) -> None:
         self._path = path
         self._data = data
-        self._log = BlockLog(FILE_BITS)
+        self._log = recording.BlockLog(recording.FILE_BITS)
         self._offsets: dict[tuple[bytes, int, int], int] = {}
-        self.found: dict[Search, int | None] = {}
+        self.found: dict[recording.Search, int | None] = {}
         """Searches in the image with their results."""
         self._arrays: dict[str, tuple[LoggedNumbers, LoggedNumbers]] = {}
         self._silent = False
@@ -92,11 +84,13 @@ class LoggedFile:
             self._arrays[kind] = (LoggedNumbers(arrays[0]), LoggedNumbers(arrays[1]))
         return self._arrays[kind]
 
-    def recorded(self) -> RecordedFile:
+    def recorded(self) -> recording.RecordedFile:
         """The bytes that were read so far."""
         arrays = {kind: (first.recorded(), second.recorded()) for kind, (first, second) in self._arrays.items()}
         contents = self._log.contents(self._data)
-        return RecordedFile(self._path, len(self._data), contents, dict(self._offsets), dict(self.found), arrays)
+        return recording.RecordedFile(
+            self._path, len(self._data), contents, dict(self._offsets), dict(self.found), arrays
+        )
 
 
 class LoggedImage(ElfImage):
@@ -156,15 +150,17 @@ class LoggedFiles(HostFiles):
         """Keep a text in the recording."""
         self.texts[name] = make()
 
-    def recorded_files(self) -> tuple[RecordedFile, ...]:
+    def recorded_files(self) -> tuple[recording.RecordedFile, ...]:
         """The parts of each file that were read."""
         return tuple(file.recorded() for file in self._files)
 
-    def recorded_modules(self) -> dict[int, RecordedModule]:
+    def recorded_modules(self) -> dict[int, recording.RecordedModule]:
         """The results of the search for each module's file."""
         numbers = {id(file): number for number, file in enumerate(self._files)}
         return {
-            start: RecordedModule(found.status, found.problem, numbers.get(id(found.image and found.image.data)))
+            start: recording.RecordedModule(
+                found.status, found.problem, numbers.get(id(found.image and found.image.data))
+            )
             for start, found in self._modules.items()
         }
 

@@ -23,18 +23,7 @@ from collections.abc import Iterator
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.record import Record
 from gdbext.tools.probes.bpf import bpf_program as bpf
-from gdbext.tools.probes.bpf.place_program import (
-    EVERYTHING,
-    MAX_PLACES,
-    At,
-    Filter,
-    FramePath,
-    dispatch,
-    find_line,
-    looked_up,
-    return_address,
-    thread,
-)
+from gdbext.tools.probes.bpf import place_program
 
 KEY, LINE = struct.Struct("<QQQQ"), struct.Struct("<QQ")
 """The key and the line of a count in the map: number of the place, OperatorEntry* (0: the place's own), keyset, thread;
@@ -45,7 +34,7 @@ _PLACE, _ENTRY, _KEYSET, _THREAD, _CODE, _INSTRUCTION = -48, -40, -32, -24, -16,
 """The key on the program's stack, from its end,"""
 _ONE, _ZERO, _SCRATCH = -56, -64, -72
 """and what else it needs there."""
-_AT = At(_ENTRY, _KEYSET, _THREAD)
+_AT = place_program.At(_ENTRY, _KEYSET, _THREAD)
 _OPERATOR_BIT = 1
 """The bit that makes an address a mark: it is even, and may be 0."""
 
@@ -61,15 +50,18 @@ class CounterMaps(Record):
 
 
 def program(
-    architecture: Architecture, maps: CounterMaps, path: FramePath | None = None, only: Filter = EVERYTHING
+    architecture: Architecture,
+    maps: CounterMaps,
+    path: place_program.FramePath | None = None,
+    only: place_program.Filter = place_program.EVERYTHING,
 ) -> bpf.Code:
     """Adds 1 to the counter of (place, operator, keyset, thread, line); a key that finds no room counts as lost."""
-    line = [] if path is None else find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
-    first = thread(_AT, only) if maps.cells is None or only.tid is not None else []
-    later = [] if first else thread(_AT)
+    line = [] if path is None else place_program.find_line(path, maps.states, _THREAD, _CODE, _INSTRUCTION, _SCRATCH)
+    first = place_program.thread(_AT, only) if maps.cells is None or only.tid is not None else []
+    later = [] if first else place_program.thread(_AT)
     return bpf.assemble((
-        bpf.move(bpf.B6, bpf.B1), *first, *looked_up(architecture, _AT, maps.wanted, only), *line,
-        bpf.keep_bits(bpf.B7, MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
+        bpf.move(bpf.B6, bpf.B1), *first, *place_program.looked_up(architecture, _AT, maps.wanted, only), *line,
+        bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1), bpf.store(bpf.FRAME, _PLACE, bpf.B7),
         *([] if maps.cells is None else _in_cell(maps.cells)), *later,
         bpf.store_constant(bpf.FRAME, _ONE, 1), *bpf.add_to(maps.counts, _PLACE, _ONE, "dispatch"), bpf.jump("end"),
         *bpf.lose(maps.lost, _ZERO), bpf.Label("end"), bpf.end(),
@@ -128,12 +120,14 @@ class LatencyMaps(Record):
     wanted: int
 
 
-def entry_program(architecture: Architecture, maps: LatencyMaps, only: Filter) -> bpf.Code:
+def entry_program(architecture: Architecture, maps: LatencyMaps, only: place_program.Filter) -> bpf.Code:
     """The program at the entry of a call."""
     return bpf.assemble((
-        *dispatch(architecture, At(_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_THREAD), maps.wanted, only),
-        *return_address(architecture),
-        bpf.store(bpf.FRAME, _SLOT, bpf.B3), bpf.keep_bits(bpf.B7, MAX_PLACES - 1),
+        *place_program.dispatch(
+            architecture, place_program.At(_LATENCY_ENTRY, _LATENCY_KEYSET, _LATENCY_THREAD), maps.wanted, only
+        ),
+        *place_program.return_address(architecture),
+        bpf.store(bpf.FRAME, _SLOT, bpf.B3), bpf.keep_bits(bpf.B7, place_program.MAX_PLACES - 1),
         bpf.store(bpf.FRAME, _LATENCY_PLACE, bpf.B7), bpf.store_constant(bpf.FRAME, _BUCKET, ENTERED),
         bpf.store_constant(bpf.FRAME, _AMOUNT, 1), *bpf.add_to(maps.counts, _LATENCY_ENTRY, _AMOUNT, "call"),
         bpf.call(bpf.TIME), bpf.store(bpf.FRAME, _TIME, bpf.B0),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
-from gdbext.hosts.debugger.added_frames import (
+from gdbext.hosts.debugger.frame_source import (
     AddedFrame,
     Position,
     added_frames,

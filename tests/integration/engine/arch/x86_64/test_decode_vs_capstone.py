@@ -17,7 +17,8 @@ from gdbext.engine.arch.instruction import PC_RELATIVE, Instruction, MemoryOpera
 from gdbext.engine.arch.x86_64.conventions import BY_ENCODING as REGISTERS
 from gdbext.engine.arch.x86_64.decode import instructions
 from gdbext.engine.formats.eh_frame import SearchTable
-from gdbext.engine.formats.elf import PT_GNU_EH_FRAME, ElfImage
+from gdbext.engine.formats.elf import ElfImage
+from gdbext.engine.formats.elf_header import PT_GNU_EH_FRAME
 from gdbext.engine.formats.symbol_index import SymbolIndex
 from support.installed.machine import own_libc, torch_library
 
