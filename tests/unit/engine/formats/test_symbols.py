@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gdbext.engine.formats import symbol_cache, symbol_index
+from gdbext.engine.formats import symbol_cache
 from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.formats.symbol_cache import SymbolCache
 from gdbext.engine.process.memory import Memory
@@ -196,8 +196,8 @@ def test_cache_files_are_private_and_used(tmp_path: Path, monkeypatch: pytest.Mo
     def never(_: object) -> None:
         raise AssertionError("built although it is cached")
 
-    monkeypatch.setattr(symbol_index, "build_addresses", never)
-    monkeypatch.setattr(symbol_index, "build_names", never)
+    monkeypatch.setattr(symbol_cache, "build_addresses", never)
+    monkeypatch.setattr(symbol_cache, "build_names", never)
     check_many(index_of(data, SymbolCache(folder)))
 
 

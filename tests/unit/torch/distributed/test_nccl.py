@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.diagnosis.job import collectives
 from gdbext.diagnosis.job.collectives import transfer_of
 from gdbext.errors import BadData
+from gdbext.torch.distributed import flight_recorder
 from support.recorded.recordings import Replay
 
 LATE = ("nccl-late-0-2.15.0", "nccl-late-0-nccl-legacy-2.15.0")
@@ -36,7 +36,7 @@ def test_a_registry_that_cannot_be_read_costs_no_other_recorder(
     def damaged(*_: object) -> list[int]:
         raise BadData("the hash table claims 9999 elements")
 
-    monkeypatch.setattr(collectives, "find_recorders_of_hooks", damaged)
+    monkeypatch.setattr(flight_recorder, "find_recorders_of_hooks", damaged)
     report = replay(LATE[1]).document("dispatch-collectives")
     assert [each["seq"] for each in report["collectives"]["groups"][0]["pending"]] == [4, 5]
     assert [each["what"] for each in report["errors"] if each["where"] == "flight recorder"] == [
