@@ -112,6 +112,9 @@ class Diagnose(Tool):
             from gdbext.diagnosis.samples import KnownBugsSection
 
             sections = (*sections, KnownBugsSection(found.known))
+        if found.device is not None:
+            sections = (*sections, found.device)
+            told = (*told, *found.device.advice)
         return make_report(
             self,
             session,

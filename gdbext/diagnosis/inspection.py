@@ -26,6 +26,7 @@ from gdbext.errors import GdbextError
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.job.collectives_section import CollectivesSection
+    from gdbext.diagnosis.job.devices import DeviceSection
     from gdbext.diagnosis.report.thread_report import EventLoop
     from gdbext.diagnosis.session import Session
     from gdbext.diagnosis.verdict.crash import Crash, SignalStop
@@ -150,6 +151,8 @@ class Inspection(Record):
     """The place of each thread, to compare several samples by; empty unless asked for."""
     known: tuple[KnownMatch, ...] = ()
     """Bugs of other projects because of which the process may hang."""
+    device: DeviceSection | None = None
+    """The host's knowledge of the devices that threads wait for; None where no thread does."""
 
 
 def inspect_threads(session: Session, frames: bool = False, placed: bool = False) -> Inspection:
@@ -161,6 +164,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
         if state is not None and _lacks_owner(state):
             session.target.need_registers(tid)  # one that a function keeps may tell whose it is
     collectives = _collectives(session, process, states)
+    device = _device(session, process, states)
     threads = _with_nodes(session, process, _report_threads(session, process, states, frames))
     seen = observe(
         process, threads, session.target, lambda each: _thrown(session, each), lambda each: _repeated(session, each),
@@ -169,7 +173,7 @@ def inspect_threads(session: Session, frames: bool = False, placed: bool = False
     judgement = judge(seen)
     notes = tuple(missing_kernels(session, process, threads))
     judgement = judgement._replace(findings=judgement.findings + notes)
-    return Inspection(threads, judgement, collectives, _places(process) if placed else {})
+    return Inspection(threads, judgement, collectives, _places(process) if placed else {}, device=device)
 
 
 def with_known_bugs(session: Session, found: Inspection) -> Inspection:
@@ -214,6 +218,14 @@ def _collectives(
     from gdbext.diagnosis.job.collectives import name_collectives
 
     return name_collectives(session, process, states)
+
+
+def _device(session: Session, process: ProcessSnapshot, states: dict[int, State | None]) -> DeviceSection | None:
+    if not any(state is not None and state.wait is not None and state.wait.device for state in states.values()):
+        return None
+    from gdbext.diagnosis.job.devices import name_devices
+
+    return name_devices(session, process, states)
 
 
 def _report_threads(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gdbext.torch.torch_symbol import ANY_LIBRARY, NameKind, TorchSymbol
 
 CPU, C10, PYTHON, CUDA = "libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so"
+C10_CUDA = "libc10_cuda.so"
 """torch's libraries by the names of their files in a wheel."""
 
 _BEGINNING, _FUNCTION = NameKind.BEGINNING, NameKind.FUNCTION
@@ -387,6 +388,31 @@ NCCL_WATCHDOG = TorchSymbol(
     "main functions of NCCL's watchdogs", _WAITS, CUDA, _FUNCTION,
     examples=("_ZN4c10d16ProcessGroupNCCL8Watchdog3runEv", "_ZN4c10d16ProcessGroupNCCL16ncclCommWatchdogEv"),
 )  # fmt: skip
+_ALLOCATOR = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator"
+_ALLOCATOR_MANGLED = "_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator"
+_CONTEXT = "RKSt10shared_ptrINS_15GatheredContextEE"
+_DEVICE_CALLS = "why PyTorch waits for a device"
+ALLOCATOR_EVENTS = TorchSymbol(
+    (f"{_ALLOCATOR}::synchronize_and_free_events",),
+    "the caching allocator waits for the events of blocks that other streams used", _DEVICE_CALLS, C10_CUDA,
+    _FUNCTION, first="2.6.0",
+    examples=(f"{_ALLOCATOR_MANGLED}27synchronize_and_free_eventsE{_CONTEXT}PNS2_12_GLOBAL__N_111PrivatePoolE",
+              f"{_ALLOCATOR_MANGLED}27synchronize_and_free_eventsE{_CONTEXT}"))  # fmt: skip
+ALLOCATOR_RELEASE = TorchSymbol(
+    (f"{_ALLOCATOR}::release_cached_blocks", f"{_ALLOCATOR}::release_available_cached_blocks"),
+    "the caching allocator gives its cached memory back", _DEVICE_CALLS, C10_CUDA, _FUNCTION,
+    examples=(f"{_ALLOCATOR_MANGLED}21release_cached_blocksE{_CONTEXT}St4pairIyyE",
+              f"{_ALLOCATOR_MANGLED}21release_cached_blocksE{_CONTEXT}"))  # fmt: skip
+ALLOCATOR_BLOCK = TorchSymbol(
+    (f"{_ALLOCATOR}::alloc_block",), "the caching allocator asks the driver for memory", _DEVICE_CALLS, C10_CUDA,
+    _FUNCTION, examples=(f"{_ALLOCATOR_MANGLED}11alloc_blockERNS2_12_GLOBAL__N_111AllocParamsEb{_CONTEXT}"
+                         "RSt11unique_lockISt15recursive_mutexE",))  # fmt: skip
+GRAPH_REPLAY = TorchSymbol(("at::cuda::CUDAGraph::replay",), "a CUDA graph is replayed", _DEVICE_CALLS, CUDA, _FUNCTION,
+    examples=("_ZN2at4cuda9CUDAGraph6replayEv",))  # fmt: skip
+GRAPH_CAPTURE = TorchSymbol(
+    ("at::cuda::CUDAGraph::capture_begin", "at::cuda::CUDAGraph::capture_end"),
+    "the capture of a CUDA graph begins or ends", _DEVICE_CALLS, CUDA, _FUNCTION,
+    examples=("_ZN2at4cuda9CUDAGraph11capture_endEv",))  # fmt: skip
 RPC_POOL = TorchSymbol(
     ("torch::distributed::rpc::RpcAgent::retryExpiredRpcs",
      "torch::distributed::rpc::TensorPipeAgent::pollTimeoutRpcs"), "loops of the RPC agent", _WAITS, CPU, _FUNCTION,

@@ -25,12 +25,13 @@ def with_device():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GDBEXT_HANGS_AFTER": "3",
-           "TORCHELASTIC_RUN_ID": "nccl-late", DEVICE: native_library.path("made_up_device")}  # fmt: skip
+           "TORCHELASTIC_RUN_ID": "nccl-late", DEVICE: native_library.path("made_up_device"),
+           "PYTHONWARNINGS": "ignore", "GDBEXT_BACKEND": (sys.argv[2:] or ["nccl"])[0]}  # fmt: skip
     other = str(1 - int(sys.argv[1]))
-    words = [sys.executable, "-W", "ignore", __file__]
+    words = [sys.executable, __file__]  # a recording does not show further words of a child
     unseen = {name: value for name, value in os.environ.items() if name != "GDBEXT_READY"}
-    subprocess.Popen([*words, other, *sys.argv[2:]], env={**unseen, **job, "RANK": other})
-    os.execve(sys.executable, [*words, *sys.argv[1:]], {**os.environ, **job, "RANK": sys.argv[1]})
+    subprocess.Popen(words, env={**unseen, **job, "RANK": other})
+    os.execve(sys.executable, words, {**os.environ, **job, "RANK": sys.argv[1]})
 
 
 def recorded(recorder):
@@ -47,8 +48,8 @@ def main():
     import truth
 
     truth._die_with_parent()
-    rank, backend = int(sys.argv[1]), (sys.argv[2:] or ["nccl"])[0]
-    dist.init_process_group(backend)
+    rank = int(os.environ["RANK"])
+    dist.init_process_group(os.environ["GDBEXT_BACKEND"])
     for _ in range(3):
         dist.all_reduce(torch.empty(8, 2, device="cuda"))
     if rank == 0:

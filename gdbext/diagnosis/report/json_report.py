@@ -188,6 +188,7 @@ def _wait(wait: Wait | None) -> dict[str, Any] | None:
         "timed": wait.timed,
         "evidence": list(wait.evidence),
         **({"collective": plain(wait.collective)} if wait.collective is not None else {}),
+        **({"device": plain(wait.device)} if wait.device is not None else {}),
         **_peer(wait),
         **_missing(wait.missing_workers),
         **({"looks_for": wait.looks_for} if wait.looks_for else {}),

@@ -248,6 +248,7 @@ class FindingKind(Enum):
     KERNEL_WAIT = "kernel-wait", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     BLOCKED = "blocked", FindingTraits(is_defect=True, may_be_slow=True, movement_refutes_it=True)
     STOPPED = "stopped", FindingTraits()
+    GIL_IN_DEVICE_CALL = "gil-in-device-call", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     WAITING_EXTERNAL = "waiting-external", FindingTraits(may_be_slow=True, movement_refutes_it=True)
     BUSY = "busy", FindingTraits(is_hang=False, may_be_slow=True)
     IDLE = "idle", FindingTraits(is_hang=False, may_be_slow=True)

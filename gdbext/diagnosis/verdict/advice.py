@@ -205,6 +205,17 @@ def _external(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Li
         yield "Look at the other end: the peer that should send."
 
 
+def _gil_in_device_call(finding: Finding, involved: Sequence[ThreadReport]) -> Iterator[Line]:
+    yield (
+        "Release the GIL around the call: py::gil_scoped_release, Py_BEGIN_ALLOW_THREADS, or ctypes.CDLL instead of "
+        "PyDLL."
+    )
+    wait = finding.wait
+    if wait is not None and wait.device is not None and wait.device.host_functions:
+        yield "A host function (cudaLaunchHostFunc) must take no lock, and so no GIL: let it only set a flag."
+    yield from _external(finding, involved)
+
+
 def _at_the_other_end(peer: Peer) -> Iterator[Line]:
     for process in peer.processes[:1]:
         yield Suggestion("Look at the process at the other end with the same command", "", process.pid)
@@ -288,6 +299,7 @@ _ADVISERS: Mapping[FindingKind, _Adviser] = {
     FindingKind.KERNEL_WAIT: _kernel_wait,
     FindingKind.BLOCKED: _blocked,
     FindingKind.STOPPED: _stopped,
+    FindingKind.GIL_IN_DEVICE_CALL: _gil_in_device_call,
     FindingKind.WAITING_EXTERNAL: _external,
     FindingKind.BUSY: _nothing,
     FindingKind.IDLE: _idle,

@@ -181,9 +181,36 @@ def _kernel_waits(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
             yield Finding(FindingKind.KERNEL_WAIT, text, tids, thread.wait.evidence, step, wait=thread.wait)
 
 
+def _gil_in_device_call(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
+    """A thread waits for a device and keeps the GIL meanwhile, which others want."""
+    for thread in seen.threads:
+        waiters = _want_gil_in_device_call(thread, seen.threads)
+        if waiters and thread.wait is not None:
+            text = sentences.gil_in_device_call(thread, thread.wait, waiters)
+            tids = (thread.tid, *(each.tid for each in waiters))
+            evidence = (*thread.wait.evidence, "the interpreter records it as the GIL's holder")
+            yield Finding(
+                FindingKind.GIL_IN_DEVICE_CALL, text, tids, evidence, thread.innermost, wait=thread.wait
+            )  # fmt: skip
+
+
+def _want_gil_in_device_call(holder: ThreadReport, threads: Sequence[ThreadReport]) -> list[ThreadReport]:
+    """The threads that wait for the GIL, where ``holder`` has it while it waits for a device."""
+    wait = holder.wait
+    if wait is None or wait.device is None or not wait.device.holds_gil:
+        return []
+    return [
+        each for each in threads
+        if each.wait is not None and each.wait.kind is WaitKind.GIL and not each.wait.being_released
+        and any(owner.tid == holder.tid for owner in each.wait.owners)
+    ]  # fmt: skip
+
+
 def _external(seen: Observations, _graph: WaitGraph) -> Iterator[Finding]:
     kind = FindingKind.WAITING_EXTERNAL
     for thread, wait in external_waits(seen):
+        if _want_gil_in_device_call(thread, seen.threads):
+            continue  # a finding of its own
         text = sentences.external(thread, wait)
         yield Finding(kind, text, (thread.tid,), wait.evidence, thread.innermost, wait=wait)
 
@@ -217,7 +244,7 @@ def _busy(seen: Observations, graph: WaitGraph) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     _crashes, _recursions, _deadlocks, _task_deadlocks, _self_deadlocks, _orphans, _missing_workers, _blocked, _main,
-    _external, _busy, _kernel_waits, _stopped,
+    _external, _busy, _kernel_waits, _stopped, _gil_in_device_call,
 )  # fmt: skip
 """The rules in any order: findings are ranked by their kind."""
 

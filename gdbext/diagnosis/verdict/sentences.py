@@ -281,6 +281,20 @@ def external(thread: ThreadReport, wait: Wait) -> str:
     return f"{who_waits(thread, wait)}{loop_clause(thread)}."
 
 
+def gil_in_device_call(thread: ThreadReport, wait: Wait, waiters: Sequence[ThreadReport]) -> str:
+    """``… waits for the device (cudaStreamSynchronize …) with the GIL in hand, for which 2 threads wait: …``"""
+    others = f"{len(waiters)} threads wait" if len(waiters) > 1 else f"{waiters[0].label} waits"
+    callbacks = wait.device.host_functions if wait.device is not None else ()
+    called = [each.label for each in waiters if each.tid in callbacks]
+    text = f"{who_waits(thread, wait)} with the GIL in hand, for which {others}: no Python code runs until it is over"
+    if called:
+        text += (
+            f"; {listed(called)} runs a host function that the program launched: if the device waits for that, "
+            "nobody will ever go on"
+        )
+    return f"{text}."
+
+
 def busy(thread: ThreadReport, step: DispatchFrame) -> str:
     """``MainThread (tid 1) runs in aten::mm (CPU kernel), kernel …, stage in-kernel.``"""
     if step.unread_inside:

@@ -39,6 +39,15 @@ def c_functions(names: str) -> Functions:
     return Functions(c=tuple(names.split()))
 
 
+VARIANTS = ("_ptsz", "_ptds")
+"""Endings of functions of CUDA for programs with a default stream of each thread (cuda_runtime_api.h, cuda.h)."""
+
+
+def _device_functions(names: str) -> Functions:
+    """Functions of a device's runtime or driver, with their variants."""
+    return Functions(c=tuple(name + ending for name in names.split() for ending in ("", *VARIANTS)))
+
+
 def _python(names: tuple[str, ...]) -> Functions:
     return Functions(c=names)
 
@@ -109,16 +118,33 @@ class FunctionTag(Enum):
     OPENMP_LOCK = c_functions(
         "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock omp_set_nest_lock"
     )
-    DEVICE = c_functions(
+    DEVICE = _device_functions(
         "cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync cudaFree "
-        "cudaHostAlloc cuStreamSynchronize cuCtxSynchronize cuEventSynchronize cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 "
-        "hipStreamSynchronize hipDeviceSynchronize hipEventSynchronize hipMemcpy zeEventHostSynchronize "
-        "zeFenceHostSynchronize zeCommandQueueSynchronize"
+        "cudaHostAlloc cudaMalloc cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
+        "cudaMallocHost cudaFreeHost cudaHostRegister cudaHostUnregister cudaDeviceReset cuStreamSynchronize "
+        "cuCtxSynchronize cuEventSynchronize cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cuMemAlloc_v2 "
+        "cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemUnmap hipStreamSynchronize hipDeviceSynchronize "
+        "hipEventSynchronize hipMemcpy zeEventHostSynchronize zeFenceHostSynchronize zeCommandQueueSynchronize"
+    )
+    DEVICE_QUEUE = _device_functions(
+        "cudaMemcpy2DAsync cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
+        "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async cudaMallocManaged cuMemCreate cuMemMap cuMemRelease "
+        "cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle cudaMallocAsync cuMemAllocAsync "
+        "cudaFreeAsync cuMemFreeAsync cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
+        "cuLaunchKernelEx cuLaunchCooperativeKernel cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback "
+        "cuStreamAddCallback cudaStreamDestroy cuStreamDestroy_v2 cudaStreamWaitEvent cuStreamWaitEvent "
+        "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags cudaGraphLaunch cuGraphLaunch "
+        "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags cudaGraphUpload "
+        "cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy cudaStreamEndCapture cuStreamEndCapture "
+        "cudaStreamBeginCapture cuStreamBeginCapture_v2 cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice "
+        "cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad "
+        "cuModuleLoadData cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete"
     )
     NCCL = c_functions(
         "ncclCommInitRank ncclCommInitRankConfig ncclCommInitAll ncclCommDestroy ncclCommFinalize ncclCommAbort "
-        "ncclGroupEnd ncclAllReduce ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclSend ncclRecv "
-        "ncclCommSplit"
+        "ncclGroupEnd ncclAllReduce ncclBroadcast ncclBcast ncclReduce ncclAllGather ncclReduceScatter ncclSend "
+        "ncclRecv ncclCommSplit ncclCommShrink ncclCommInitRankScalable ncclCommRegister ncclCommDeregister "
+        "ncclCommWindowRegister ncclAlltoAll ncclGather ncclScatter"
     )
     MPI = c_functions(
         "MPI_Allreduce MPI_Barrier MPI_Bcast MPI_Recv MPI_Send MPI_Wait MPI_Waitall MPI_Allgather MPI_Init"

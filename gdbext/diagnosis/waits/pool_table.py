@@ -124,6 +124,9 @@ GLOO_LOOP = Pool("gloo event loop", native=torch_functions(assumed_symbols.GLOO_
 GLOO_QUEUE = Pool("gloo work queue", native=torch_functions(assumed_symbols.GLOO_QUEUE))
 STORE = Pool("c10d store", native=torch_functions(assumed_symbols.STORE_DAEMON))
 NCCL = Pool("NCCL watchdog", native=torch_functions(assumed_symbols.NCCL_WATCHDOG))
+DRIVER_LIBRARY = "libcuda.so"
+"""The beginning of the file name of CUDA's driver, whose functions inside have no names."""
+CUDA_DRIVER = Pool("CUDA driver", library=DRIVER_LIBRARY, alone=True)
 RPC = Pool("RPC", native=torch_functions(assumed_symbols.RPC_POOL))
 FUTURES = Pool("concurrent.futures", (("thread.py", "_worker"),))
 QUEUE_FEEDER = Pool(
@@ -228,8 +231,8 @@ epoll_loop.cc; the process executor of loky and the pool of billiard; CPython's 
 resource_tracker."""
 
 POOLS = (
-    OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, RPC, FUTURES, QUEUE_FEEDER,
-    MULTIPROCESSING, EXECUTOR_MANAGER, PROCESS_WORKER, DATA_LOADER, PIN_MEMORY, TQDM, *STRANGERS,
+    OPENMP, AUTOGRAD, C10, PTHREADPOOL, OPENBLAS, GLOO_LOOP, GLOO_QUEUE, STORE, NCCL, CUDA_DRIVER, RPC, FUTURES,
+    QUEUE_FEEDER, MULTIPROCESSING, EXECUTOR_MANAGER, PROCESS_WORKER, DATA_LOADER, PIN_MEMORY, TQDM, *STRANGERS,
 )  # fmt: skip
 """Sources of the functions in Python, 3.8 to 3.15: Lib/concurrent/futures/thread.py and process.py,
 Lib/multiprocessing/pool.py and queues.py; tqdm/_monitor.py."""

@@ -66,6 +66,7 @@ _AT_WORK = (
     FunctionTag.COLLECTIVE,
     FunctionTag.STORE,
     FunctionTag.DEVICE,
+    FunctionTag.DEVICE_QUEUE,
 )
 """Functions inside the pool's that only a worker with a job is in."""
 

@@ -264,6 +264,7 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     pthread_waits.join,
     pthread_waits.barrier,
     pthread_waits.once_wait,  # by its value alone where it has no name, so that the others come first
+    torch_waits.driver_without_name,  # the library alone tells, and more than the system call does
     syscall_waits.classify,  # anything but a futex: the system call says what for
     syscall_waits.unknown_futex,
 )

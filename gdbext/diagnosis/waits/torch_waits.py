@@ -19,7 +19,15 @@ from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.wait import CollectiveWait, Owner, OwnerCertainty, Resource, Wait
 from gdbext.diagnosis.report.wait_kind import WaitKind
 from gdbext.diagnosis.waits.function_tag import FunctionTag
-from gdbext.diagnosis.waits.pool_table import AUTOGRAD, C10, MissingWorkers, Pool, PoolFunction, PoolPart
+from gdbext.diagnosis.waits.pool_table import (
+    AUTOGRAD,
+    C10,
+    DRIVER_LIBRARY,
+    MissingWorkers,
+    Pool,
+    PoolFunction,
+    PoolPart,
+)
 from gdbext.diagnosis.waits.pool_workers import native_pool_of, runs
 from gdbext.diagnosis.waits.snapshot import INNER, Tag, ThreadSnapshot, fork_evidence
 from gdbext.engine.targets.system.peer import ChildProcess, listed
@@ -135,10 +143,11 @@ def _loader_worker_pids(thread: ThreadSnapshot) -> Sequence[int]:
 _OUTSIDE = {
     FunctionTag.NCCL: WaitKind.COLLECTIVE,
     FunctionTag.DEVICE: WaitKind.DEVICE,
+    FunctionTag.DEVICE_QUEUE: WaitKind.DEVICE,
     FunctionTag.MPI: WaitKind.COLLECTIVE,
     FunctionTag.COLLECTIVE: WaitKind.COLLECTIVE,
     FunctionTag.STORE: WaitKind.COLLECTIVE,
-}
+}  # type: dict[Tag, WaitKind]
 """Functions that wait for a device or another rank."""
 _MEANINGS = (*_OUTSIDE, FunctionTag.AUTOGRAD_EXECUTE, FunctionTag.STD_FUTURE, FunctionTag.FUTURE)
 _SPINNING = 16
@@ -157,6 +166,8 @@ def classify(thread: ThreadSnapshot) -> Wait | None:
     name = _name_of(thread, level)
     if isinstance(tag, PoolFunction):
         return _for_pool(thread, tag.pool, address, f"frame {level}: {name}")
+    if _OUTSIDE.get(tag) is WaitKind.DEVICE:
+        return _for_device(thread, level, address)
     if tag in _OUTSIDE:
         resource = Resource(_OUTSIDE[tag], address, f"{name}{_context(thread, level)}")
         store = _store_wait(thread, level, name) if tag is FunctionTag.STORE else None
@@ -185,8 +196,27 @@ def spinning_device(thread: ThreadSnapshot) -> Wait | None:
     level = thread.first(FunctionTag.DEVICE, within=_SPINNING)
     if level is None or _is_covered(thread, level):
         return None
-    name = _name_of(thread, level)
-    return Wait(Resource(WaitKind.DEVICE, 0, name), evidence=(f"frame {level}: {name} (it polls the device)",))
+    return _for_device(thread, level, 0, polls=True)
+
+
+def _for_device(thread: ThreadSnapshot, level: int, address: int, polls: bool = False) -> Wait:
+    """The wait in a call of a device's runtime or driver, of which ``level`` is the innermost frame with a name."""
+    from gdbext.diagnosis.waits.device_waits import device_wait
+
+    found = device_wait(thread, level, polls)
+    resource = Resource(WaitKind.DEVICE, address, f"{found.call}{_context(thread, level)}")
+    how = " (it polls the device)" if polls else ""
+    inner = f", below it {found.driver_call}" if found.driver_call else ""
+    return Wait(resource, evidence=(f"frame {level}: {found.call}{inner}{how}",), device=found)
+
+
+def driver_without_name(thread: ThreadSnapshot) -> Wait | None:
+    """A thread that sleeps in CUDA's driver, in a function that has no name; its library is all that is known."""
+    level = len(thread.inner_libc_levels)
+    if thread.syscall is None or not thread.module_name(level).startswith(DRIVER_LIBRARY) or _is_covered(thread, level):
+        return None
+    wait = _for_device(thread, level, 0)
+    return wait._replace(evidence=(f"frame {level}: a function of {thread.module_name(level)} without a name",))
 
 
 def _store_wait(thread: ThreadSnapshot, level: int, name: str) -> CollectiveWait:

@@ -14,13 +14,10 @@ from collections.abc import Iterator
 from enum import Enum
 
 from gdbext.engine.record import Record
-from gdbext.torch.assumed_symbols import C10, CPU, CUDA
+from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.settings_section import DEFAULT, SettingValue
 from gdbext.torch.torch_symbol import TorchSymbol
-
-C10_CUDA = "libc10_cuda.so"
-
 
 OLDEST = "2.0.0"
 
@@ -227,6 +224,20 @@ CUDA_STATISTICS = TorchSymbol(
     ("_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator14getDeviceStatsEa",),
     "returns a device's statistics; loads the vector of devices", "the statistics of CUDA's allocator",
     C10_CUDA, first="2.3.0")  # fmt: skip
+_STREAMS = "which of PyTorch's streams a thread waits for"
+CUDA_STREAMS = TorchSymbol(
+    ("_ZN3c104cuda12_GLOBAL__N_17streamsE", "_ZN3c104cuda12_GLOBAL__N_1L7streamsE"),  # static, 2.6
+    "the streams of PyTorch's pools (c10/cuda/CUDAStream.cpp)", _STREAMS, C10_CUDA, first="2.1.0")  # fmt: skip
+CUDA_STREAM_COUNTERS = TorchSymbol(
+    ("_ZN3c104cuda12_GLOBAL__N_117priority_countersE", "_ZN3c104cuda12_GLOBAL__N_1L17priority_countersE"),
+    "a counter for each of those pools, whose size proves that of the other array", _STREAMS, C10_CUDA,
+    first="2.1.0")  # fmt: skip
+CUDA_CURRENT_STREAMS = TorchSymbol(
+    ("_ZN3c104cuda12_GLOBAL__N_115current_streamsE", "_ZN3c104cuda12_GLOBAL__N_1L15current_streamsE"),
+    "a thread's current streams, a number for each device", _STREAMS, C10_CUDA)  # fmt: skip
+CUDA_DEVICE_COUNT = TorchSymbol(
+    ("_ZN3c104cuda12_GLOBAL__N_18num_gpusE", "_ZN3c104cuda12_GLOBAL__N_1L8num_gpusE"),
+    "how many devices there are", _STREAMS, C10_CUDA)  # fmt: skip
 NATIVE_CUDA_ALLOCATOR = "NativeCachingAllocator"
 """PyTorch's own (PYTORCH_ALLOC_CONF=backend:native), by its vtable."""
 

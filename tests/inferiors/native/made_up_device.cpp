@@ -1,6 +1,8 @@
 // made_up_device: a device, its driver and NCCL that do nothing, so that a wheel for CUDA makes NCCL's groups on any
 // machine. Loaded before all others (LD_PRELOAD), as libcuda.so.1, too. Memory is the host's; nothing is computed.
 // NCCL's operations end at once, but for those after the first GDBEXT_HANGS_AFTER, whose events are never reached.
+// What is on the stream of hang_stream() never ends; there are GDBEXT_DEVICE_MEMORY bytes of memory, where that is set.
+// A stream is waited for asleep, an event awake, as the driver does by default.
 //
 // Declarations: cuda_runtime_api.h, cuda.h of CUDA 12 and 13; nccl.h of 2.30. Arguments that nobody reads are left out.
 
@@ -8,15 +10,33 @@
 #include <cstdlib>
 #include <cstring>
 #include <poll.h>
+#include <pthread.h>
 
 namespace {
 
-enum { ENDED = 0, NOT_READY = 600, STREAM = 256 };
+enum { ENDED = 0, OUT_OF_MEMORY = 2, NOT_READY = 600, STREAM = 256 };
 std::atomic<int> begun;
 
 bool hangs() {
     const char *after = getenv("GDBEXT_HANGS_AFTER");
     return after != nullptr && begun > atoi(after);
+}
+
+std::atomic<void *> hung_stream;
+std::atomic<size_t> taken;
+
+bool hangs(void *stream) { return hangs() || (stream != nullptr && stream == hung_stream); }
+
+struct HostFunction {
+    void (*function)(void *);
+    void *argument;
+};
+
+void *run_host_function(void *raw) {
+    HostFunction work = *static_cast<HostFunction *>(raw);
+    work.function(work.argument);
+    free(raw);
+    return nullptr;
 }
 
 int wait_for_the_device() {
@@ -40,6 +60,12 @@ int cudaDeviceGetAttribute(int *value, int, int) { *value = 1; return 0; }
 int cudaGetDeviceProperties(void *properties, int) { memset(properties, 0, 256); return 0; }
 int cudaGetDeviceProperties_v2(void *properties, int) { memset(properties, 0, 256); return 0; }
 int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = *greatest = 0; return 0; }
+int cudaLaunchHostFunc(void *, void (*function)(void *), void *argument) {
+    auto *work = static_cast<HostFunction *>(malloc(sizeof(HostFunction)));
+    *work = {function, argument};
+    pthread_t thread;
+    return pthread_create(&thread, nullptr, run_host_function, work);
+}
 int cudaDeviceCanAccessPeer(int *can, int, int) { *can = 0; return 0; }
 int cudaDriverGetVersion(int *version) { *version = 13020; return 0; }
 int cudaRuntimeGetVersion(int *version) { *version = 13020; return 0; }
@@ -49,9 +75,19 @@ const char *cudaGetErrorString(int) { return "made up"; }
 const char *cudaGetErrorName(int) { return "made up"; }
 int cudaDeviceSynchronize() { return wait_for_the_device(); }
 
-int cudaMalloc(void **place, size_t size) { *place = aligned_alloc(512, (size + 511) / 512 * 512); return 0; }
+void hang_stream(void *stream) { hung_stream = stream; }
+
+int cudaMalloc(void **place, size_t size) {
+    const char *most = getenv("GDBEXT_DEVICE_MEMORY");
+    if (most != nullptr && (taken += size) > size_t(atoll(most))) {
+        taken -= size;
+        return OUT_OF_MEMORY;
+    }
+    *place = aligned_alloc(512, (size + 511) / 512 * 512);
+    return 0;
+}
 int cudaFree(void *) { return 0; }
-int cudaHostAlloc(void **place, size_t size, unsigned) { return cudaMalloc(place, size); }
+int cudaHostAlloc(void **place, size_t size, unsigned) { *place = malloc(size); return 0; }
 int cudaFreeHost(void *) { return 0; }
 int cudaMemGetInfo(size_t *unused, size_t *all) { *unused = *all = size_t(8) << 30; return 0; }
 int cudaMemset(void *place, int value, size_t size) { memset(place, value, size); return 0; }
@@ -67,7 +103,11 @@ int cudaStreamCreateWithPriority(void **stream, unsigned, int) { *stream = objec
 int cudaStreamCreateWithFlags(void **stream, unsigned) { *stream = object(); return 0; }
 int cudaStreamDestroy(void *) { return 0; }
 int cudaStreamQuery(void *) { return 0; }
-int cudaStreamSynchronize(void *) { return wait_for_the_device(); }
+int cudaStreamSynchronize(void *stream) {
+    while (hangs(stream))
+        poll(nullptr, 0, -1);
+    return 0;
+}
 int cudaStreamWaitEvent(void *, void *, unsigned) { return 0; }
 int cudaStreamIsCapturing(void *, int *state) { *state = 0; return 0; }
 int cudaStreamGetCaptureInfo(void *, int *state, ...) { *state = 0; return 0; }
@@ -76,9 +116,14 @@ int cudaThreadExchangeStreamCaptureMode(int *) { return 0; }
 
 int cudaEventCreateWithFlags(int **event, unsigned) { *event = static_cast<int *>(object()); return 0; }
 int cudaEventDestroy(int *) { return 0; }
-int cudaEventRecord(int *event, void *) { *event = hangs() ? NOT_READY : ENDED; return 0; }
-int cudaEventRecordWithFlags(int *event, void *, unsigned) { *event = hangs() ? NOT_READY : ENDED; return 0; }
+int cudaEventRecord(int *event, void *stream) { *event = hangs(stream) ? NOT_READY : ENDED; return 0; }
+int cudaEventRecordWithFlags(int *event, void *stream, unsigned) { return cudaEventRecord(event, stream); }
 int cudaEventQuery(int *event) { return *event; }
+int cudaEventSynchronize(volatile int *event) {
+    while (*event != ENDED)
+        __builtin_ia32_pause();
+    return 0;
+}
 int cudaEventElapsedTime(float *time, int *, int *) { *time = 1; return 0; }
 
 int cudaGetDriverEntryPointByVersion(const char *, void **function, unsigned, unsigned long long, int *status) {

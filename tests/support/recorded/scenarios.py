@@ -123,8 +123,10 @@ ON_DEVICES = [
     Scenario("nccl-late", ("0",), torch="2.15.0"),
     Scenario("nccl-late", ("0", "nccl-legacy"), torch="2.15.0"),
     Scenario("nccl-late", ("0",), torch="2.6.0"),
+    Scenario("device-waits", torch="2.15.0", verdict="gil-in-device-call"),
+    Scenario("device-waits", torch="2.6.0", verdict="gil-in-device-call"),
 ]
-"""Ranks of NCCL, on a device that is made up: only wheels for CUDA have that."""
+"""Ranks of NCCL and waits for streams, on a device that is made up: only wheels for CUDA have that."""
 
 TWINS = (
     "meta-mm-sleep", "meta-mm-read", "meta-mm-debian", "guard-entry-debian", "mutex-abba-3", "boxed-recursion-pair-300",

@@ -1,0 +1,181 @@
+"""The device as the host knows it: which stream or event each thread waits for, the threads' current streams, and
+whether the process was started so that it can write a core of its device.
+
+What the device does is not known here: work is said to be launched, never to run. Reads nothing where no thread is in
+a call of CUDA. CUDA_… variables: cuda.h (CUcoredumpSettings) and the documentation of cuda-gdb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from gdbext.diagnosis.report.wait import DeviceWait
+from gdbext.diagnosis.waits.device_waits import FUNCTIONS, outermost_call, plain_name
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.pool_table import DRIVER_LIBRARY
+from gdbext.engine.layouts import store
+from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Certainty, Hexadecimal, Section
+from gdbext.errors import BadData, GdbextError
+from gdbext.torch.layout_choice import torch_version
+from gdbext.torch.state.cuda_streams import CudaStream, CudaStreams
+from gdbext.torch.state.thread_variable import ThreadVariables
+
+if TYPE_CHECKING:
+    from gdbext.diagnosis.session import Session
+    from gdbext.diagnosis.waits.recognise import State
+    from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
+
+_OLDEST = (2, 6)
+"""The first release of which it was seen how streams are numbered."""
+_LOWEST = 0x1000
+"""A pointer is not below it: a handle that is, and has no name, was not read where the handle is."""
+
+
+class CurrentStream(Record):
+    """The stream into which a thread launches, on one device, by PyTorch's bookkeeping."""
+
+    tid: int
+    device: int
+    stream_id: int
+    stream: Hexadecimal
+
+
+class DeviceCore(Record):
+    """Settings of cores of the device, as the process was started; ``pipe`` and ``file`` may have %h, %p and %t."""
+
+    user_triggered: bool
+    on_exception: bool
+    pipe: str
+    file: str
+
+
+@dataclass(frozen=True)
+class DeviceSection(Section):
+    """The host's knowledge of the devices that threads wait for."""
+
+    name: ClassVar[str] = "device"
+    devices: int | None
+    """The number of devices that PyTorch uses; None where it is not known."""
+    current_streams: tuple[CurrentStream, ...]
+    """Those of the threads that wait for a device."""
+    core: DeviceCore
+    problems: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Steps by which the device can be asked what it runs."""
+        if self.core.user_triggered:
+            return (f"What runs on the device: a core of it, by  echo 1 > {self.core.pipe}  in the process's folder "
+                    "(%h is the host, %p the PID), then: cuda-gdb -ex 'target cudacore FILE'",)  # fmt: skip
+        return ("The device can be asked what runs on it only if the process is started with "
+                "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1, which this one was not.",)  # fmt: skip
+
+
+def core_settings(environ: Mapping[str, str]) -> DeviceCore:
+    """The settings in an initial environment, with CUDA's defaults; a call of the driver may have changed them."""
+    return DeviceCore(
+        environ.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "0") not in ("", "0"),
+        environ.get("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "0") not in ("", "0"),
+        environ.get("CUDA_COREDUMP_PIPE") or "corepipe.cuda.%h.%p",
+        environ.get("CUDA_COREDUMP_FILE") or "core_%t_%h_%p.nvcudmp",
+    )
+
+
+def name_devices(
+    session: Session, process: ProcessSnapshot, states: MutableMapping[int, State | None]
+) -> DeviceSection | None:
+    """The section, None where no thread waits for a device; the waits in ``states`` get to know their streams."""
+    waiting = [thread for thread in process.threads if _device_wait(states[thread.tid]) is not None]
+    if not waiting:
+        return None
+    reader = _Reader(session)
+    callbacks = tuple(each.tid for each in process.threads if runs_host_function(each))
+    for thread in waiting:
+        state = states[thread.tid]
+        if state is not None and state.wait is not None and state.wait.device is not None:
+            found = reader.completed(thread, state.wait.device)._replace(host_functions=callbacks)
+            states[thread.tid] = state._replace(wait=state.wait._replace(device=found))
+    current = tuple(
+        CurrentStream(thread.tid, each.device, each.number, Hexadecimal(each.handle))
+        for thread in waiting
+        for each in reader.current(thread)
+    )
+    core = core_settings(session.target.environ())
+    return DeviceSection(reader.devices, current, core, tuple(dict.fromkeys(reader.problems)))
+
+
+def runs_host_function(thread: ThreadSnapshot) -> bool:
+    """A thread of the driver in whose frames a function of the program runs."""
+    modules = [thread.module_name(level) for level in range(len(thread.frames)) if not thread.in_libc(level)]
+    return bool(modules) and modules[-1].startswith(DRIVER_LIBRARY) and modules[0] != modules[-1]
+
+
+def _device_wait(state: State | None) -> DeviceWait | None:
+    return state.wait.device if state is not None and state.wait is not None else None
+
+
+class _Reader:
+    """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
+
+    def __init__(self, session: Session) -> None:
+        self._sites = session.dispatch_stacks.sites if session.has_torch else None
+        self._streams = CudaStreams(session.symbolizer, ThreadVariables(session.memory, session.symbolizer))
+        self.problems: list[str] = []
+        self._pool: Mapping[int, CudaStream] = {}
+        self.devices: int | None = None
+        try:
+            version = torch_version(session.modules)
+            if not version or store.release(version) < _OLDEST:
+                raise BadData(f"how torch {version or 'of this release'} numbers them is not known")
+            self.devices = self._streams.device_count()
+            self._pool = self._streams.pool()
+        except GdbextError as error:
+            self.problems.append(f"PyTorch's streams: {error.what}")
+
+    def current(self, thread: ThreadSnapshot) -> tuple[CudaStream, ...]:
+        """The thread's current streams; empty where they are not known."""
+        if not self.devices:
+            return ()
+        try:
+            return self._streams.current(thread.thread_pointer)
+        except GdbextError as error:
+            self.problems.append(f"current streams of thread {thread.tid}: {error.what}")
+            return ()
+
+    def completed(self, thread: ThreadSnapshot, wait: DeviceWait) -> DeviceWait:
+        """The wait with its stream or event, as the caller's code passed it, and the device that this proves."""
+        level = _level(thread)
+        row = FUNCTIONS.get(plain_name(wait.call))
+        only = 0 if self.devices == 1 else None
+        if row is None or level is None:
+            return wait._replace(device=only)
+        event = self._argument(thread, level, row.event)
+        if event is not None and event >= _LOWEST:
+            return wait._replace(event=Hexadecimal(event), certainty=Certainty.EXACT, device=only)
+        handle = self._argument(thread, level, row.stream)
+        if handle is None or 2 < handle < _LOWEST:
+            return wait._replace(device=only)
+        known = self._pool.get(handle)
+        return wait._replace(
+            stream=Hexadecimal(handle),
+            stream_id=known.number if known is not None else None,
+            device=known.device if known is not None else only,
+            certainty=Certainty.EXACT,
+        )
+
+    def _argument(self, thread: ThreadSnapshot, level: int, number: int | None) -> int | None:
+        if number is None or self._sites is None or level + 1 >= len(thread.frames):
+            return None
+        try:
+            return self._sites.argument(thread.stack, level + 1, number)
+        except GdbextError:
+            return None
+
+
+def _level(thread: ThreadSnapshot) -> int | None:
+    """The frame of the call that the program made."""
+    inner = thread.first(FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE)
+    return outermost_call(thread, inner) if inner is not None else None

@@ -1,0 +1,145 @@
+"""Calls of CUDA's runtime and driver: what each function waits for, one row each, and what a stack tells of them.
+
+Functions and the numbers of their arguments: cuda_runtime_api.h and cuda.h of CUDA 12 and 13. The names by which a
+thread is found to be in such a call are FunctionTag.DEVICE and DEVICE_QUEUE; this file is loaded where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
+from gdbext.diagnosis.waits.function_tag import VARIANTS, FunctionTag
+from gdbext.diagnosis.waits.snapshot import ThreadSnapshot
+from gdbext.engine.record import Record
+from gdbext.torch import assumed_symbols
+
+_DEPTH = 40
+"""Frames from such a call outwards in which its purpose is looked for."""
+_DRIVER, _RUNTIME = "libcuda.so", "libcudart"
+"""The beginnings of the file names of the driver's library and of the runtime's."""
+
+
+class DeviceFunction(Record):
+    """One function: what it waits for, and which of its arguments (from 0, those in registers) say of which stream or
+    event."""
+
+    work: DeviceWork
+    stream: int | None = None
+    event: int | None = None
+
+
+def _rows(work: DeviceWork, names: str, stream: int | None = None, event: int | None = None) -> Iterator[
+    tuple[str, DeviceFunction]
+]:  # fmt: skip
+    for name in names.split():
+        yield name, DeviceFunction(work, stream, event)
+
+
+FUNCTIONS = dict([
+    *_rows(DeviceWork.STREAM, "cudaStreamSynchronize cuStreamSynchronize", stream=0),
+    *_rows(DeviceWork.EVENT, "cudaEventSynchronize cuEventSynchronize", event=0),
+    *_rows(DeviceWork.DEVICE, "cudaDeviceSynchronize cuCtxSynchronize cudaDeviceReset"),
+    *_rows(DeviceWork.COPY, "cudaMemcpy cudaMemcpy2D cudaMemset cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol "
+           "cuMemcpy cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemcpyDtoD_v2 cudaMemcpy2DAsync"),
+    *_rows(DeviceWork.COPY, "cudaMemcpyAsync", stream=4),
+    *_rows(DeviceWork.COPY, "cudaMemsetAsync cuMemcpyAsync cuMemcpyDtoHAsync_v2 cuMemcpyHtoDAsync_v2 "
+           "cuMemcpyDtoDAsync_v2 cuMemsetD8Async cuMemsetD32Async", stream=3),
+    *_rows(DeviceWork.MEMORY, "cudaMalloc cudaFree cudaHostAlloc cudaMallocHost cudaFreeHost cudaMallocManaged "
+           "cudaHostRegister cudaHostUnregister cuMemAlloc_v2 cuMemFree_v2 cuMemHostAlloc cuMemFreeHost cuMemCreate "
+           "cuMemMap cuMemUnmap cuMemRelease cuMemSetAccess cudaMemGetInfo cuMemGetInfo_v2 cudaIpcOpenMemHandle"),
+    *_rows(DeviceWork.MEMORY, "cudaMallocAsync cuMemAllocAsync", stream=2),
+    *_rows(DeviceWork.MEMORY, "cudaFreeAsync cuMemFreeAsync", stream=1),
+    *_rows(DeviceWork.LAUNCH, "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cuLaunchKernel "
+           "cuLaunchKernelEx cuLaunchCooperativeKernel"),
+    *_rows(DeviceWork.LAUNCH, "cudaLaunchHostFunc cuLaunchHostFunc cudaStreamAddCallback cuStreamAddCallback "
+           "cudaStreamDestroy cuStreamDestroy_v2", stream=0),
+    *_rows(DeviceWork.LAUNCH, "cudaStreamWaitEvent cuStreamWaitEvent", stream=0, event=1),
+    *_rows(DeviceWork.LAUNCH, "cudaEventRecord cuEventRecord cudaEventRecordWithFlags cuEventRecordWithFlags",
+           stream=1, event=0),
+    *_rows(DeviceWork.GRAPH, "cudaGraphLaunch cuGraphLaunch", stream=1),
+    *_rows(DeviceWork.GRAPH, "cudaGraphInstantiate cudaGraphInstantiateWithFlags cuGraphInstantiateWithFlags "
+           "cudaGraphUpload cudaGraphExecUpdate cudaGraphExecDestroy cudaGraphDestroy"),
+    *_rows(DeviceWork.GRAPH, "cudaStreamEndCapture cuStreamEndCapture cudaStreamBeginCapture cuStreamBeginCapture_v2",
+           stream=0),
+    *_rows(DeviceWork.SETUP, "cuInit cudaGetDeviceCount cudaSetDevice cudaInitDevice cuDevicePrimaryCtxRetain "
+           "cuDevicePrimaryCtxRelease_v2 cuCtxCreate_v2 cuCtxDestroy_v2 cuModuleLoad cuModuleLoadData "
+           "cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload cuLinkComplete"),
+])  # fmt: skip
+"""All functions by name, without the endings of VARIANTS."""
+
+_PURPOSES = (
+    assumed_symbols.ALLOCATOR_EVENTS, assumed_symbols.ALLOCATOR_RELEASE, assumed_symbols.ALLOCATOR_BLOCK,
+    assumed_symbols.GRAPH_REPLAY, assumed_symbols.GRAPH_CAPTURE,
+)  # fmt: skip
+"""Functions of PyTorch in which such a call has a reason of its own, in words; on a stack the innermost tells most."""
+
+
+def plain_name(function: str) -> str:
+    """The name without the ending that says which default stream it is for."""
+    return next((function[: -len(ending)] for ending in VARIANTS if function.endswith(ending)), function)
+
+
+def outermost_call(thread: ThreadSnapshot, level: int) -> int:
+    """The level of the call that the program made, of which frame ``level`` is a part: the runtime's function stands
+    above the driver's. Where none of them has a name, the outermost frame of their libraries."""
+    named, last = None, level
+    for each in range(level, min(level + _DEPTH, len(thread.frames))):
+        if thread.tags(each) & {FunctionTag.DEVICE, FunctionTag.DEVICE_QUEUE}:
+            named = each
+        elif not is_cuda_library(thread.module_name(each)):
+            break
+        last = each
+    return last if named is None else named
+
+
+def is_cuda_library(module: str) -> bool:
+    """The file is the driver's library or the runtime's."""
+    return module.startswith((_DRIVER, _RUNTIME))
+
+
+def device_wait(thread: ThreadSnapshot, level: int, polls: bool = False) -> DeviceWait:
+    """Facts that the stack tells of the call that frame ``level`` belongs to."""
+    outer = outermost_call(thread, level)
+    name, inner = function_name(thread, outer), function_name(thread, level)
+    row = FUNCTIONS.get(plain_name(name))
+    return DeviceWait(
+        name,
+        row.work if row is not None else DeviceWork.UNKNOWN,
+        driver_call=inner if outer != level and inner.startswith("cu") and not inner.startswith("cuda") else "",
+        caller=thread.module_name(outer + 1),
+        purpose=_purpose(thread, outer),
+        nccl_call=nccl_call(thread, outer),
+        polls=polls,
+        holds_gil=any(gil.holder_tid == thread.tid and gil.locked for gil in thread.process.gils),
+    )
+
+
+def nccl_call(thread: ThreadSnapshot, level: int = 0) -> str:
+    """The function of NCCL that the program entered and that has not returned; "" where there is none."""
+    outer = [each for each in range(level, min(level + _DEPTH, len(thread.frames)))
+             if FunctionTag.NCCL in thread.tags(each)]  # fmt: skip
+    return function_name(thread, outer[-1]) if outer else ""
+
+
+def _purpose(thread: ThreadSnapshot, level: int) -> str:
+    for each in range(level + 1, min(level + _DEPTH, len(thread.frames))):
+        found = _purpose_of(_names(thread, each))
+        if found:
+            return found
+    return ""
+
+
+def _purpose_of(names: Sequence[str]) -> str:
+    return next((row.purpose for row in _PURPOSES if any(name.startswith(row.beginnings) for name in names)), "")
+
+
+def _names(thread: ThreadSnapshot, level: int) -> Sequence[str]:
+    function = thread.stack.function(level)
+    return function.names if function is not None else ()
+
+
+def function_name(thread: ThreadSnapshot, level: int) -> str:
+    """The function of a frame without its arguments, "" where it has no name."""
+    function = thread.stack.function(level)
+    return function.demangled[0].split("(")[0] if function is not None else ""

@@ -1,0 +1,114 @@
+"""Waits for a device, beside what the recorded programs wrote down: torch 2.6.0 and 2.15.0 on a made-up device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gdbext.diagnosis.job.devices import DeviceCore, core_settings
+from gdbext.torch.state.cuda_streams import CudaStreams
+from support.recorded.recordings import Replay
+
+WAITS = ("device-waits-2.6.0", "device-waits-2.15.0")
+
+
+@pytest.fixture(params=WAITS)
+def hung(request: pytest.FixtureRequest, replay: type[Replay]) -> Replay:
+    return replay(request.param)
+
+
+def device_waits(hung: Replay) -> dict[str, dict[str, Any]]:
+    """Role → the member "device" of its wait."""
+    roles = {each["tid"]: role for role, each in hung.truth["threads"].items()}
+    return {roles[each["tid"]]: each["wait"]["device"] for each in hung.diagnosis["threads"]
+            if each["tid"] in roles and each["wait"] and "device" in each["wait"]}  # fmt: skip
+
+
+def test_each_call_with_the_stream_or_event_that_the_program_passed(hung: Replay) -> None:
+    found, truth = device_waits(hung), hung.truth["threads"]
+    assert {role: each["call"] for role, each in found.items()} == {
+        role: each["call"] for role, each in truth.items() if "call" in each
+    }
+    for role in ("stream", "item"):
+        handle = truth[role]["stream"]
+        known = hung.truth["streams"][str(handle)]
+        assert found[role]["stream"] == f"{handle:#x}"
+        assert (found[role]["stream_id"], found[role]["device"]) == (known["id"], known["device"])
+        assert found[role]["certainty"] == "exact"
+    assert found["spinning"]["event"] == f"{truth['spinning']['event']:#x}"
+    assert (found["spinning"]["work"], found["spinning"]["polls"]) == ("event", True)
+
+
+def test_a_handle_that_went_through_code_that_does_not_tell_is_unknown(hung: Replay) -> None:
+    """ctypes loads the arguments from an array: which one is the stream, its code does not say."""
+    main = device_waits(hung)["main"]
+    assert (main["stream"], main["event"], main["certainty"]) == (None, None, "unknown")
+    assert (main["device"], main["caller"][:6]) == (0, "libffi")
+
+
+def test_the_gil_in_a_call_of_the_driver(hung: Replay) -> None:
+    verdict = hung.diagnosis["verdict"]
+    main, waiter = hung.tid("main"), hung.tid("waiter")
+    assert (verdict["kind"], verdict["threads"][0]) == ("gil-in-device-call", main)
+    assert waiter in verdict["threads"]
+    assert "with the GIL in hand, for which 2 threads wait" in verdict["summary"]
+    holders = [role for role, each in device_waits(hung).items() if each["holds_gil"]]
+    assert holders == ["main"]
+
+
+def test_a_host_function_that_wants_the_gil_is_named(hung: Replay) -> None:
+    (callback,) = device_waits(hung)["main"]["host_functions"]
+    named = {each["tid"] for each in hung.truth["threads"].values()}
+    assert callback not in named  # a thread of the driver, which Python did not start
+    verdict = hung.diagnosis["verdict"]
+    assert callback in verdict["threads"]
+    assert "runs a host function that the program launched" in verdict["summary"]
+    assert any("cudaLaunchHostFunc" in line for line in verdict["advice"])
+
+
+def test_why_the_allocator_waits(hung: Replay) -> None:
+    found = device_waits(hung)["allocator"]
+    assert found["purpose"] == "the caching allocator waits for the events of blocks that other streams used"
+    thread = next(each for each in hung.diagnosis["threads"] if each["tid"] == hung.tid("allocator"))
+    assert thread["dispatch"][0]["op"] == "aten::empty"
+
+
+def test_the_streams_into_which_threads_launch(hung: Replay) -> None:
+    section = hung.diagnosis["device"]
+    current = {each["tid"]: each for each in section["current_streams"]}
+    known = {each["id"]: int(handle) for handle, each in hung.truth["streams"].items()}
+    item = current[hung.tid("item")]
+    assert int(item["stream"], 16) == hung.truth["threads"]["item"]["stream"] == known[item["stream_id"]]
+    allocator = current[hung.tid("allocator")]
+    assert int(allocator["stream"], 16) == known[allocator["stream_id"]] != int(item["stream"], 16)
+    assert (current[hung.tid("main")]["stream_id"], current[hung.tid("main")]["stream"]) == (0, "0x0")
+    assert hung.tid("waiter") not in current  # in no call of CUDA
+    assert (section["devices"], section["problems"]) == (1, [])
+
+
+def test_arrays_of_another_size_are_not_read(replay: type[Replay], monkeypatch: pytest.MonkeyPatch) -> None:
+    place = CudaStreams._place
+
+    def other(self: CudaStreams, variable: Any, least: int) -> tuple[int, int]:
+        address, size = place(self, variable, least)
+        return address, size + (64 if "counters" in variable.names[0] else 0)
+
+    monkeypatch.setattr(CudaStreams, "_place", other)
+    hung = replay(WAITS[1])
+    report = hung.document("dispatch-diagnose")
+    assert report["device"]["problems"][:1] == [
+        "PyTorch's streams: the arrays of CUDA streams have other sizes in this build"
+    ]
+    waits = [each["wait"]["device"] for each in report["threads"] if each["wait"] and "device" in each["wait"]]
+    assert waits
+    assert {each["stream_id"] for each in waits} == {None}
+    assert any(each["stream"] for each in waits)  # the handle itself was read where it is passed
+
+
+def test_cores_of_the_device_as_the_environment_says() -> None:
+    assert core_settings({}) == DeviceCore(False, False, "corepipe.cuda.%h.%p", "core_%t_%h_%p.nvcudmp")
+    asked = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": "/tmp/pipe.%p"})
+    assert (asked.user_triggered, asked.on_exception, asked.pipe) == (True, False, "/tmp/pipe.%p")
+    off = core_settings({"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1"})
+    assert (off.user_triggered, off.on_exception) == (False, True)

@@ -1,0 +1,100 @@
+"""Calls of CUDA's runtime and driver, by the functions and libraries on a stack."""
+
+from __future__ import annotations
+
+import pytest
+
+from gdbext.diagnosis.report.thread_report import RunState
+from gdbext.diagnosis.report.wait import DeviceWait, DeviceWork
+from gdbext.diagnosis.waits import pool_table
+from gdbext.diagnosis.waits.device_waits import FUNCTIONS, plain_name
+from gdbext.diagnosis.waits.function_tag import FunctionTag
+from gdbext.diagnosis.waits.recognise import state_of
+from gdbext.engine.vocabulary import Certainty, Hexadecimal
+from support.programs.wait_processes import DATA, LOOP, PC, Process, Python, gil, wait_of
+
+POLL = {"call": 7, "args": (DATA, 1, 2**64 - 1)}
+DRIVER, RUNTIME, TORCH = "libcuda.so.1", "libcudart.so.13", "libtorch_cuda.so"
+PYTORCH = (TORCH, "_ZN2at6native24_local_scalar_dense_cudaERKNS_6TensorE")
+OTHERS = {"hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize", "hipMemcpy", "zeEventHostSynchronize",
+          "zeFenceHostSynchronize", "zeCommandQueueSynchronize"}  # fmt: skip
+
+
+def in_driver(*outer):
+    return [("libc.so.6", "poll"), (DRIVER, None), (DRIVER, None), *outer]
+
+
+def device_of(frames, **more):
+    return wait_of(Process({DATA: bytes(64)}).thread(1, [*frames, LOOP], **{**POLL, **more})).device
+
+
+def test_every_function_that_is_recognised_has_a_row():
+    tagged = {*FunctionTag.DEVICE.value.c, *FunctionTag.DEVICE_QUEUE.value.c}
+    assert {plain_name(each) for each in tagged} - OTHERS == set(FUNCTIONS)
+    assert not {*FunctionTag.DEVICE.value.c} & {*FunctionTag.DEVICE_QUEUE.value.c}
+
+
+def test_the_program_called_the_runtime_and_that_the_driver():
+    frames = in_driver((DRIVER, "cuStreamSynchronize"), (RUNTIME, None), (RUNTIME, "cudaStreamSynchronize"), PYTORCH)
+    found = device_of(frames)
+    assert (found.call, found.driver_call, found.caller) == ("cudaStreamSynchronize", "cuStreamSynchronize", TORCH)
+    assert (found.work, found.polls, found.certainty) == (DeviceWork.STREAM, False, Certainty.UNKNOWN)
+
+
+def test_a_variant_for_streams_of_each_thread_is_the_same_function():
+    found = device_of(in_driver((RUNTIME, "cudaMemcpy_ptds"), PYTORCH))
+    assert (found.call, found.work) == ("cudaMemcpy_ptds", DeviceWork.COPY)
+
+
+def test_a_launch_that_blocks_waits_for_the_device_and_one_that_runs_does_not():
+    frames = [(DRIVER, None), (DRIVER, "cuLaunchKernel"), (RUNTIME, "cudaLaunchKernel"), PYTORCH, LOOP]
+    assert device_of(frames).work is DeviceWork.LAUNCH
+    process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0, registers={"rip": PC - 8})
+    assert state_of(process.snapshot(1)).state is RunState.RUNNING
+
+
+def test_a_wait_that_spins():
+    frames = [(DRIVER, None), (DRIVER, None), (RUNTIME, "cudaEventSynchronize"), PYTORCH, LOOP]
+    process = Process({DATA: bytes(64)}).thread(1, frames, call=-1, rax=0)
+    state = state_of(process.snapshot(1))
+    assert (state.state, state.wait.device.polls, state.wait.device.work) == (
+        RunState.WAITING, True, DeviceWork.EVENT
+    )  # fmt: skip
+
+
+def test_a_function_of_the_driver_without_a_name():
+    found = device_of(in_driver((TORCH, "launch")))
+    assert (found.call, found.work, found.caller) == ("", DeviceWork.UNKNOWN, TORCH)
+    assert found.phrase == "waits for the device (a call of the driver without a name)"
+
+
+def test_threads_of_the_driver_itself_are_idle_and_those_with_a_callback_are_not():
+    start = [("libc.so.6", "start_thread")]
+    process = Process({DATA: bytes(64)}).thread(1, [*in_driver((RUNTIME, "cudaFree")), LOOP], **POLL)
+    process.thread(2, [*in_driver(), *start], **POLL)
+    process.thread(3, [*in_driver(("app.so", "callback"), (DRIVER, None)), *start], **POLL)
+    assert state_of(process.snapshot(2)).pool is pool_table.CUDA_DRIVER
+    assert state_of(process.snapshot(3)).state is RunState.WAITING
+
+
+def test_inside_a_function_of_nccl():
+    nccl = ("libnccl.so.2", "ncclAllReduce")
+    found = device_of(in_driver((DRIVER, "cuMemAlloc_v2"), ("libnccl.so.2", None), nccl, PYTORCH))
+    assert (found.nccl_call, found.call, found.caller) == ("ncclAllReduce", "cuMemAlloc_v2", "libnccl.so.2")
+    assert found.phrase == "waits for the device (cuMemAlloc_v2, in ncclAllReduce)"
+
+
+@pytest.mark.parametrize(("holder", "locked", "holds"), [(1, True, True), (2, True, False), (1, False, False)])
+def test_who_holds_the_gil(holder, locked, holds):
+    process = Process({DATA: bytes(64)}).thread(1, [*in_driver((RUNTIME, "cudaFree")), LOOP], **POLL)
+    found = wait_of(process, python=Python(gil(holder_tid=holder, locked=locked)))
+    assert found.device.holds_gil is holds
+
+
+def test_a_call_in_words():
+    wait = DeviceWait("cudaStreamSynchronize", DeviceWork.STREAM, device=1)
+    assert wait.phrase == "waits for the device (cudaStreamSynchronize on cuda:1)"
+    texts = {0: "the default stream", 2: "the per-thread default stream", 0x7F00: "stream 0x7f00"}
+    for handle, text in texts.items():
+        assert wait._replace(stream=Hexadecimal(handle)).object == f"{text} of cuda:1"
+    assert wait._replace(stream=Hexadecimal(0x7F00), stream_id=35).object == "stream 35 of cuda:1"
