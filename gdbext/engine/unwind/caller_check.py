@@ -26,8 +26,13 @@ _BELOW = 128
 """Bytes below the inner frame's CFA that are read with the stack: its saved registers lie there."""
 
 
+IsOpen = Callable[[int], bool]
+"""An address in a function's code → whether what the function had begun is still open there."""
+
+
 class StopPlace(Record):
-    """The place of a stop: its address, the function around it [start, end), and its frame's size (sites.Frame.size).
+    """The place of a stop: its address, the function around it [start, end), its frame's size (sites.Frame.size), and
+    where the function is still inside of what it began there (None: everywhere).
 
     ``start`` is 0 for a function that may leave by a tail call.
     """
@@ -36,19 +41,21 @@ class StopPlace(Record):
     start: int
     end: int
     size: int
+    is_open: IsOpen | None = None
 
 
 class CallerCheck(Record):
     """A frame that is looked for: its CFA, and the code that must be running in it: [start, end).
 
     Where the function may have left by a tail call the code is another's; then ``start`` is 0 and the return address
-    must be ``returns_to``.
+    must be ``returns_to``. ``is_open`` is asked about the address that the frame's callee returns to.
     """
 
     cfa: int
     start: int
     end: int
     returns_to: int
+    is_open: IsOpen | None = None
 
 
 class CallerWalk:
@@ -103,6 +110,8 @@ class CallerWalk:
         return {**known, **callers}
 
     def _is(self, pc: int, stack: _StackPiece, ancestor: CallerCheck) -> bool:
+        if ancestor.is_open is not None and not ancestor.is_open(pc):
+            return False
         if ancestor.start:
             return ancestor.start <= pc - 1 < ancestor.end
         return stack.word(self._architecture.return_slot(ancestor.cfa)) == ancestor.returns_to

@@ -12,20 +12,28 @@ operators they are for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.process.modules import Module
 from gdbext.engine.process.symbolizer import Function
 from gdbext.engine.record import Record
-from gdbext.engine.unwind.caller_check import StopPlace
+from gdbext.engine.unwind.caller_check import IsOpen, StopPlace
 from gdbext.errors import MemoryFault
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
-from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, STEP_CALLBACKS, STEP_CALLBACKS_NAME
+from gdbext.torch.assumed_symbols import (
+    LOOKUP,
+    OPERATOR_STRUCT,
+    REPORT_ERROR,
+    STEP_CALLBACKS,
+    STEP_CALLBACKS_NAME,
+)
 from gdbext.torch.registry.kernel import plain_name
-from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, frame_at
+from gdbext.torch.stack.event_proof import walk_back
+from gdbext.torch.stack.lookup_sites import CfaRule, FoundLookup, LookupSites, SiteFinder, frame_at
 from gdbext.torch.stack.roles import Role, classify
 
 if TYPE_CHECKING:
@@ -63,6 +71,8 @@ class AllCalls:
         self._session = session
         self._functions = functions
         self._table = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
+        self._behind: dict[int, _Behind] = {}
+        self._in_modules: dict[int, Sequence[SharedLookup]] = {}
 
     def modules(self, only: Collection[str] = ()) -> list[Module]:
         """The libraries that call operators: those that name the step callbacks; of these paths, or all."""
@@ -101,7 +111,7 @@ class AllCalls:
     @cached_property
     def own_lookups(self) -> list[SharedLookup]:
         """Every lookup in libraries and programs other than torch's: for calls and redispatches, inlined or not."""
-        return [lookup for module in self._extensions for lookup in self._lookups_in(module)]
+        return [lookup for module in self._extensions for lookup in self.lookups_in(module)]
 
     def inlined_in_extensions(self) -> list[SharedLookup]:
         """Those of ``own_lookups`` that no copy of ``OperatorEntry::lookup`` sees."""
@@ -109,14 +119,31 @@ class AllCalls:
 
     def not_seen(self) -> list[str]:
         """A sentence for each library that calls operators in ways that are not among ``own_lookups``."""
-        seen = {each.function.start for each in self.own_lookups}
         found = []
         for module in self._extensions:
-            callers = {function.start for function in self._functions_at(self._callers(module))}
-            if callers - seen:
-                functions = "1 function" if len(callers - seen) == 1 else f"{len(callers - seen)} functions"
+            count = self.not_seen_in(module)
+            if count:
+                functions = "1 function" if count == 1 else f"{count} functions"
                 found.append(f"{functions} of {module.name} look operators up in a way that is not recognised")
         return found
+
+    def not_seen_in(self, module: Module) -> int:
+        """Number of functions of one library that call operators, or report that there is no kernel, and of which no
+        lookup is found."""
+        seen = {each.function.start for each in self.lookups_in(module)} | {*self.copies(module)}
+        stubs = import_stubs(module, self._session.memory.architecture, (*STEP_CALLBACKS.names, *REPORT_ERROR.examples))
+        callers = {function.start for function in self._functions_at(self._direct_calls(module, stubs))}
+        return len(callers - seen)
+
+    def open_at(self, lookup: int) -> IsOpen | None:
+        """Tell where the function around a lookup is still inside of what it dispatches then: not behind the call of
+        the kernel. None for an operator's own function, which does nothing else."""
+        function = self._session.dispatch_stacks.sites.function_at(lookup)
+        if function is None or classify(function).role is Role.OPERATOR:
+            return None
+        if function.start not in self._behind:
+            self._behind[function.start] = _Behind(function, self._functions.finder)
+        return self._behind[function.start].is_open
 
     # --- the libraries of others -----------------------------------------------------------------
 
@@ -128,7 +155,13 @@ class AllCalls:
                 found.add(function.start)
         return sorted(found)
 
-    def _lookups_in(self, module: Module) -> Iterator[SharedLookup]:
+    def lookups_in(self, module: Module) -> Sequence[SharedLookup]:
+        """Every lookup in one library: for calls and redispatches, inlined or not."""
+        if module.start not in self._in_modules:
+            self._in_modules[module.start] = tuple(self._find_lookups(module))
+        return self._in_modules[module.start]
+
+    def _find_lookups(self, module: Module) -> Iterator[SharedLookup]:
         copies = self.copies(module)
         stubs = import_stubs(module, self._session.memory.architecture, LOOKUP.examples)
         calls = self._direct_calls(module, {*copies, *stubs})
@@ -215,6 +248,28 @@ def _names_callbacks(module: Module) -> bool:
     return text is not None and STEP_CALLBACKS_NAME.encode() in text
 
 
+class _Behind:
+    """Tells of return addresses in one function whether a call was made behind that of a kernel."""
+
+    def __init__(self, function: Function, finder: SiteFinder) -> None:
+        self._function = range(function.start, function.start + function.size)
+        self._finder = finder
+        self._code: Sequence[Instruction] | None = None
+        self._known: dict[int, bool] = {}
+
+    def is_open(self, returns_to: int) -> bool:
+        """The function is still inside of what it looked up last. True for another function's code: it was jumped
+        to."""
+        if returns_to not in self._function:
+            return True
+        if returns_to not in self._known:
+            if self._code is None:
+                self._code = self._finder.code(self._function)
+            met = walk_back(self._code, returns_to, self._finder.dispatch_step)
+            self._known[returns_to] = met is None or "kernel" not in met[0]
+        return self._known[returns_to]
+
+
 class _LookupCaller(Record):
     event: str
     frame: CfaRule | None
@@ -280,7 +335,7 @@ class LookupStop:
         if event not in ("call", "callBoxed") and not self._redispatches:
             return _LookupCaller("", None, nowhere)
         frame = frame_at(self._architecture, self._functions.finder.tables, returns_to, self._architecture.call_pushes)
-        place = StopPlace(
-            returns_to, function.start, function.start + function.size, 8 if frame is None else frame.size
-        )
+        size, end = 8 if frame is None else frame.size, function.start + function.size
+        is_open = self._all_calls.open_at(returns_to - 1)
+        place = StopPlace(returns_to, function.start, end, size, is_open)
         return _LookupCaller(event, frame, place)

@@ -24,6 +24,7 @@ from gdbext.torch.registry.schema import hidden_result, schema_types
 
 if TYPE_CHECKING:
     from gdbext.diagnosis.session import Session
+    from gdbext.engine.unwind.caller_check import IsOpen
     from gdbext.torch.registry.operators import Operator
 
 
@@ -92,6 +93,8 @@ class TracedDispatch:
     kernel_started: float | None = None
     kernel_ended: float | None = None
     number: int = field(default=0)
+    is_open: IsOpen | None = None
+    """Tells where its function is still inside of it; None: everywhere."""
 
 
 class Describer:

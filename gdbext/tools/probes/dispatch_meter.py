@@ -9,7 +9,7 @@ from gdbext.errors import GdbextError, ProbesRefused
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, Filter, PythonLines
 from gdbext.tools.probes.dispatch_counter import DispatchCount, DispatchCounter
 from gdbext.tools.probes.summary import RowSelection, Summary, TopSection
-from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces
+from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, unseen_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +56,12 @@ class DispatchMeter:
             for count, times in current.items()
             if times > self._before.get(count, 0)
         ]
-        seconds = now - self._since
+        seconds, unseen = now - self._since, self._unseen + self._late.unseen
         rows, more = self._summary.rows(news, select, seconds, self._process.thread_names())
         section = TopSection(
             seconds=round(seconds, 3), engine="probes", total=sum(count.times for count in news),
             lost=lost - self._lost, places=self._places, rows=tuple(rows), more=more,
-            unseen=self._unseen + self._late.unseen,
+            unseen=unseen.total(), unseen_in=unseen_in(unseen),
         )  # fmt: skip
         self._before, self._lost, self._since = current, lost, now
         return section

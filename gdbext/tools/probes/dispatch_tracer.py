@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.arch.base import Architecture
@@ -15,6 +16,8 @@ from gdbext.engine.record import Record
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.caller_check import CallerCheck, CallerWalk
 from gdbext.errors import GdbextError, MemoryFault
+from gdbext.hosts.resume.all_calls import AllCalls
+from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.tools.probes.bpf.bpf_kernel import ARRAY, HASH, HEADER, RING, Bpf, Ring, UniformRing
 from gdbext.tools.probes.bpf.place_program import EVERYTHING, MAX_PLACES, PLACE_BITS, Filter, TracePlace
 from gdbext.tools.probes.bpf.probe_keeper import ProbeSet
@@ -22,6 +25,7 @@ from gdbext.tools.probes.bpf.trace_program import (
     BELOW,
     DEPTH_LIMIT,
     NOT_NESTED,
+    PARENT_PLACE,
     RECORD,
     SNAPSHOT,
     THREAD_STATE,
@@ -34,12 +38,13 @@ if TYPE_CHECKING:
 
 Relation = tuple[int, int]
 """Distance between the two return addresses on the stack, with the number of the inner place below it; the return
-address of the outer one."""
+address of the outer one, with the number of its place above it."""
+_ADDRESS = (1 << PARENT_PLACE) - 1
 
 
-def relation(outer_slot: int, outer_returns: int, slot: int, place: int) -> Relation:
+def relation(outer_slot: int, outer_returns: int, outer_place: int, slot: int, place: int) -> Relation:
     """The relation, as the kernel's program computes it."""
-    return outer_slot - slot << PLACE_BITS | place, outer_returns
+    return outer_slot - slot << PLACE_BITS | place, outer_returns | outer_place << PARENT_PLACE
 
 
 class CallProof:
@@ -49,13 +54,18 @@ class CallProof:
         self._session = session
         self._addresses = addresses
 
+    @cached_property
+    def _all_calls(self) -> AllCalls:
+        return AllCalls(self._session, OperatorFunctions(self._session))
+
     def holds(self, snapshot: bytes) -> tuple[Relation, bool]:
         """Check what a snapshot is about, and whether the inner dispatch was called from inside of the outer.
 
         True also where that cannot be disproved.
         """
-        first, outer_returns, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
-        about = (first, outer_returns)
+        first, second, slot, frame_pointer = SNAPSHOT.unpack_from(snapshot)
+        about = (first, second)
+        outer_place = self._addresses.get(second >> PARENT_PLACE)
         outer_slot = slot + (first >> PLACE_BITS)
         place = self._addresses.get(first & (1 << PLACE_BITS) - 1)
         if place is None:
@@ -64,7 +74,8 @@ class CallProof:
         architecture = self._session.memory.architecture
         walk = CallerWalk(architecture, self._session.unwinder, stack.read, lambda: frame_pointer)
         # By the return address alone: the outer function may have jumped to its kernel, which has its frame now.
-        outer = CallerCheck(outer_slot + 8, 0, 0, outer_returns)
+        is_open = self._all_calls.open_at(outer_place) if outer_place is not None else None
+        outer = CallerCheck(outer_slot + 8, 0, 0, second & _ADDRESS, is_open)
         try:
             return about, walk.inside(place, slot + 8, outer)
         except GdbextError:
@@ -202,7 +213,7 @@ class DispatchTracer:
         for number in range(min(count, DEPTH_LIMIT) if state is not None else 0):
             slot, returns_to = struct.unpack_from("<QQ", state or b"", 16 + 16 * number)
             try:
-                if target.read(slot, 8) != struct.pack("<Q", returns_to):
+                if target.read(slot, 8) != struct.pack("<Q", returns_to & _ADDRESS):
                     return number
             except GdbextError:
                 return number

@@ -22,6 +22,7 @@ from gdbext.engine.formats.elf import ElfImage
 from gdbext.engine.process.code_reader import import_stubs
 from gdbext.engine.record import Record
 from gdbext.errors import BadData, MemoryFault, TargetError
+from gdbext.hosts.resume.all_calls import AllCalls
 from gdbext.hosts.resume.operator_functions import OperatorFunctions
 from gdbext.torch.assumed_symbols import LOOKUP, OPERATOR_STRUCT, REPORT_ERROR, STEP_CALLBACKS
 from gdbext.torch.registry.schema import hidden_result
@@ -140,6 +141,7 @@ class ProbePlaces:
 _BOXED_POINTER = 8
 """Offset of the boxed function in a KernelFunction (KernelFunction.h): what a boxed call goes through."""
 _WORD = 8
+_TORCH = "libtorch"
 COLD = ".cold"
 """The suffix that GCC appends to the name of the part of a function that it puts elsewhere."""
 _SHIFT_DISTANCE = 256
@@ -148,7 +150,11 @@ _SHIFT_DISTANCE = 256
 
 class LibrarySites(Record):
     """The places of a library, ascending; ``unseen``: functions that look operators up in a way that is not recognised,
-    so that what they dispatch is not seen."""
+    so that what they dispatch is not seen.
+
+    Torch's own libraries are gone through by the names of their functions; those of others, and programs, by their
+    code alone.
+    """
 
     sites: tuple[DispatchSite, ...] = ()
     unseen: int = 0
@@ -160,6 +166,7 @@ class SiteScanner:
     def __init__(self, session: Session, functions: OperatorFunctions) -> None:
         self._session = session
         self._functions = functions
+        self._all_calls = AllCalls(session, functions)
         self._architecture = session.memory.architecture
         self._table = session.layout.struct("c10::impl::OperatorEntry").field("dispatchTable_").offset
 
@@ -176,12 +183,27 @@ class SiteScanner:
         if text is None or code is None:
             return LibrarySites()
         start = module.base + text.address
+        if not module.name.startswith(_TORCH):
+            return self._of_others(module)
         found = {site.offset: site for site in self._calls(module, code, start)}
         found.update((site.offset, site) for site in self._inlined(module, code, start))
         if module.name == OPERATOR_STRUCT.library:
             found.update((site.offset, site) for site in self._entries(sorted(found)))
         sites = [found[offset] for offset in sorted(found)]
         return LibrarySites(tuple(sites), self._unseen(module, code, start, [*map(self._address_in(module), sites)]))
+
+    def _of_others(self, module: Module) -> LibrarySites:
+        """A library or program with a dispatcher of its own, which may have no names."""
+        found = {}
+        for lookup in self._all_calls.lookups_in(module):
+            event, sites = DispatchEvent(lookup.event), lookup.sites
+            if sites.how == "call":
+                site = self._call_site(module, sites.lookup, event, True)
+            else:
+                site = self._inlined_site(module, lookup.function, sites, event, True)
+            if site is not None:
+                found[site.offset] = site
+        return LibrarySites(tuple(found[offset] for offset in sorted(found)), self._all_calls.not_seen_in(module))
 
     # --- what is not seen ------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ class TopSection(Section):
     """The file that --html names."""
     unseen: int = 0
     """Functions that look operators up in a way that is not recognised: what they dispatch is not counted."""
+    unseen_in: tuple[str, ...] = ()
+    """The libraries that these are in, with how many in each."""
 
 
 ACCELERATORS = frozenset(("CUDA", "HIP", "XPU", "MPS", "HPU", "XLA", "MTIA", "IPU", "VE", "Lazy", "PrivateUse1"))

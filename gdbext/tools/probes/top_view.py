@@ -41,7 +41,7 @@ def render(report: Report, style: Style) -> Iterator[str]:
     if top.lost:
         yield style(lost(top), "yellow")
     if not top.rows:
-        yield NOTHING
+        yield nothing(top)
         return
     yield ""
     lines = [tuple(escape(cell) for cell in line) for line in table(top.rows)]
@@ -55,10 +55,19 @@ def render(report: Report, style: Style) -> Iterator[str]:
         yield f"page: {escape(top.page)}"
 
 
+def nothing(top: TopSection) -> str:
+    """The line where no dispatch was seen: it says little where a program's own functions are not seen."""
+    others = [each for each in top.unseen_in if not each.startswith("libtorch")]
+    if not others:
+        return NOTHING
+    return f"No dispatch was seen, but there are functions whose dispatches are not seen: {', '.join(others)}"
+
+
 def headline(top: TopSection) -> str:
     """The headline: how much was dispatched, and in how long."""
     rate = top.total / top.seconds if top.seconds else 0.0
-    probes = f"{top.places} probes" + (f", {top.unseen} functions not seen" if top.unseen else "")
+    unseen = f", {top.unseen} functions not seen ({', '.join(top.unseen_in)})" if top.unseen_in else ""
+    probes = f"{top.places} probes{unseen}"
     return f"{top.total} dispatches in {top.seconds:.1f} s, {rate:.0f} a second, {probes}"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,8 +41,8 @@ class TracePlaces:
         self._functions = OperatorFunctions(session)
         self._store = SiteStore(session, SiteScanner(session, self._functions))
         self._entries = ProbePlaces(session)
-        self.unseen = 0
-        """Functions, in the libraries that were gone through so far, whose dispatches no place sees."""
+        self.unseen: Counter[str] = Counter()
+        """Functions whose dispatches no place sees, by the library that they are in, of those gone through so far."""
 
     def everything(self) -> list[TracePlace]:
         """All places: every dispatch of every operator."""
@@ -66,7 +67,7 @@ class TracePlaces:
             path = module.image.path if module.image is not None else module.path
             is_torch = module.name == OPERATOR_STRUCT.library
             found = self._torch if is_torch else self._store.sites(module)
-            self.unseen += found.unseen
+            self.unseen[module.name] += found.unseen
             yield from ((path, site) for site in found.sites if site.shared)
 
     def _of_operators(self, operators: Collection[Operator]) -> Iterator[TracePlace]:
@@ -82,6 +83,11 @@ class TracePlaces:
                 yield from (TracePlace(path, site, operator.address) for site in inside)
 
 
+def unseen_in(unseen: Counter[str]) -> tuple[str, ...]:
+    """``7 in libtorch_cpu.so`` for each library that has some."""
+    return tuple(f"{count} in {name}" for name, count in sorted(unseen.items()) if count)
+
+
 _TRIES = 3
 """Times that libraries are tried which cannot be read (yet)."""
 
@@ -94,8 +100,8 @@ class LatePlaces:
         """``filtered``: other operators pass the places, too. Raises TargetGone."""
         self.session = session
         self._filtered = filtered
-        self.unseen = 0
-        """Functions in them whose dispatches no place sees."""
+        self.unseen: Counter[str] = Counter()
+        """Functions in them whose dispatches no place sees, by library."""
         self._known = self._libraries()
         self._tries = 0
 
@@ -164,7 +170,7 @@ def addresses(session: Session, places: Sequence[TracePlace]) -> dict[int, int]:
     return found
 
 
-_KIND = "dispatch-sites-3"
+_KIND = "dispatch-sites-6"
 """Part of the file's name; to be changed whenever the scan finds something else."""
 
 

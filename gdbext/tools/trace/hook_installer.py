@@ -112,9 +112,16 @@ class HookInstaller:
     """Places hooks of one trace. ``count`` is how many there are."""
 
     def __init__(
-        self, session: Session, control: RunControl, functions: OperatorFunctions, tracer: Tracer, returns: bool
+        self,
+        session: Session,
+        control: RunControl,
+        functions: OperatorFunctions,
+        all_calls: AllCalls,
+        tracer: Tracer,
+        returns: bool,
     ) -> None:
         self.count = 0
+        self._all_calls = all_calls
         self._session = session
         self._architecture = session.memory.architecture
         self._at_entry = at_entry(self._architecture)
@@ -234,7 +241,7 @@ class HookInstaller:
     def shared_lookup(self, shared: SharedLookup) -> None:
         """A function that dispatches for all operators, like ``Dispatcher::callBoxed``: all of them stop there."""
         tracer, control, sites = self._tracer, self._control, shared.sites
-        place = place_of(shared.function, sites)
+        place = place_of(shared.function, sites)._replace(is_open=self._all_calls.open_at(sites.lookup))
 
         def looked_up(tid: int, cfa: int, bits: int) -> bool:
             operator = tracer.operator(control.register(sites.entry))

@@ -19,7 +19,7 @@ from gdbext.hosts.resume.dispatch_description import Describer, LookupResult, Tr
 from gdbext.tools.probes.deferred_interrupt import DeferredInterrupt, WatchedProcess
 from gdbext.tools.probes.dispatch_counter import filter_of
 from gdbext.tools.probes.dispatch_tracer import CallProof, DispatchTracer, Relation, relation
-from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses
+from gdbext.tools.probes.trace_places import LatePlaces, TracePlaces, addresses, unseen_in
 from gdbext.tools.trace.trace_section import OpenDispatch, OpenThread
 from gdbext.tools.trace.traced_operators import TracedOperators
 from gdbext.tools.trace.tracing import MakeSink, Traced
@@ -59,7 +59,8 @@ class Nesting:
         self._denied: set[Relation] = set()
         self._known: dict[tuple[int, str, int], tuple[float, LookupResult | None]] = {}
         self._foreseen: set[tuple[int, int, int]] = set()
-        self._open: dict[int, list[tuple[int, TracedDispatch]]] = {}
+        self._open: dict[int, list[tuple[int, int, TracedDispatch]]] = {}
+        """Thread → depth, place and dispatch of those that are open."""
         self.count = 0
         self.names: set[str] = set()
         self.is_full = False
@@ -102,7 +103,7 @@ class Nesting:
         open_here = self._open.setdefault(seen.tid, [])
         now = (seen.time - self._zero) / 1e3
         while open_here and self._has_ended(*open_here[-1], seen):
-            self._end(open_here.pop()[1], now)
+            self._end(open_here.pop()[2], now)
         if seen.time < self._begin or not self._wanted(seen.operator):
             return
         found = self._found(seen.place, seen.operator, seen.keyset, seen.time)
@@ -113,7 +114,7 @@ class Nesting:
         dispatch = TracedDispatch(
             found, seen.tid, level, seen.slot + 8, seen.slot, _NO_CODE, seen.returns_to, now, number=self.count + 1
         )
-        open_here.append((seen.depth, dispatch))
+        open_here.append((seen.depth, seen.place, dispatch))
         if self._request.depth and level > self._request.depth:
             return
         self.count += 1
@@ -121,11 +122,11 @@ class Nesting:
         self._sink.dispatch(dispatch)
         self.is_full = bool(self._request.limit) and self.count >= self._request.limit
 
-    def _has_ended(self, depth: int, outer: TracedDispatch, seen: SeenDispatch) -> bool:
+    def _has_ended(self, depth: int, place: int, outer: TracedDispatch, seen: SeenDispatch) -> bool:
         """``outer`` is over when ``seen`` is made: by the kernel's account, or since it was not made from inside."""
         if depth >= seen.depth:
             return True
-        return relation(outer.body, outer.returns_to, seen.slot, seen.place) in self._denied
+        return relation(outer.body, outer.returns_to, place, seen.slot, seen.place) in self._denied
 
     def _wanted(self, operator: int) -> bool:
         if self._waiting:
@@ -169,10 +170,10 @@ class Nesting:
         found = []
         now = tracer.drained
         for tid, dispatches in self._open.items():
-            if not dispatches or now - dispatches[-1][1].started < _QUIET:
+            if not dispatches or now - dispatches[-1][2].started < _QUIET:
                 continue
             alive = tracer.still_open(tid, self._session.target)
-            inside = [each for depth, each in dispatches if depth <= alive]
+            inside = [each for depth, _, each in dispatches if depth <= alive]
             if inside:
                 shown = tuple(
                     OpenDispatch(each.found.event, each.found.qualified, each.found.key, each.last) for each in inside
@@ -243,7 +244,7 @@ class ProbeTrace:
             self._note(f"{lost} dispatches found no room in the ring and are missing")
         if nesting.unread:
             self._note(f"{nesting.unread} dispatches are left out: operator or table could not be read (any more)")
-        names = tuple(sorted(nesting.names))
+        names, unseen = tuple(sorted(nesting.names)), places.unseen + self._late.unseen
         return Traced(
             target,
             nesting.count,
@@ -253,7 +254,8 @@ class ProbeTrace:
             left,
             tuple(self._notes),
             lost,
-            places.unseen + self._late.unseen,
+            unseen.total(),
+            unseen_in(unseen),
         )
 
     def _note(self, text: str) -> None:

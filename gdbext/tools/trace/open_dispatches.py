@@ -50,7 +50,8 @@ class Depth:
         gone = []
         while stack:
             top = stack[-1]
-            if top.body >= cfa and self._callers.inside(pc, cfa, CallerCheck(top.cfa, *top.code, top.returns_to)):
+            caller = CallerCheck(top.cfa, *top.code, top.returns_to, top.is_open)
+            if top.body >= cfa and self._callers.inside(pc, cfa, caller):
                 break
             gone.append(stack.pop())
         return gone

@@ -148,7 +148,7 @@ class TraceTool(LiveTool):
             output.finish(traced.ending)
         section = TraceSection(
             traced.count, traced.operators, traced.hooks, traced.ending, traced.open, traced.notes, args.output,
-            output.events, PROBES, traced.lost, traced.unseen,
+            output.events, PROBES, traced.lost, traced.unseen, traced.unseen_in,
         )  # fmt: skip
         return self._report(session, args, traced, section)
 

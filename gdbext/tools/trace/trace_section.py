@@ -70,6 +70,8 @@ class TraceSection(Section):
     engine: str = "breakpoints"
     lost: int = 0
     unseen: int = 0
+    unseen_in: tuple[str, ...] = ()
+    """The libraries that those functions are in, with how many in each."""
 
     def document(self, why: bool) -> dict[str, Any]:
         """The section, as the JSON document has it."""
@@ -89,6 +91,7 @@ def document(section: TraceSection, why: bool) -> dict[str, Any]:  # noqa: ARG00
         "engine": section.engine,
         "lost": section.lost,
         "unseen": section.unseen,
+        "unseen_in": list(section.unseen_in),
     }
     if section.events is not None:
         value["events"] = list(section.events)
@@ -102,7 +105,8 @@ def render(report: Report, style: Style) -> Iterator[str]:
     where = f", in {escape(trace.output)}" if trace.output else ""
     yield style(f"{what}{where}; ended: {escape(trace.ending.text or 'it was asked for')}", "bold")
     if trace.unseen:
-        yield f"  not seen: what {trace.unseen} functions dispatch, in a way that probes do not recognise"
+        where = f" ({', '.join(trace.unseen_in)})" if trace.unseen_in else ""
+        yield f"  not seen: what {trace.unseen} functions dispatch, in a way that probes do not recognise{where}"
     for note in trace.notes:
         yield f"  note: {escape(note)}"
     for thread in trace.open:

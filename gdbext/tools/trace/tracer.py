@@ -92,7 +92,9 @@ class Tracer:
         code = (place.start, place.end)
         returns_to = self._callers.return_address(cfa)
         inner = cfa - place.size
-        dispatch = TracedDispatch(found, tid, depth, cfa, inner, code, returns_to, self.now(), number=self.count)
+        dispatch = TracedDispatch(
+            found, tid, depth, cfa, inner, code, returns_to, self.now(), number=self.count, is_open=place.is_open
+        )
         stack.append(dispatch)
         if self._limits.depth and depth > self._limits.depth:
             self.count -= 1

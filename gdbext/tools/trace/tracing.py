@@ -47,6 +47,7 @@ class Traced:
     notes: tuple[str, ...]
     lost: int = 0
     unseen: int = 0
+    unseen_in: tuple[str, ...] = ()
 
 
 class Tracing:
@@ -103,8 +104,8 @@ class Tracing:
         """Place hooks, and give their number now. Raises TargetError."""
         request, functions = self._request, OperatorFunctions(self._session)
         returns = request.verbose or request.returns
-        installer = HookInstaller(self._session, self._control, functions, tracer, returns)
         all_calls = AllCalls(self._session, functions)
+        installer = HookInstaller(self._session, self._control, functions, all_calls, tracer, returns)
         TraceHooks(installer, functions, all_calls, request, self._note).place(operators)
         return installer.count
 

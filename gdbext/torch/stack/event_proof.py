@@ -8,16 +8,15 @@ none does. ``KernelFunction::call`` looks whether there is an unboxed function b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gdbext.engine.arch.base import Architecture
 from gdbext.engine.arch.instruction import Instruction
 from gdbext.engine.process.code_reader import Decoded
 from gdbext.engine.record import Record
 
-_UNBOXED_AT = 16
-"""Offset of ``unboxed_kernel_func_`` in c10::KernelFunction, behind functor and boxed function; its layout is checked
-by ``registry.kernel``."""
+_BOXED_AT, _UNBOXED_AT, _SYM_UNBOXED_AT = 8, 16, 24
+"""Offsets in c10::KernelFunction, behind the functor; its layout is checked by ``registry.kernel``."""
 _TESTED_WITHIN = 4
 """Instructions between the load of a pointer and the jump that depends on it."""
 _NO_WAY_ON = ("jmp", "ret", "trap")
@@ -48,31 +47,42 @@ class WaysBack(Record):
 
 def ways_back(architecture: Architecture, code: Decoded, site: int, asks: AsksCallbacks) -> WaysBack | None:
     """The ways back from the call that returns to ``site``; None where the code has no such call."""
-    instructions = code.instructions
+    found = walk_back(code.instructions, site, lambda one: _meets(one, asks))
+    if found is None:
+        return None
+    met, seen = found
+    tests = any(_tests_unboxed(architecture, code.instructions, number) for number in seen)
+    return WaysBack("asks" in met, "other_call" in met, "begins" in met, tests)
+
+
+def walk_back(
+    instructions: Sequence[Instruction], site: int, meets: Callable[[Instruction], str]
+) -> tuple[set[str], set[int]] | None:
+    """The words of ``meets`` for the first instructions that have one on the ways backwards from the call that returns
+    to ``site``, "begins" for the beginning of the code; and the numbers of all instructions between. None where the
+    code has no such call."""
     start = next((number for number, one in enumerate(instructions) if one.end == site and one.is_call), None)
     if start is None:
         return None
     sources = _jumps_to(instructions)
-    found = dict.fromkeys(("asks", "other_call", "begins"), False)
+    met: set[str] = set()
     seen: set[int] = set()
     frontier = [start]
     while frontier:
         number = frontier.pop()
-        one = instructions[number]
-        before = list(sources.get(one.address, ()))
+        before = list(sources.get(instructions[number].address, ()))
         if number == 0:
-            found["begins"] = True
+            met.add("begins")
         elif instructions[number - 1].kind not in _NO_WAY_ON:
             before.append(number - 1)
         for each in before:
-            kind = _meets(instructions[each], asks)
+            kind = meets(instructions[each])
             if kind:
-                found[kind] = True
+                met.add(kind)
             elif each not in seen:
                 seen.add(each)
                 frontier.append(each)
-    tests = any(_tests_unboxed(architecture, instructions, number) for number in seen)
-    return WaysBack(tests_unboxed=tests, **found)
+    return met, seen
 
 
 def _meets(one: Instruction, asks: AsksCallbacks) -> str:
@@ -107,3 +117,36 @@ def _tests_unboxed(architecture: Architecture, instructions: Sequence[Instructio
         if one.is_call or one.kind in _NO_WAY_ON:
             return False
     return False
+
+
+def only_boxed(architecture: Architecture, code: Sequence[Instruction], table: range) -> bool:
+    """The kernel that the first instruction looks up is only entered by its boxed function. ``table`` is the range of
+    offsets of ``OperatorEntry::dispatchTable_``'s first entry."""
+    kernel = {architecture.result_register} if code[0].is_call else set()
+    boxed: set[str | None] = set()
+    for one in code[1:]:
+        member = _member(one, kernel, table)
+        if member in (_UNBOXED_AT, _SYM_UNBOXED_AT):
+            return False
+        if one.kind in ("call", "jmp") and one.target is None:
+            return member == _BOXED_AT or one.source in boxed
+        is_entry = one.kind == "lea" and one.memory is not None and one.memory.displacement == table.start
+        is_copy = one.kind == "mov" and one.source in kernel
+        kernel = kernel.intersection(architecture.callee_saved) if one.is_call else kernel - one.writes
+        boxed -= one.writes
+        if one.destination is not None and (is_entry or is_copy):
+            kernel.add(one.destination)
+        elif one.destination is not None and one.kind == "mov" and member == _BOXED_AT:
+            boxed.add(one.destination)
+    return False
+
+
+def _member(one: Instruction, kernel: Collection[str], table: range) -> int | None:
+    """Offset in the KernelFunction that the instruction's memory operand names: through a register that holds its
+    address, or as an entry of the table itself."""
+    memory = one.memory
+    if memory is None or one.kind not in ("mov", "call", "jmp"):
+        return None
+    if memory.base in kernel:
+        return memory.displacement
+    return memory.displacement - table.start if memory.displacement in table else None

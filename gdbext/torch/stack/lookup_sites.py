@@ -30,6 +30,7 @@ from gdbext.torch.assumed_symbols import (
     LOOKUP,
     SLOW_PATH,
     STEP_CALLBACKS,
+    UNBOXED_CALL,
 )
 from gdbext.torch.stack.call_arguments import follow_stub
 from gdbext.torch.stack.roles import static_handle
@@ -99,8 +100,6 @@ class FoundLookup(Record):
     event: str
 
 
-_BOXED, _UNBOXED = 8, (16, 24)
-"""Offsets in a KernelFunction of the boxed function, and of the unboxed ones (KernelFunction.h, 1.12 to 2.13)."""
 _LOOKUP_LIMIT = 1 << 10
 """Bytes of a copy of ``OperatorEntry::lookup`` at most; it has 270."""
 
@@ -197,32 +196,33 @@ class SiteFinder:
         enters = any(one.is_call and one.target is None for one in code)
         return not enters and len(self._inlined(code)) == 1
 
+    def code(self, span: range) -> list[Instruction]:
+        """The instructions of a function; none where it cannot be read."""
+        raw = self._memory.try_read(span.start, min(len(span), FUNCTION_LIMIT)) or b""
+        return list(self._architecture.decode(raw, span.start))
+
+    def dispatch_step(self, one: Instruction) -> str:
+        """ "lookup" where an instruction looks a kernel up, "kernel" where it may enter one, or what boxes its
+        arguments; else ""."""
+        if one.is_call and one.target is None:
+            return "kernel"
+        if one.is_call and one.target is not None:
+            if self.is_lookup(one.target):
+                return "lookup"
+            return "kernel" if UNBOXED_CALL.begins(self._name(one.target)) else ""
+        return "lookup" if one.kind == "shr" and one.immediate == self.shift else ""
+
     def _event(self, code: Sequence[Instruction]) -> str:
         """The event of the lookup at which the code begins; the next lookup is behind its end."""
+        from gdbext.torch.stack.event_proof import only_boxed
+
         is_call = False
         for one in code[1:]:
             if one.is_call and (one.target is None or STEP_CALLBACKS.begins(self._name(one.target))):
                 is_call = one.target is not None
                 break
         event = "call" if is_call else "redispatch"
-        return f"{event}Boxed" if self._only_boxed(code) else event
-
-    def _only_boxed(self, code: Sequence[Instruction]) -> bool:
-        """The kernel that was looked up is only entered by its boxed function."""
-        saved = self._architecture.callee_saved
-        kernel = {self._architecture.result_register} if code[0].is_call else set()
-        for one in code[1:]:
-            memory = one.memory
-            if memory is not None and memory.base in kernel and memory.displacement in _UNBOXED:
-                return False
-            if one.is_call and one.target is None:
-                return memory is not None and memory.base in kernel and memory.displacement == _BOXED
-            is_entry = one.kind == "lea" and memory is not None and memory.displacement == self._table.start
-            if one.destination is not None and (is_entry or (one.kind == "mov" and one.source in kernel)):
-                kernel.add(one.destination)
-            else:
-                kernel = kernel.intersection(saved) if one.is_call else kernel - one.writes
-        return False
+        return f"{event}Boxed" if only_boxed(self._architecture, code, self._table) else event
 
     # --- the lookup ------------------------------------------------------------------------------
 

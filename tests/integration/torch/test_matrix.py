@@ -4,9 +4,11 @@ missing without a word."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from support.installed.probing import PROBES
 from support.programs import matrix
 from support.programs.harness import DISPATCH, run
 from support.programs.matrix import Matrix, Score
@@ -91,6 +93,59 @@ def test_the_programs_own_lookups_are_stopped_at(way: str, where: str, operator:
         outcome = run([DISPATCH, *words], timeout=matrix.PATIENCE)
         (request,) = outcome.document["breaks"]["requests"]
         assert sum(one["hits"] for one in request["breakpoints"]) == 1, (operator, outcome)
+
+
+@pytest.fixture(scope="module")
+def turning() -> Iterator[Matrix]:
+    """A program without symbols that has every lookup inlined into the functions that make the calls."""
+    library = matrix.build("O3-s-hidden", name="turns")
+    with matrix.started(matrix.host(), library) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("engine", "limit"),
+    [pytest.param("probes", "150", marks=PROBES), pytest.param("breakpoints", "60", marks=pytest.mark.gdb)],
+)
+def test_traces_are_nested_as_the_program_says(turning: Matrix, engine: str, limit: str) -> None:
+    """A call has ended where its caller goes on: what is called then is not inside of it."""
+    words = ["--timeout", "90", "--json", "-p", str(turning.pid), "dispatch-trace", "--all", "--engine", engine]
+    outcome = run([DISPATCH, *words, "--limit", limit], timeout=matrix.PATIENCE)
+    calls = called(outcome.document["trace"]["events"])
+    turn = turning.truth["turn"]
+    begins = [at for at in range(len(calls) - len(turn)) if calls[at : at + len(turn)] == turn]
+    assert begins, (turn, calls)
+    for at in range(begins[0], len(calls) - len(turn), len(turn)):  # from there on there is nothing else
+        assert calls[at : at + len(turn)] == turn
+
+
+def called(events: list[dict[str, Any]]) -> list[Any]:
+    """[operator, [calls inside of it]] of the calls that a trace shows; those of torch's operators are left out."""
+    outermost: list[Any] = []
+    open_calls: list[tuple[int, list[Any] | None]] = [(0, outermost)]
+    for event in events:
+        if event["step"] != "dispatch":
+            continue
+        while open_calls[-1][0] >= event["depth"]:
+            open_calls.pop()
+        around = open_calls[-1][1]
+        if not event["event"].startswith("call") or around is None:
+            open_calls.append((event["depth"], around))
+            continue
+        inside: list[Any] = []
+        around.append([event["op"], inside])
+        open_calls.append((event["depth"], inside if event["op"].startswith("turns") else None))
+    return outermost
+
+
+@PROBES
+def test_a_program_without_symbols_is_counted(turning: Matrix) -> None:
+    """Operators of its own by calls of its own; what is not seen is counted, with the file that it is in."""
+    section = turning.document("dispatch-top", "--limit", "1000")["top"]
+    counts = {row["op"]: row["count"] for row in section["rows"] if row["event"] == "call"}
+    assert counts["turns::leaf"] > counts["turns::both"] > 0
+    assert not any("libturns" in each for each in section["unseen_in"])
+    assert section["unseen"] == sum(int(each.split()[0]) for each in section["unseen_in"])
 
 
 TENSOR = "f32[3] cpu"

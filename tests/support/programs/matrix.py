@@ -126,12 +126,12 @@ def host() -> Path:
     return _built("host", ["g++", "-O1", "SOURCE", "-o", "TARGET", "-ldl"], SOURCES / "host.cpp")
 
 
-def build(way: str, compiler: str = "g++") -> Path:
-    """The library, compiled that way or found compiled."""
-    whole = _built("libmatrix.so", _command(compiler, FLAGS[way]), SOURCES / "matrix.cpp")
+def build(way: str, compiler: str = "g++", name: str = "matrix") -> Path:
+    """The library of that name, compiled that way or found compiled."""
+    whole = _built(f"lib{name}.so", _command(compiler, FLAGS[way]), SOURCES / f"{name}.cpp")
     if "-s" not in way:
         return whole
-    return _built("libmatrix.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)
+    return _built(f"lib{name}.so", ["strip", "-s", str(whole), "-o", "TARGET"], whole)
 
 
 def _command(compiler: str, flags: tuple[str, ...]) -> list[str]:

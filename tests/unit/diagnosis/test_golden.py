@@ -98,6 +98,7 @@ LATENCIES = (
     ),
     LatencyRow(None, None, None, None, None, None, 0, 2, None, None, None, None, ()),
 )  # fmt: skip
+UNSEEN_IN = ("7 in libtorch_cpu.so", "1 in ops.so")
 TOP_THREADS = (TopRow(None, None, None, None, None, None, 7, "python3", 3, 1.5),)
 GONE = ErrorReport("a function is gone", "breakpoint 2", "set it again", "the library was unloaded")
 MEMORY = MemorySection(
@@ -156,7 +157,12 @@ MADE = {
         "dispatch-trace", None, trace_section.render, sections=(TraceSection(1, (), 1, Ending(EndingKind.ASKED, "")),)
     ),
     "top-operators": Report(
-        "dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5, unseen=8),)
+        "dispatch-top", None, top_view.render,
+        sections=(TopSection(2.0, "probes", 2466, 7, 3, TOP, 5, unseen=8, unseen_in=UNSEEN_IN),),
+    ),
+    "top-unseen": Report(
+        "dispatch-top", None, top_view.render,
+        sections=(TopSection(2.0, "probes", 0, 0, 3, (), unseen=2, unseen_in=("2 in ops.so",)),),
     ),
     "top-threads": Report(
         "dispatch-top", None, top_view.render, sections=(TopSection(2.0, "probes", 3, 0, 3, TOP_THREADS),)

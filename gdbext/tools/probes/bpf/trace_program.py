@@ -26,6 +26,8 @@ address, thread, number of the place, depth from 1."""
 SNAPSHOT = struct.Struct("<QQQQ")
 """Relation (two words), address of the return address, frame pointer; the stack from BELOW bytes before that address
 on follows."""
+PARENT_PLACE = 48
+"""Bits of an address; above them stands the place of the outer dispatch in the second word of a relation."""
 BELOW = 120
 STACK_BYTES = (1 << 15) - 1
 """Most bytes of a stack that are copied."""
@@ -33,7 +35,8 @@ NESTED, NOT_NESTED = 1, 2
 """The knowledge of a relation: nothing to the contrary; or that the one was not called from inside of the other."""
 _FRAMES, _SNAPSHOT_AT = 16, 16 + 16 * (DEPTH_LIMIT + 1)
 THREAD_STATE = _SNAPSHOT_AT + SNAPSHOT.size + STACK_BYTES + 1
-"""Bytes that are kept for a thread: how many are open, then (address, return address) of each, and room for a copy."""
+"""Bytes that are kept for a thread: how many are open, then (address, return address and place) of each, and room for a
+copy."""
 _TIME, _ENTRY, _KEYSET, _SLOT, _RETURNS, _THREAD = -48, -40, -32, -24, -16, -8
 """The record on the program's stack, from its end."""
 _KEY, _FOUND, _ZERO, _RELATION, _PARENT, _ONE, _SIZE = -56, -64, -72, -88, -80, -96, -104
@@ -86,6 +89,7 @@ def _leave(maps: TraceMaps) -> list[bpf.Part]:
         bpf.jump_unless_above("gone", bpf.B3, bpf.B2), *_relation(),
         *bpf.read_user(_FOUND),
         bpf.load(bpf.B1, bpf.FRAME, _PARENT), bpf.load(bpf.B2, bpf.FRAME, _FOUND),
+        bpf.shift_left(bpf.B1, 64 - PARENT_PLACE), bpf.shift_right(bpf.B1, 64 - PARENT_PLACE),
         bpf.jump_if_same("intact", bpf.B1, bpf.B2), bpf.jump("gone"),
         bpf.Label("intact"), *bpf.look_up(maps.relations, _RELATION),
         bpf.jump_if_equal("unproven", bpf.B0, 0),
@@ -146,7 +150,8 @@ def _enter() -> list[bpf.Part]:
         bpf.jump_if_above("deep", bpf.B8, DEPTH_LIMIT - 1),
         bpf.move(bpf.B1, bpf.B8), *_frame(),
         bpf.load(bpf.B2, bpf.FRAME, _SLOT), bpf.store(bpf.B1, _FRAMES, bpf.B2),
-        bpf.load(bpf.B2, bpf.FRAME, _RETURNS), bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
+        bpf.move(bpf.B2, bpf.B7), bpf.keep_bits(bpf.B2, MAX_PLACES - 1), bpf.shift_left(bpf.B2, PARENT_PLACE),
+        bpf.load(bpf.B3, bpf.FRAME, _RETURNS), bpf.plus(bpf.B2, bpf.B3), bpf.store(bpf.B1, _FRAMES + 8, bpf.B2),
         bpf.increase(bpf.B8, 1), bpf.store(bpf.B9, 0, bpf.B8),
         bpf.Label("deep"),
     ]  # fmt: skip

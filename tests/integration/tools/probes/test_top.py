@@ -152,7 +152,7 @@ def events_in(pid: int, library: str) -> Counter[str]:
         paths = [module.path for module in session.modules.modules if module.name == library]
         finder = TracePlaces(session)
         found = Counter(place.event.value for place in finder.of_libraries(paths, False))
-        assert finder.unseen == 0
+        assert not finder.unseen.total()
         return found
     finally:
         target.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Places:
         def __init__(self, session: Session) -> None:
             self.session = session
-            self.unseen = session.number
+            self.unseen = Counter(lib=session.number)
 
         def of_libraries(self, paths: frozenset[str], filtered: bool) -> list[tuple[int, list[str], bool]]:
             return [(self.session.number, sorted(paths), filtered)]
@@ -46,17 +47,15 @@ def test_each_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert late.found() == ()
     maps += [mapped("/ext/b.so")]
     assert late.found() == [(2, ["/ext/b.so"], True)]
-    assert late.unseen == 1 + 2
+    assert late.unseen == {"lib": 1 + 2}
 
 
 def test_a_library_that_cannot_be_read_is_tried_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     class Places:
-        unseen = 0
-
         def __init__(self, _session: Session) -> None:
-            pass
+            self.unseen: Counter[str] = Counter()
 
         def of_libraries(self, paths: frozenset[str], _filtered: bool) -> list[str]:
             tried.append(sorted(paths))
