@@ -1,0 +1,200 @@
+"""Programs that wait for a CUDA device, each in one way, for scripts/measure_cuda.py: ``cuda_scenes.py SCENE FILE``.
+
+A scene writes into FILE what is true of it, waits, and ends by itself: what it launches spins for a bounded time, and
+an alarm ends the rest. Nothing but torch is needed. With GDBEXT_MADE_UP (a made-up driver, tests/inferiors/native) a
+stream never ends instead of spinning.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+cuda: Any = torch.cuda
+"""Its functions have no types."""
+SECONDS = 20
+"""For so long the device spins."""
+_CYCLES_A_SECOND = 2_000_000_000
+MADE_UP = "GDBEXT_MADE_UP"
+_PRESERVED: list[Any] = []
+"""What C code calls or writes to."""
+
+
+def tell(file: str, **facts: Any) -> None:
+    """Publish what is true of this program; it waits from the next line on."""
+    facts["line"] = sys._getframe(1).f_lineno + 1
+    new = Path(f"{file}.new")
+    new.write_text(json.dumps({"pid": os.getpid(), **facts}))
+    new.rename(file)
+
+
+def spin(stream: Any) -> None:
+    """Launch a kernel into the stream that spins for SECONDS."""
+    if MADE_UP in os.environ:
+        ctypes.CDLL(os.environ[MADE_UP]).hang_stream(ctypes.c_void_p(stream.cuda_stream))
+        return
+    with cuda.stream(stream):
+        cuda._sleep(SECONDS * _CYCLES_A_SECOND)
+
+
+def of_stream(stream: Any) -> dict[str, Any]:
+    """What is true of a thread that waits for the stream."""
+    return {"call": "cudaStreamSynchronize", "stream": f"{stream.cuda_stream:#x}", "stream_id": stream.stream_id}
+
+
+def stream(file: str) -> None:
+    """A kernel that spins, waited for by its stream."""
+    busy = cuda.Stream()
+    spin(busy)
+    tell(file, **of_stream(busy))
+    busy.synchronize()
+
+
+def two_streams(file: str) -> None:
+    """A stream that waits for an event of another one, in which a kernel spins."""
+    busy, waiting, event = cuda.Stream(), cuda.Stream(), cuda.Event()
+    spin(busy)
+    event.record(busy)
+    waiting.wait_event(event)
+    tell(file, **of_stream(waiting))
+    waiting.synchronize()
+
+
+def event(file: str) -> None:
+    """An event behind a kernel that spins."""
+    busy, behind = cuda.Stream(), cuda.Event()
+    spin(busy)
+    behind.record(busy)
+    tell(file, call="cudaEventSynchronize", event=f"{behind.cuda_event:#x}")
+    behind.synchronize()
+
+
+def device(file: str) -> None:
+    """All that was launched on the device."""
+    spin(cuda.Stream())
+    tell(file, call="cudaDeviceSynchronize")
+    cuda.synchronize()
+
+
+def item(file: str) -> None:
+    """One number of a tensor, copied behind a kernel that spins."""
+    busy, number = cuda.Stream(), torch.ones(1, device="cuda")
+    cuda.synchronize()
+    spin(busy)
+    with cuda.stream(busy):
+        tell(file, **of_stream(busy), op="aten::_local_scalar_dense")
+        number.item()
+
+
+def allocator(file: str) -> None:
+    """The caching allocator at its limit, with the event of a block that another stream used."""
+    busy = cuda.Stream()
+    limit = int(os.environ.get("GDBEXT_DEVICE_MEMORY", 0)) or 1 << 30
+    if MADE_UP not in os.environ:
+        cuda.set_per_process_memory_fraction(limit / cuda.get_device_properties(0).total_memory)
+    block = torch.empty(limit * 3 // 8, dtype=torch.uint8, device="cuda")
+    spin(busy)
+    block.record_stream(busy)
+    del block
+    tell(file, call="cudaEventSynchronize", op="aten::empty")
+    torch.empty(limit * 3 // 4, dtype=torch.uint8, device="cuda")
+
+
+def host_function(file: str) -> None:
+    """A function of Python in a stream (cudaLaunchHostFunc), and the GIL held in the call that waits for the stream."""
+    runtime = ctypes.PyDLL(os.environ.get(MADE_UP) or _runtime())
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+    _PRESERVED.append(function)
+    threading.Thread(target=signal.pause, daemon=True).start()
+    busy = cuda.Stream()
+    if MADE_UP in os.environ:
+        spin(busy)
+    handle = ctypes.c_void_p(busy.cuda_stream)
+    sys.setswitchinterval(SECONDS)
+    tell(file, call="cudaStreamSynchronize", verdict="gil-in-device-call")
+    runtime.cudaLaunchHostFunc(handle, function, None), runtime.cudaStreamSynchronize(handle)
+
+
+def graph(file: str) -> None:
+    """A CUDA graph whose kernel spins, replayed."""
+    busy, captured = cuda.Stream(), cuda.CUDAGraph()
+    with cuda.graph(captured, stream=busy):
+        cuda._sleep(SECONDS * _CYCLES_A_SECOND)
+    with cuda.stream(busy):
+        captured.replay()
+    tell(file, **of_stream(busy))
+    busy.synchronize()
+
+
+def triton(file: str) -> None:
+    """A kernel of Triton that spins."""
+    compiler, language = import_module("triton"), import_module("triton.language")
+
+    def spins(out: Any, steps: Any) -> None:
+        value = 0
+        for step in range(steps):
+            value = (value * 3 + step) % 65521
+        language.store(out, value)
+
+    globals()["language"] = language  # Triton looks names up in the module
+    busy, out = cuda.Stream(), torch.zeros(1, dtype=torch.int32, device="cuda")
+    with cuda.stream(busy):
+        compiler.jit(spins)[(1,)](out, 1 << 30)
+    tell(file, **of_stream(busy))
+    busy.synchronize()
+
+
+def compiled(file: str) -> None:
+    """A kernel that torch.compile wrote, launched behind one that spins, and its result copied."""
+    busy, numbers = cuda.Stream(), torch.ones(1 << 20, device="cuda")
+    work = torch.compile(lambda x: (x * 2 + 1).sum())
+    work(numbers)
+    cuda.synchronize()
+    spin(busy)
+    with cuda.stream(busy):
+        result = work(numbers)
+        tell(file, **of_stream(busy), op="aten::_local_scalar_dense")
+        result.item()
+
+
+def nccl(file: str) -> None:
+    """An all_reduce of one rank, behind a kernel that spins."""
+    dist: Any = import_module("torch.distributed")
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    numbers = torch.ones(8, device="cuda")
+    dist.all_reduce(numbers)
+    cuda.synchronize()
+    spin(cuda.current_stream() if MADE_UP not in os.environ else cuda.Stream())
+    dist.all_reduce(numbers, async_op=True)
+    tell(file, call="cudaDeviceSynchronize", collective="all_reduce")
+    cuda.synchronize()
+
+
+SCENES: dict[str, Callable[[str], None]] = {
+    each.__name__.replace("_", "-"): each
+    for each in (stream, two_streams, event, device, item, allocator, host_function, graph, triton, compiled, nccl)
+}
+
+
+def _runtime() -> str:
+    """The file of CUDA's runtime that torch has loaded."""
+    with open("/proc/self/maps") as maps:
+        return next(line.split(maxsplit=5)[5].strip() for line in maps if "libcudart" in line)
+
+
+if __name__ == "__main__":
+    signal.alarm(3 * SECONDS)
+    SCENES[sys.argv[1]](sys.argv[2])
