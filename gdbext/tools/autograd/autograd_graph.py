@@ -16,14 +16,7 @@ from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError, UsageError
 from gdbext.render.style import escape
-from gdbext.tools.autograd.autograd_section import (
-    NOTHING_SAVED,
-    AutogradSection,
-    GraphNode,
-    NodeReference,
-    SavedTensor,
-    StaleTensor,
-)
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.torch.state.autograd_nodes import Edge, NodeReader
 
@@ -67,15 +60,18 @@ def reachable(nodes: NodeReader, root: int, limit: int = NODE_LIMIT) -> NodeGrap
 class AutogradGraph(Record):
     """``nodes``, the root first. ``saved_known``: what the nodes of this release save was measured."""
 
-    nodes: tuple[GraphNode, ...]
+    nodes: tuple[autograd_section.GraphNode, ...]
     truncated: bool
     saved_known: bool
 
     @property
-    def stale(self) -> tuple[StaleTensor, ...]:
+    def stale(self) -> tuple[autograd_section.StaleTensor, ...]:
         """Saved tensors that were modified in place since."""
         return tuple(
-            StaleTensor(each.node, saved) for each in self.nodes for saved in each.saved or () if saved.is_stale
+            autograd_section.StaleTensor(each.node, saved)
+            for each in self.nodes
+            for saved in each.saved or ()
+            if saved.is_stale
         )
 
 
@@ -84,27 +80,27 @@ def graph_from(reporter: NodeReporter, root: int) -> AutogradGraph:
     reporter.reference(root)
     found = reachable(reporter.nodes, root)
     nodes = tuple(
-        GraphNode(_reference(reporter, node), edges or (), _saved(reporter, node))
+        autograd_section.GraphNode(_reference(reporter, node), edges or (), _saved(reporter, node))
         for node, edges in found.edges.items()
     )
     return AutogradGraph(nodes, found.truncated, reporter.saved_is_known)
 
 
-def _saved(reporter: NodeReporter, node: int) -> tuple[SavedTensor, ...] | None:
+def _saved(reporter: NodeReporter, node: int) -> tuple[autograd_section.SavedTensor, ...] | None:
     try:
         return reporter.saved(node) if reporter.saved_is_known else None
     except GdbextError:
         return None
 
 
-def _reference(reporter: NodeReporter, node: int) -> NodeReference:
+def _reference(reporter: NodeReporter, node: int) -> autograd_section.NodeReference:
     try:
         return reporter.reference(node)
     except GdbextError:
-        return NodeReference("unreadable", Hexadecimal(node), None, None)
+        return autograd_section.NodeReference("unreadable", Hexadecimal(node), None, None)
 
 
-def running_node(section: AutogradSection) -> int:
+def running_node(section: autograd_section.AutogradSection) -> int:
     """The node that the first of the threads in a backward pass runs. Raises UsageError."""
     for thread in section.threads:
         if thread.node is not None:
@@ -132,7 +128,7 @@ _DRAWN = 1000
 """Nodes that graphviz places in a second or two."""
 
 
-def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
+def write(path: str, nodes: Sequence[autograd_section.GraphNode]) -> tuple[str, ...]:
     """Write the graph to ``path``, as text if it ends in .txt. Returns the files. Raises UsageError."""
     lines = text_lines(nodes) if path.endswith(".txt") else dot_lines(nodes)
     text = "\n".join(lines) + "\n"
@@ -141,7 +137,7 @@ def write(path: str, nodes: Sequence[GraphNode]) -> tuple[str, ...]:
     return (path, picture) if picture else (path,)
 
 
-def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+def dot_lines(nodes: Sequence[autograd_section.GraphNode]) -> Iterator[str]:
     """A digraph: leaves are ellipses, nodes that have saved what was modified since are red; an edge that goes to
     another input than the first has its number."""
     yield "digraph autograd {"
@@ -160,7 +156,7 @@ def dot_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
     yield "}"
 
 
-def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
+def text_lines(nodes: Sequence[autograd_section.GraphNode]) -> Iterator[str]:
     """A line each, with what it passes its gradients on to."""
     names: dict[int, str] = {int(each.node.address): _name(each.node) for each in nodes}
     for each in nodes:
@@ -169,27 +165,27 @@ def text_lines(nodes: Sequence[GraphNode]) -> Iterator[str]:
         yield from (f"    saved {_escaped(saved)}" for saved in _tensors(each))
 
 
-def _tensors(node: GraphNode) -> tuple[SavedTensor, ...]:
-    return tuple(saved for saved in node.saved or () if saved.tensor != NOTHING_SAVED)
+def _tensors(node: autograd_section.GraphNode) -> tuple[autograd_section.SavedTensor, ...]:
+    return tuple(saved for saved in node.saved or () if saved.tensor != autograd_section.NOTHING_SAVED)
 
 
-def saved_text(saved: SavedTensor) -> str:
+def saved_text(saved: autograd_section.SavedTensor) -> str:
     """``self: f32[2, 3] CPU, version 0``, and what happened to it since."""
     version = f", version {saved.saved_version}" if saved.saved_version is not None else ""
     stale = f": modified in place since, it is at version {saved.version} now" if saved.is_stale else ""
     return f"{saved.name}: {saved.tensor}{version}{stale}"
 
 
-def _escaped(saved: SavedTensor) -> str:
+def _escaped(saved: autograd_section.SavedTensor) -> str:
     return escape(saved_text(saved))
 
 
-def _name(node: NodeReference) -> str:
+def _name(node: autograd_section.NodeReference) -> str:
     number = "" if node.sequence_nr in (None, _NO_NUMBER) else f" {node.sequence_nr}"
     return f"{node.name} of {node.variable}" if node.variable else f"{node.name}{number}"
 
 
-def _label(node: NodeReference) -> str:
+def _label(node: autograd_section.NodeReference) -> str:
     if node.variable:
         return f"{node.name}\n{node.variable}"
     return node.name if node.sequence_nr in (None, _NO_NUMBER) else f"{node.name}\n{node.sequence_nr}"

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gdbext.diagnosis.report.thread_report import BackwardNode
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import GdbextError
-from gdbext.tools.autograd.autograd_section import (
-    AutogradSection,
-    AutogradThread,
-    DeviceQueue,
-    GraphTask,
-    NodeReference,
-    Phase,
-)
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.engine import CPU_DEVICE, NO_DEVICE, EngineReader, RunningNode
 from gdbext.tools.autograd.node_reporter import NodeReporter
 from gdbext.torch import assumed_symbols
@@ -51,7 +44,7 @@ class AutogradReporter:
         self.nodes = NodeReporter(session, lambda number: self._tids.get(number))
         self._problems: list[str] = []
 
-    def section(self, threads: Sequence[TargetThread]) -> AutogradSection:
+    def section(self, threads: Sequence[TargetThread]) -> autograd_section.AutogradSection:
         """These threads, and the graph tasks that they take part in."""
         found = tuple(self.thread(thread) for thread in threads)
         tasks: dict[int, list[int]] = {}
@@ -59,7 +52,9 @@ class AutogradReporter:
             if thread.graph_task:
                 tasks.setdefault(thread.graph_task, []).append(thread.tid)
         reports = tuple(self._task(address, tuple(tids)) for address, tids in tasks.items())
-        return AutogradSection(found, reports, self._anomaly_mode(), device_queues=self._device_queues())
+        return autograd_section.AutogradSection(
+            found, reports, self._anomaly_mode(), device_queues=self._device_queues()
+        )
 
     @cached_property
     def _tids(self) -> dict[int, int]:
@@ -79,14 +74,14 @@ class AutogradReporter:
         TargetError."""
         return self._engine.running(self._pointer(thread))
 
-    def thread(self, thread: TargetThread) -> AutogradThread:
+    def thread(self, thread: TargetThread) -> autograd_section.AutogradThread:
         """One thread; what cannot be read is None, and one of its problems."""
         self._problems = []
         running = self._field(lambda: self.running(thread))
         snapshot = self._field(lambda: self._session.threads.of(thread))
         node = running.node if running is not None else 0
         found = self._field(lambda: self.nodes.full(node, self._codes(thread.tid))) if node else None
-        return AutogradThread(
+        return autograd_section.AutogradThread(
             tid=thread.tid,
             name=(snapshot.python_name or snapshot.name) if snapshot is not None else thread.name,
             phase=_phase(running, snapshot),
@@ -106,7 +101,7 @@ class AutogradReporter:
         frames = table.frames(tid) if table is not None else []
         return {frame.code for frame in takewhile(lambda frame: not frame.file.endswith(ENGINE_CALLERS), frames)}
 
-    def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[NodeReference, ...]:
+    def _outer(self, snapshot: ThreadSnapshot | None) -> tuple[autograd_section.NodeReference, ...]:
         levels = engine_calls(snapshot.stack) if snapshot is not None else []
         return outer_nodes(self.nodes, snapshot.stack, levels) if snapshot is not None and len(levels) > 1 else ()
 
@@ -127,11 +122,11 @@ class AutogradReporter:
 
     # --- graph tasks -----------------------------------------------------------------------------
 
-    def _task(self, address: int, tids: tuple[int, ...]) -> GraphTask:
+    def _task(self, address: int, tids: tuple[int, ...]) -> autograd_section.GraphTask:
         view, field = self._engine.task(address), self._field
         ready = field(lambda: self._engine.ready(address))
         waiting = field(lambda: self._engine.waiting(address))
-        return GraphTask(
+        return autograd_section.GraphTask(
             address=Hexadecimal(address),
             id=field(lambda: view.u64("id_")),
             tids=tids,
@@ -148,11 +143,11 @@ class AutogradReporter:
             selective=field(lambda: self._engine.is_selective(address)),
         )
 
-    def _references(self, nodes: Sequence[int]) -> tuple[NodeReference, ...]:
+    def _references(self, nodes: Sequence[int]) -> tuple[autograd_section.NodeReference, ...]:
         found = (self._field(lambda n=node: self.nodes.reference(n)) for node in nodes[:_READY] if node)  # type: ignore[misc]
         return tuple(node for node in found if node is not None)
 
-    def _device_queues(self) -> tuple[DeviceQueue, ...]:
+    def _device_queues(self) -> tuple[autograd_section.DeviceQueue, ...]:
         """Those of devices whose nodes run in threads of their own; none on a machine without such devices."""
         engine = self._field(lambda: self._engine.engine(self.nodes.classes))
         queues = self._field(lambda: self._engine.device_queues(engine)) if engine else None
@@ -160,7 +155,7 @@ class AutogradReporter:
         for device, queue in enumerate(queues or ()):
             ready = self._field(lambda q=queue: self._engine.queued(q)) if queue else None  # type: ignore[misc]
             count = len(ready) if ready is not None else None
-            found.append(DeviceQueue(device, count, self._references(ready or ())))
+            found.append(autograd_section.DeviceQueue(device, count, self._references(ready or ())))
         return tuple(found)
 
 
@@ -168,15 +163,15 @@ def _device(number: int) -> str:
     return {NO_DEVICE: "none", CPU_DEVICE: "cpu"}.get(number, f"device {number}")
 
 
-def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> Phase:
+def _phase(running: RunningNode | None, snapshot: ThreadSnapshot | None) -> autograd_section.Phase:
     if running is not None and (running.node or running.graph_task):
-        return Phase.BACKWARD
+        return autograd_section.Phase.BACKWARD
     if snapshot is None:
-        return Phase.NONE
+        return autograd_section.Phase.NONE
     if _waits_for_backward(snapshot):
-        return Phase.BACKWARD
+        return autograd_section.Phase.BACKWARD
     in_module = any(frame.file.endswith(MODULE_FILE) for frame in snapshot.python)
-    return Phase.FORWARD if snapshot.dispatch or in_module else Phase.NONE
+    return autograd_section.Phase.FORWARD if snapshot.dispatch or in_module else autograd_section.Phase.NONE
 
 
 def _waits_for_backward(snapshot: ThreadSnapshot) -> bool:
@@ -224,7 +219,9 @@ def nodes_on_stack(
     return tuple(node for node in found if node is not None)
 
 
-def outer_nodes(reporter: NodeReporter, stack: NativeStack, levels: Sequence[int]) -> tuple[NodeReference, ...]:
+def outer_nodes(
+    reporter: NodeReporter, stack: NativeStack, levels: Sequence[int]
+) -> tuple[autograd_section.NodeReference, ...]:
     """The nodes from whose backward the innermost pass was started, innermost first, as far as they are known."""
     found = (outer_node(reporter, stack, inner, outer) for inner, outer in zip(levels, levels[1:]))
     return tuple(node for node in found if node is not None)
@@ -240,11 +237,13 @@ def _running(session: Session, reporter: NodeReporter, thread: TargetThread, lev
         return None
 
 
-def _node(level: int, found: NodeReference, made_at: str = "") -> BackwardNode:
+def _node(level: int, found: autograd_section.NodeReference, made_at: str = "") -> BackwardNode:
     return BackwardNode(level, found.name, found.sequence_nr, found.variable, made_at)
 
 
-def outer_node(reporter: NodeReporter, stack: NativeStack, inner: int, outer: int) -> NodeReference | None:
+def outer_node(
+    reporter: NodeReporter, stack: NativeStack, inner: int, outer: int
+) -> autograd_section.NodeReference | None:
     """The node that the engine's call at ``outer`` runs, from which that at ``inner`` was started; None if unknown.
 
     ``Engine::thread_main``, which makes both calls, keeps in its frame the node that it runs, and the one that ran

@@ -27,14 +27,7 @@ from gdbext.engine.layouts import store
 from gdbext.engine.record import Record
 from gdbext.engine.vocabulary import Hexadecimal
 from gdbext.errors import BadData, GdbextError, LayoutError
-from gdbext.tools.autograd.autograd_section import (
-    AutogradNode,
-    NextFunction,
-    NodeHook,
-    NodeReference,
-    SavedTensor,
-    StaleTensor,
-)
+from gdbext.tools.autograd import autograd_section
 from gdbext.tools.autograd.hooks import HookReader, SavedTensorReader
 from gdbext.tools.tensor.tensor_fields import TensorFields
 from gdbext.torch import assumed_symbols
@@ -65,7 +58,7 @@ class NodeReporter:
         self._fields = TensorFields(session.memory, session.layout, classes)
         self._lines = ForwardLineReader(self.nodes, classes, session.python) if session.python is not None else None
         self._problems: list[str] = []
-        self._stale: dict[int, tuple[StaleTensor, ...]] = {}
+        self._stale: dict[int, tuple[autograd_section.StaleTensor, ...]] = {}
 
     def take_problems(self) -> tuple[str, ...]:
         """The problems since this was last asked: what could not be read."""
@@ -76,20 +69,20 @@ class NodeReporter:
     def _operators(self) -> ForwardOperators | None:
         return ForwardOperators(self._session.dispatcher) if self._session.dispatcher_error is None else None
 
-    def reference(self, address: int) -> NodeReference:
+    def reference(self, address: int) -> autograd_section.NodeReference:
         """Name and sequence number. Raises BadData where there is no node, MemoryFault."""
-        return NodeReference(
+        return autograd_section.NodeReference(
             self.name(address),
             Hexadecimal(address),
             self._field("sequence number", lambda: self.nodes.sequence_nr(address)),
             self._field("variable", lambda: self._variable(address)),
         )
 
-    def full(self, address: int, codes: Collection[int] = ()) -> AutogradNode:
+    def full(self, address: int, codes: Collection[int] = ()) -> autograd_section.AutogradNode:
         """All of it; ``codes`` are the code objects that run since the node began. Raises as ``reference``."""
         reference = self.reference(address)
         line = self._field("forward line", lambda: self._forward_line(address))
-        return AutogradNode(
+        return autograd_section.AutogradNode(
             *reference,
             topological_nr=self._field("topological number", lambda: self.nodes.topological_nr(address)),
             made_by=self._field("thread", lambda: self._made_by(self.nodes.thread_id(address))),
@@ -121,27 +114,27 @@ class NodeReporter:
         """True if it was measured what the nodes of this release save."""
         return self._saved_reader is not None
 
-    def saved(self, address: int) -> tuple[SavedTensor, ...] | None:
+    def saved(self, address: int) -> tuple[autograd_section.SavedTensor, ...] | None:
         """The tensors that a node has saved, None where that is not known of its class. Raises LayoutError where it is
         not known of this release, BadData, MemoryFault."""
         if self._saved_reader is None:
             raise LayoutError(f"what the nodes of torch {self._version} save is not known")
         return self._saved_reader.of(address)
 
-    def stale(self, nodes: Iterable[int]) -> Iterator[StaleTensor]:
+    def stale(self, nodes: Iterable[int]) -> Iterator[autograd_section.StaleTensor]:
         """Saved tensors of these nodes that were modified in place since. Raises nothing."""
         for address in nodes:
             if address not in self._stale:
                 self._stale[address] = self._stale_of(address)
             yield from self._stale[address]
 
-    def _stale_of(self, address: int) -> tuple[StaleTensor, ...]:
+    def _stale_of(self, address: int) -> tuple[autograd_section.StaleTensor, ...]:
         try:
             found = self._saved_reader.stale(address) if self._saved_reader is not None else ()
             node = self.reference(address) if found else None
         except GdbextError:  # of one node of many: what cannot be read is not accused
             return ()
-        return tuple(StaleTensor(node, each) for each in found) if node is not None else ()
+        return tuple(autograd_section.StaleTensor(node, each) for each in found) if node is not None else ()
 
     def _forward_operator(self, address: int, name: str) -> str | None:
         """The operator of a node; of a torch.autograd.Function its name, by that of its ``forward``."""
@@ -150,11 +143,14 @@ class NodeReporter:
             return function.function.rpartition(".")[0]
         return self._operators.of(name) if self._operators is not None else None
 
-    def _next_functions(self, address: int) -> tuple[NextFunction, ...]:
+    def _next_functions(self, address: int) -> tuple[autograd_section.NextFunction, ...]:
         edges = self._field("next functions", lambda: self.nodes.edges(address)) or ()
-        return tuple(NextFunction(self._referenced(edge.node), edge.input_nr) for edge in edges[:_NEXT_FUNCTIONS])
+        return tuple(
+            autograd_section.NextFunction(self._referenced(edge.node), edge.input_nr)
+            for edge in edges[:_NEXT_FUNCTIONS]
+        )
 
-    def _referenced(self, node: int) -> NodeReference | None:
+    def _referenced(self, node: int) -> autograd_section.NodeReference | None:
         return self._field("next function", lambda: self.reference(node)) if node else None
 
     def name(self, address: int) -> str:
@@ -186,7 +182,7 @@ class NodeReporter:
         leaf = self._leaf(address)
         return self._session.tensors.read(leaf).short if leaf else None
 
-    def _hooks(self, address: int, codes: Collection[int]) -> tuple[NodeHook, ...]:
+    def _hooks(self, address: int, codes: Collection[int]) -> tuple[autograd_section.NodeHook, ...]:
         leaf = self._leaf(address)
         found = self.hooks.of_leaf(address, self._fields.autograd(leaf)) if leaf else self.hooks.of_node(address)
         return tuple(each.hook._replace(runs=each.code in codes) for each in found)

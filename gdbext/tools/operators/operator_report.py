@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from gdbext.diagnosis.report.thread_report import Finding, FindingKind
 from gdbext.engine.vocabulary import ErrorReport
 from gdbext.errors import BadData, GdbextError
-from gdbext.tools.operators.operator_section import (
-    OperatorRegistration,
-    OperatorReport,
-    PythonPlace,
-    RegisteredKernel,
-    TableChoice,
-    TableEntry,
-)
+from gdbext.tools.operators import operator_section
 from gdbext.torch.registry.dispatch_table import ComputedEntry, DispatchTables, Registration
 from gdbext.torch.registry.kernel import KernelFunction, KernelName, KernelReader
 from gdbext.torch.registry.operators import Operator
@@ -30,16 +23,18 @@ def key_set(keys: KeyNames, bits: int) -> DispatchKeySet:
     return DispatchKeySet(bits, keys.decode(bits))
 
 
-def registered_kernel(kernels: KernelReader, kernel: KernelFunction, name: KernelName) -> RegisteredKernel:
+def registered_kernel(
+    kernels: KernelReader, kernel: KernelFunction, name: KernelName
+) -> operator_section.RegisteredKernel:
     """A kernel with its name and abilities."""
-    return RegisteredKernel(
+    return operator_section.RegisteredKernel(
         function=name.function or None,
         valid=kernel.valid,
         boxed=kernel.boxed != 0,
         unboxed=kernel.unboxed != 0,
         sym_unboxed=kernel.sym_unboxed != 0,
         fallthrough=kernels.fallthrough(kernel),
-        python=PythonPlace(name.file or None, name.line) if name.kind == "python" else None,
+        python=operator_section.PythonPlace(name.file or None, name.line) if name.kind == "python" else None,
         aliases=name.aliases,
     )
 
@@ -55,7 +50,7 @@ class OperatorReporter:
         self.findings = _registering(tables)
         self.errors: list[ErrorReport] = _nameless(tables.dispatcher.nameless)
 
-    def report_all(self, operators: Sequence[Operator]) -> tuple[OperatorReport, ...]:
+    def report_all(self, operators: Sequence[Operator]) -> tuple[operator_section.OperatorReport, ...]:
         """Every operator that can be read."""
         found = []
         for operator in operators:
@@ -65,10 +60,10 @@ class OperatorReporter:
                 self.errors.append(ErrorReport.of(error, f"operator at {operator.address:#x}"))
         return tuple(found)
 
-    def report(self, operator: Operator) -> OperatorReport:
+    def report(self, operator: Operator) -> operator_section.OperatorReport:
         """One operator; with its bare table where its registrations cannot be read. Raises MemoryFault, BadData."""
         schema, debug = self._schema(operator)
-        registrations: tuple[OperatorRegistration, ...] | None = None
+        registrations: tuple[operator_section.OperatorRegistration, ...] | None = None
         try:
             known = self._tables.registrations(operator)
             computed = self._tables.table(operator, known)
@@ -80,7 +75,7 @@ class OperatorReporter:
             self.findings.extend(_contradictions(operator, computed, len(self.findings)))
             registrations = tuple(self._registration(operator, one) for one in known if self._concerns(one, computed))
             table = self._table(operator, [entry for entry in computed if self._key in (None, entry.key, entry.source)])
-        return OperatorReport(
+        return operator_section.OperatorReport(
             operator.name, operator.overload, operator.address, schema, debug, registrations, table
         )  # fmt: skip
 
@@ -105,9 +100,9 @@ class OperatorReporter:
             return True
         return any(entry.key == key and entry.source == registration.key for entry in computed)
 
-    def _registration(self, operator: Operator, one: Registration) -> OperatorRegistration:
+    def _registration(self, operator: Operator, one: Registration) -> operator_section.OperatorRegistration:
         name = self._kernels.name(one.kernel, one.key, operator.name)
-        return OperatorRegistration(
+        return operator_section.OperatorRegistration(
             key=one.key,
             is_alias=one.key in self._keys.alias_keys,
             active=one.active,
@@ -125,9 +120,9 @@ class OperatorReporter:
 
     # --- the table -------------------------------------------------------------------------------
 
-    def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> tuple[TableEntry, ...]:
+    def _table(self, operator: Operator, computed: Sequence[ComputedEntry]) -> tuple[operator_section.TableEntry, ...]:
         """Entries of a dispatch table. A choice that entries have in common is made once."""
-        shared: dict[tuple[object, ...], TableChoice] = {}
+        shared: dict[tuple[object, ...], operator_section.TableChoice] = {}
         entries = []
         for entry in computed:
             same = (entry.kernel, entry.expected, entry.path, entry.source, entry.debug)
@@ -136,14 +131,14 @@ class OperatorReporter:
                 choice = self._choice(operator, entry)
                 if entry.consistent and not choice.kernel.aliases:  # the key chooses among the names of folded code
                     shared[same] = choice
-            entries.append(TableEntry(entry.key, entry.slot, choice))
+            entries.append(operator_section.TableEntry(entry.key, entry.slot, choice))
         return tuple(entries)
 
-    def _choice(self, operator: Operator, entry: ComputedEntry) -> TableChoice:
+    def _choice(self, operator: Operator, entry: ComputedEntry) -> operator_section.TableChoice:
         expected = None
         if not entry.consistent:
             expected = self._kernel(operator, entry.expected, entry.key)
-        return TableChoice(
+        return operator_section.TableChoice(
             self._kernel(operator, entry.kernel, entry.key),
             entry.debug or None,
             entry.reason,
@@ -152,16 +147,18 @@ class OperatorReporter:
             expected,
         )
 
-    def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> RegisteredKernel:
+    def _kernel(self, operator: Operator, kernel: KernelFunction, key: str) -> operator_section.RegisteredKernel:
         return registered_kernel(self._kernels, kernel, self._kernels.name(kernel, key, operator.name))
 
-    def _bare_table(self, operator: Operator) -> tuple[TableEntry, ...]:
+    def _bare_table(self, operator: Operator) -> tuple[operator_section.TableEntry, ...]:
         """The table as it stands in memory: how its entries were chosen is not known. Raises MemoryFault."""
         entries = []
         for slot, key in enumerate(each.name for each in self._keys.slots):
             if self._key in (None, key):
                 kernel = self._kernel(operator, operator.kernel(slot), key)
-                entries.append(TableEntry(key, slot, TableChoice(kernel, None, None, None, None)))
+                entries.append(
+                    operator_section.TableEntry(key, slot, operator_section.TableChoice(kernel, None, None, None, None))
+                )
         return tuple(entries)
 
 
