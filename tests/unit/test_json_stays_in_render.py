@@ -21,7 +21,7 @@ ALLOWED = (
     "render/plain_json.py", "known/report_facts.py", "diagnosis/report/", "engine/layouts/",
     "engine/targets/recording/",
     "engine/vocabulary.py",
-    "engine/terminal.py", "torch/state/settings_section.py", "tools/ranks/", "tools/trace/chrome_trace.py",
+    "engine/terminal.py", "torch/state/setting_sources.py", "tools/ranks/", "tools/trace/chrome_trace.py",
     "tools/values/launch.py",
     "tools/collectives/", "tools/operators/lookup_report.py", "tools/info/info_report.py",
     "hosts/library/process.py",

@@ -17,6 +17,12 @@ pytestmark = pytest.mark.xdist_group("laws")
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_LINES = 40
+MOST_MODULES = 430
+"""A file is a topic: a new noun goes into the file of its topic."""
+MOST_IMPORTS = 0.06
+"""Lines of imports among all lines; where many names of a module are used, the module is imported."""
+MOST_LINES = 40
+"""Lines of a function."""
 SHORT = {
     "__main__.py": "Python's own name for what `python -m gdbext` runs",
     "init.py": "gdb sources it into the user's namespace: it only loads what does the work",
@@ -115,6 +121,38 @@ def _public(source: str) -> set[str]:
 
 def test_the_tree_keeps_the_law() -> None:
     assert breaches(ROOT / "gdbext") == []
+
+
+def test_the_package_keeps_its_measures() -> None:
+    sources = [file.read_text() for file in (ROOT / "gdbext").rglob("*.py")]
+    assert len(sources) <= MOST_MODULES
+    imports = sum(_lines(node) for source in sources for node in nodes(source) if isinstance(node, IMPORTS))
+    assert imports <= MOST_IMPORTS * sum(len(source.splitlines()) for source in sources)
+
+
+def test_no_function_is_long() -> None:
+    sources = {file: file.read_text() for file in (ROOT / "gdbext").rglob("*.py")}
+    assert [found for file, source in sources.items() for found in _long(file.name, source)] == []
+
+
+def test_a_long_function_is_found() -> None:
+    body = "    pass\n" * MOST_LINES
+    assert list(_long("x.py", f"def f():\n{body}")) == ["x.py: f has 41 lines"]
+    inside = "        pass\n" * (MOST_LINES - 1)
+    assert list(_long("x.py", f"class A:\n    async def f():\n{inside}")) == []
+
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def _lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _long(name: str, source: str) -> Iterator[str]:
+    for node in nodes(source):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and _lines(node) > MOST_LINES:
+            yield f"{name}: {node.name} has {_lines(node)} lines"
 
 
 def test_no_reason_is_left_over() -> None:

@@ -185,15 +185,19 @@ def _setters(options: Options) -> dict[str, Callable[[str], None]]:
         options.memory = memory_size(value)
 
     def color(value: str) -> None:
-        if value not in COLORS:
-            raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
-        options.color = value
+        options.color = _color(value)
 
     return {
         "-p": pid, "--pid": pid, "-c": core, "--core": core, "--sysroot": sysroot,
         "-r": recording, "--recording": recording, "--record": record, "--debugger": debugger, "--timeout": timeout,
         "--memory-limit": memory_limit, "--color": color,
     }  # fmt: skip
+
+
+def _color(value: str) -> str:
+    if value not in COLORS:
+        raise UsageError(f"--color: {value!r} is not one of {', '.join(COLORS)}")
+    return value
 
 
 def _seconds(value: str) -> float:

@@ -169,7 +169,11 @@ def run(name: str, job: Job) -> None:
         debugger.let_go(job, host.lets_finish)
     if recorded is not None:
         recorded.save(outcome)
-    with open(job.result, "wb") as file:
+    _write(outcome, job.result)
+
+
+def _write(outcome: table.Outcome, descriptor: int) -> None:
+    with open(descriptor, "wb") as file:
         file.write(outcome.encode())
 
 

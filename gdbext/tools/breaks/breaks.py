@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gdbext.diagnosis.session import Session
     from gdbext.hosts.resume.host import Host, RunControl
-    from gdbext.tools.breaks.break_table import BreakTable
+    from gdbext.tools.breaks.break_set import BreakTable
 
 DESCRIPTION = """
 WHERE:
@@ -113,7 +113,7 @@ class BreakTool(LiveTool):
 
 def _breakpoints(host: Host) -> BreakTable:
     """All of this debugger. Raises UsageError without one."""
-    from gdbext.tools.breaks.break_table import BreakTable
+    from gdbext.tools.breaks.break_set import BreakTable
 
     return host.kept(BreakTable, lambda: BreakTable(host.breakpoint_setter(), host.stopped_session))
 

@@ -23,7 +23,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, LayoutError
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.settings_section import DEFAULT, SettingValue
+from gdbext.torch.state.setting_sources import DEFAULT, SettingValue
 from gdbext.torch.values.containers import StringReader, string_reader, vector_span
 
 GENERAL, OF_CUDA = (

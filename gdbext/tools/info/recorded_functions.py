@@ -15,7 +15,7 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.settings_section import SettingValue
+from gdbext.torch.state.setting_sources import SettingValue
 from gdbext.torch.state.thread_variable import VariablesOfThread
 from gdbext.torch.torch_symbol import TorchSymbol
 from gdbext.torch.values.containers import vector_span

@@ -20,8 +20,8 @@ from gdbext.torch.compile import dynamo_names as names
 from gdbext.torch.compile.dynamo_reader import DynamoReader
 from gdbext.torch.state import setting_sources as sources
 from gdbext.torch.state.dispatch_state_reader import AutogradFlags, DispatchState
+from gdbext.torch.state.setting_sources import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
 from gdbext.torch.state.settings_reader import attempt
-from gdbext.torch.state.settings_section import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
 from gdbext.torch.state.thread_variable import ThreadVariables
 from gdbext.torch.torch_symbol import DEVICE_MODE
 

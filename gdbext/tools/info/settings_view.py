@@ -12,8 +12,15 @@ from gdbext.diagnosis.report.report import Report
 from gdbext.engine.formats import whole_file
 from gdbext.errors import TargetError, UsageError
 from gdbext.render.style import Style, escape
-from gdbext.torch.state.setting_sources import SETTINGS, SettingSource
-from gdbext.torch.state.settings_section import DEFAULT, NOT_SHOWN, Setting, SettingsSection, SettingValue
+from gdbext.torch.state.setting_sources import (
+    DEFAULT,
+    NOT_SHOWN,
+    SETTINGS,
+    Setting,
+    SettingSource,
+    SettingsSection,
+    SettingValue,
+)
 
 _NOT_SET = ("tid", "name", "unknown")
 """The words for what a thread has not set for itself."""

@@ -14,7 +14,7 @@ from typing import Any
 from gdbext.engine.record import Record
 from gdbext.errors import UsageError
 from gdbext.render.page import Page, embedded, facts, text
-from gdbext.tools.tensor import tensor_view
+from gdbext.tools.tensor import tensor_section
 from gdbext.tools.tensor.contents import Contents, NothingToRead
 from gdbext.tools.tensor.tensor_section import TensorSection
 from gdbext.torch.values.tensor_facts import Histogram, Quantization, statistics_text
@@ -110,17 +110,17 @@ _WIDTH, _HEIGHT = 640, 160
 
 def render(tensor: TensorSection, part: TensorSlice | None, reason: str = "") -> str:
     """The page; ``reason``: why there is no slice."""
-    return Page(f"{tensor.label}: {tensor_view.headline(tensor)}", ("heatmap",)).whole(_body(tensor, part, reason))
+    return Page(f"{tensor.label}: {tensor_section.headline(tensor)}", ("heatmap",)).whole(_body(tensor, part, reason))
 
 
 def _body(tensor: TensorSection, part: TensorSlice | None, reason: str) -> Iterator[str]:
-    yield f"<h1>{text(tensor.label)}: {text(tensor_view.headline(tensor))}</h1>"
-    yield from facts(tensor_view.fields(tensor))
+    yield f"<h1>{text(tensor.label)}: {text(tensor_section.headline(tensor))}</h1>"
+    yield from facts(tensor_section.fields(tensor))
     yield from (f'<p class="note">{text(note)}</p>' for note in tensor.notes)
     yield from (f'<p class="warning">unknown: {text(problem)}</p>' for problem in tensor.problems)
     if tensor.statistics is not None and tensor.statistics.numel:
         yield f"<h2>Statistics</h2><p>{text(statistics_text(tensor.statistics))}</p>"
-        yield from (f'<p class="warning">{text(line)}</p>' for line in tensor_view.first_odd_ones(tensor.statistics))
+        yield from (f'<p class="warning">{text(line)}</p>' for line in tensor_section.first_odd_ones(tensor.statistics))
     if tensor.histogram is not None:
         yield from _histogram(tensor.histogram)
     if part is not None:

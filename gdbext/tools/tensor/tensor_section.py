@@ -1,18 +1,27 @@
-"""A tensor as ``dispatch-tensor`` reports it.
-
-``tensor`` of a report as JSON.
-"""
+"""The report of ``dispatch-tensor``: what is said of a tensor, as JSON and as text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gdbext.diagnosis.report.json_report import statistics
+from gdbext.diagnosis.report.report import Report
 from gdbext.engine.vocabulary import Section
 from gdbext.render.plain_json import keyset, number, plain
+from gdbext.render.style import Style, escape
 from gdbext.torch.stack.dispatch_frame import DispatchKeySet
-from gdbext.torch.values.tensor_facts import GradFunction, Histogram, Part, Quantization, Statistics, StorageReport
+from gdbext.torch.values.tensor_facts import (
+    GradFunction,
+    Histogram,
+    Part,
+    Quantization,
+    Statistics,
+    StorageReport,
+    statistics_text,
+)
+from gdbext.torch.values.value_text import number_text, short_name
 
 
 @dataclass(frozen=True)
@@ -98,3 +107,124 @@ def _part(part: Part) -> dict[str, Any]:
         return found
     values = {} if part.values is None else {"values": number(part.values)}
     return {**found, **statistics(part.statistics), **values}
+
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_INDENT = "  "
+
+
+def render(report: Report, style: Style) -> Iterator[str]:
+    """The lines of the report: what it is, how it is stored, what is in it."""
+    tensor = report.section(TensorSection)
+    yield style(f"{escape(tensor.label)}: {headline(tensor)}", "bold")
+    yield from (f"{_INDENT}{title:<14}{escape(text)}" for title, text in fields(tensor) if text)
+    for title, parts in (("wraps", tensor.wraps), ("made of", tensor.parts)):
+        yield from _parts(title, parts)
+    yield from (f"{_INDENT}{escape(note)}" for note in tensor.notes)
+    if tensor.statistics is not None:
+        yield from _statistics(tensor.statistics, tensor.histogram, style)
+    if tensor.values is not None:
+        yield f"{_INDENT}values"
+        yield from (f"{_INDENT * 2}{line}" for line in value_lines(tensor.values))
+    if tensor.saved:
+        yield f"saved to {escape(tensor.saved)}"
+    if tensor.page:
+        yield f"page: {escape(tensor.page)}"
+    yield from (style(f"{_INDENT}unknown: {escape(problem)}", "yellow") for problem in tensor.problems)
+
+
+def headline(tensor: TensorSection) -> str:
+    """The tensor in short: ``f32[4, 4] cpu``."""
+    sizes = "?" if tensor.sizes is None else ", ".join("?" if size is None else str(size) for size in tensor.sizes)
+    return f"{short_name(tensor.dtype)}[{sizes}] {tensor.device or ''}".rstrip()
+
+
+def fields(tensor: TensorSection) -> Iterator[tuple[str, str]]:
+    """A list of titles and texts, "" for what does not apply."""
+    python = f", Python {tensor.python_type}" if tensor.python_type else ""
+    yield "object", f"{tensor.implementation} at {tensor.address:#x}{python}"
+    yield "dtype", f"torch.{tensor.dtype}"
+    yield "layout", f"torch.{tensor.layout}"
+    if tensor.strides is not None:
+        strides = ", ".join("?" if stride is None else str(stride) for stride in tensor.strides)
+        offset = "" if tensor.storage_offset is None else f", offset {tensor.storage_offset}"
+        yield "strides", f"[{strides}]{offset}  {', '.join(tensor.contiguity)}".rstrip()
+    if tensor.names is not None:
+        yield "names", f"[{', '.join(name or 'None' for name in tensor.names)}]"
+    yield "keyset", f"DispatchKeySet({', '.join(tensor.keyset.keys)})  {tensor.keyset.bits:#x}"
+    yield "autograd", ", ".join(_autograd(tensor))
+    yield "version", "" if tensor.version is None else str(tensor.version)
+    if tensor.storage is not None:
+        storage = tensor.storage
+        plural = "" if storage.shared_by == 1 else "s"
+        shared = f", {storage.shared_by} reference{plural}" if storage.shared_by is not None else ""
+        yield "storage", f"{storage.size} bytes at {storage.data:#x} on {storage.device}{shared}"
+    bits = (("conjugate", tensor.conjugate), ("negative", tensor.negative))
+    yield "marked", ", ".join(word for word, on in bits if on)
+    if tensor.quantization is not None:
+        how = tensor.quantization
+        axis = "" if how.axis is None else f", axis {how.axis}"
+        yield "quantised", f"{how.scheme}: scale {_few(how.scale)}, zero point {_few(how.zero_point)}{axis}"
+
+
+def _autograd(tensor: TensorSection) -> Iterator[str]:
+    if tensor.requires_grad is None:
+        return
+    yield f"requires_grad={tensor.requires_grad}"
+    if tensor.grad_fn is not None:
+        number = tensor.grad_fn.sequence_nr
+        yield f"grad_fn=<{tensor.grad_fn.name}>" + ("" if number is None else f" (sequence number {number})")
+    elif tensor.is_leaf:
+        yield "leaf"
+    if tensor.is_view:
+        yield "view"
+    if tensor.grad is not None:
+        yield f"grad {tensor.grad}"
+
+
+def _few(numbers: Any) -> str:
+    texts = [number_text(number) for number in numbers[:6]]
+    return texts[0] if len(numbers) == 1 else f"[{', '.join(texts)}{', …' if len(numbers) > 6 else ''}]"
+
+
+def _parts(title: str, parts: tuple[Part, ...]) -> Iterator[str]:
+    for part in parts:
+        line = f"{_INDENT}{title:<14}{escape(part.name)}: {escape(part.short)} at {part.address:#x}"
+        title = ""
+        values = "" if part.values is None else f"  = {', '.join(each.strip() for each in value_lines(part.values))}"
+        yield line if part.statistics is None else f"{line}  {statistics_text(part.statistics)}{values}"
+
+
+def first_odd_ones(found: Statistics) -> Iterator[str]:
+    """Positions of the first NaN and the first infinity."""
+    for name, where in (("NaN", found.first_nan), ("Inf", found.first_inf)):
+        if where is not None:
+            yield f"{'first ' + name:<14}at {list(where)}"
+
+
+def _statistics(found: Statistics, histogram: Histogram | None, style: Style) -> Iterator[str]:
+    yield f"{_INDENT}{'elements':<14}{found.numel}" + (f": {statistics_text(found)}" if found.numel else "")
+    yield from (style(f"{_INDENT}{line}", "red") for line in first_odd_ones(found))
+    if histogram is not None and histogram.total:
+        low, high = number_text(histogram.low), number_text(histogram.high)
+        sampled = f"  ({histogram.total} elements sampled)" if histogram.sampled else ""
+        yield f"{_INDENT}{'histogram':<14}{low} {bars(histogram.counts)} {high}{sampled}"
+
+
+def bars(counts: tuple[int, ...]) -> str:
+    """A bar for each count; one that is not zero can be seen."""
+    most = max(counts)
+    return "".join(_BARS[-(-count * 8 // most)] for count in counts)
+
+
+def value_lines(values: Any) -> list[str]:
+    """The values as nested lists, a line for each innermost one."""
+    if not isinstance(values, list):
+        return [number_text(values)]
+    if not values or not isinstance(values[0], list):
+        return ["[" + ", ".join(number_text(each) for each in values) + "]"]
+    inner = [value_lines(each) for each in values]
+    lines = [line for block in inner for line in block]
+    if len(lines) == 1:
+        return [f"[{lines[0]}]"]
+    return ["[" + lines[0], *(" " + line for line in lines[1:-1]), " " + lines[-1] + "]"]

@@ -101,7 +101,7 @@ class TensorTool(Tool):
 
     def view(self, report: Report, style: Style) -> Iterator[str]:
         """The lines of the report as text."""
-        from gdbext.tools.tensor.tensor_view import render
+        from gdbext.tools.tensor.tensor_section import render
 
         return render(report, style)
 

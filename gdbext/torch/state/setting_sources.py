@@ -1,23 +1,72 @@
-"""The places of PyTorch's global settings, by the names of its functions and variables, and how Python sets them.
+"""The global settings of PyTorch: how they are reported, where each is in memory, and how Python sets it.
 
 A member of ``at::Context`` has no place that is known beforehand; its accessor has a name, and is nothing but a load
 from that place. Sources, all 2.13.0: aten/src/ATen/Context.{h,cpp}, CPUGeneratorImpl.cpp, ParallelOpenMP.cpp,
 ParallelThreadPoolNative.cpp, record_function.cpp, SavedTensorHooks.cpp, c10/core/DefaultDtype.cpp, AllocatorConfig.cpp,
 c10/util/ThreadLocalDebugInfo.cpp, torch/csrc/autograd/anomaly_mode.cpp; of libgomp, MKL and OpenBLAS their own symbols.
 
-The names that settings assume of torch, as rows like those of torch/assumed_symbols.py, for checks of them all.
+The names that settings assume of torch are rows like those of torch/assumed_symbols.py, for checks of them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any, ClassVar, Union
 
 from gdbext.engine.record import Record
+from gdbext.engine.vocabulary import Section
 from gdbext.torch.assumed_symbols import C10, C10_CUDA, CPU, CUDA
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.settings_section import DEFAULT, SettingValue
 from gdbext.torch.torch_symbol import TorchSymbol
+
+SettingValue = Union[bool, int, float, str, None, tuple["SettingValue", ...], Mapping[str, "SettingValue"]]
+DEFAULT = "default"
+"""The value where nobody has set one, and the libraries below choose."""
+NOT_SHOWN = "(not shown)"
+"""The value of an option that is set to an object of another kind."""
+
+
+class Setting(Record):
+    """``value`` is None where it is not known, and ``unknown`` says why then. ``default`` is PyTorch's own, None where
+    there is none or it depends on the machine."""
+
+    name: str
+    value: SettingValue
+    default: SettingValue = None
+    unknown: str = ""
+
+    @property
+    def is_changed(self) -> bool:
+        """Somebody set it to something else than PyTorch's default."""
+        return self.value is not None and self.default is not None and self.value != self.default
+
+
+@dataclass(frozen=True)
+class SettingsSection(Section):
+    """``script`` is the file with Python that sets them again, where one was asked for."""
+
+    name: ClassVar[str] = "settings"
+    settings: tuple[Setting, ...]
+    environment: Mapping[str, str]
+    """Variables that PyTorch and the libraries below it read when they begin."""
+    script: str | None = None
+    cpu_state: bytes | None = None
+    """The bytes that torch.get_rng_state() gives; None where they are not known."""
+    main_tid: int | None = None
+    """The thread whose own settings the script sets; those of others are comments in it."""
+
+    def document(self, why: bool) -> dict[str, Any]:  # noqa: ARG002 - the same with evidence
+        """Name to value; null for what is not known."""
+        return {setting.name: _plain(setting.value) for setting in self.settings}
+
+
+def _plain(value: SettingValue) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
 
 OLDEST = "2.0.0"
 

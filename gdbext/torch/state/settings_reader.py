@@ -17,8 +17,16 @@ from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.errors import BadData, GdbextError
 from gdbext.torch.assumed_symbols import CPU
 from gdbext.torch.state import setting_sources as sources
-from gdbext.torch.state.setting_sources import SETTINGS, THREADS_IN_USE, Kind, SettingSource, StaticOwner
-from gdbext.torch.state.settings_section import DEFAULT, Setting, SettingValue
+from gdbext.torch.state.setting_sources import (
+    DEFAULT,
+    SETTINGS,
+    THREADS_IN_USE,
+    Kind,
+    Setting,
+    SettingSource,
+    SettingValue,
+    StaticOwner,
+)
 from gdbext.torch.values.containers import hash_entries, hash_table, string_reader, tree_nodes, vector_span
 from gdbext.torch.values.value_text import python_name
 

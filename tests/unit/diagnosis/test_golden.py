@@ -26,13 +26,13 @@ from gdbext.tools.info.cuda_allocator import CudaMemory, HeldMemory, LargeStorag
 from gdbext.tools.probes import latency_meter, top_view
 from gdbext.tools.probes.latency_meter import LatencyBucket, LatencyRow, LatencySection
 from gdbext.tools.probes.summary import TopRow, TopSection
-from gdbext.tools.tensor import tensor_view
+from gdbext.tools.tensor import tensor_section
 from gdbext.tools.trace import trace_section
 from gdbext.tools.trace.trace_section import InnermostStep, OpenDispatch, OpenThread, TraceSection
 from gdbext.tools.values import values_section
 from gdbext.tools.values.values_section import ValuesSection
 from gdbext.torch.stack.dispatch_frame import DispatchEvent, DispatchStage
-from gdbext.torch.state.settings_section import Setting, SettingsSection
+from gdbext.torch.state.setting_sources import Setting, SettingsSection
 from support.fakes import made_autograd, made_compile, made_tensors
 from support.recorded.recordings import Replay
 from support.source import contract_schema
@@ -140,8 +140,8 @@ MADE = {
         "dispatch-values", None, values_section.render,
         sections=(ValuesSection("save", 2, ENDING, ("prims::cat is not watched",), "out", 4),),
     ),
-    "tensor-floats": Report("dispatch-tensor", None, tensor_view.render, sections=(made_tensors.FLOATS,)),
-    "tensor-odd": Report("dispatch-tensor", None, tensor_view.render, sections=(made_tensors.ODD,)),
+    "tensor-floats": Report("dispatch-tensor", None, tensor_section.render, sections=(made_tensors.FLOATS,)),
+    "tensor-odd": Report("dispatch-tensor", None, tensor_section.render, sections=(made_tensors.ODD,)),
     "memory": Report("dispatch-info", None, held_memory.render, sections=(MEMORY,)),
     "compile-used": Report("dispatch-compile", None, compilation.render, sections=(made_compile.USED,)),
     "compile-imported": Report("dispatch-compile", None, compilation.render, sections=(made_compile.IMPORTED,)),

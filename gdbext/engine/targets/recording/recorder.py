@@ -12,7 +12,6 @@ from typing import Any
 
 from gdbext import __version__
 from gdbext.engine.formats.elf_core import AT_RANDOM
-from gdbext.engine.targets import secret_words
 from gdbext.engine.targets.base_target import KernelSide, MemoryMapping, RecordedRun, Signal, Target, TargetThread
 from gdbext.engine.targets.foreign_files import ForeignFiles
 from gdbext.engine.targets.host_files import Fact
@@ -192,7 +191,7 @@ class RecordingTarget(Target):
         pieces = [(address, piece) for (address, _), piece in self._pieces.items()]
         found = [(address, _blanked(address, piece, start, end)) for address, piece in (*pages, *pieces)]
         read = SparseBytes.merged(found)
-        public = SparseBytes(read.starts, [secret_words.blanked(piece, self._secrets) for piece in read.pieces])
+        public = SparseBytes(read.starts, [linux.blanked(piece, self._secrets) for piece in read.pieces])
         return public.cut_to([*self._wanted.ranges(), *((address, address + len(piece)) for address, piece in pieces)])
 
     @cached_property
@@ -204,7 +203,7 @@ class RecordingTarget(Target):
         except MemoryFault:
             words = []
         words += [f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in self.environ().items()]
-        return secret_words.secrets_among(words)
+        return linux.secrets_among(words)
 
     def _strings(self) -> tuple[int, int]:
         """The place where the kernel put them: at the end of the main thread's stack, behind the 16 bytes of AT_RANDOM
@@ -230,8 +229,8 @@ def _public(facts: Mapping[str, Fact], secrets: Sequence[bytes]) -> dict[str, Fa
 
 def _public_fact(name: str, fact: Fact, secrets: Sequence[bytes]) -> Fact:
     if isinstance(fact, str):
-        text = secret_words.program_only(fact) if name.endswith("/cmdline") else fact
-        return secret_words.blanked(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
+        text = linux.program_only(fact) if name.endswith("/cmdline") else fact
+        return linux.blanked(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
     if isinstance(fact, list):
         return [str(_public_fact("", each, secrets)) for each in fact]
     return fact

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gdbext.engine.targets.secret_words import HIDDEN, blanked, is_secret, program_only, secrets_among, without_user
 from gdbext.engine.targets.system import linux
+from gdbext.engine.targets.system.linux import HIDDEN, blanked, is_secret, program_only, secrets_among, without_user
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from gdbext.engine.process.memory import Field, Memory, Struct
 from gdbext.errors import LayoutError
 from gdbext.tools.info.settings_view import script
 from gdbext.torch.state import setting_sources as sources
+from gdbext.torch.state.setting_sources import NOT_SHOWN, Setting, SettingsSection
 from gdbext.torch.state.settings_reader import SettingsReader
-from gdbext.torch.state.settings_section import NOT_SHOWN, Setting, SettingsSection
 from support.fakes.fake_target import FakeTarget
 
 CONTEXT, GENERATOR, SYMBOLS = 0x100000, 0x200000, 0x400000
