@@ -39,7 +39,7 @@ class PackageVersions:
         self._modules = modules
         self._files = files
         self._paths = paths
-        self._known = {package: version for package, version in known.items() if version != "unknown"}
+        self._known = {package: text for package, text in known.items() if text != "unknown"}
 
     def version(self, package: str) -> str | None:
         """The version of a package; None where it cannot be known."""

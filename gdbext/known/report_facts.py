@@ -47,8 +47,8 @@ def _facts(document: Mapping[str, Any]) -> ProcessFacts:
 
 
 def _version(part: Mapping[str, Any] | None) -> str | None:
-    version = part["version"] if part is not None else None
-    return None if version in (None, "unknown") else _text(version)
+    text = part["version"] if part is not None else None
+    return None if text in (None, "unknown") else _text(text)
 
 
 def _relation(document: Mapping[str, Any], word: str) -> bool | None:

@@ -127,9 +127,9 @@ class _Reader:
         self._pool: Mapping[int, CudaStream] = {}
         self.devices: int | None = None
         try:
-            version = torch_version(session.modules)
-            if not version or store.release(version) < _OLDEST:
-                raise BadData(f"how torch {version or 'of this release'} numbers them is not known")
+            build = torch_version(session.modules)
+            if not build or store.release(build) < _OLDEST:
+                raise BadData(f"how torch {build or 'of this release'} numbers them is not known")
             self.devices = self._streams.device_count()
             self._pool = self._streams.pool()
         except GdbextError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -42,7 +43,16 @@ def test_nothing_but_our_own_files_is_asked_for(name: str, command: str) -> None
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     status, asked = json.loads(done.stderr[done.stderr.index("[") :])
     assert status == 0
-    ours = (str(ROOT / "gdbext"), str(recording), sys.base_prefix, "/usr/lib/python", "/dev/null", "/proc/self/statm")
+    known = f"{os.environ.get('XDG_CONFIG_HOME') or Path.home() / '.config'}/gdbext/known"
+    ours = (
+        str(ROOT / "gdbext"),
+        str(recording),
+        sys.base_prefix,
+        "/usr/lib/python",
+        "/dev/null",
+        "/proc/self/statm",
+        known,
+    )
     assert any(path == str(recording) for path in asked)
     foreign = {
         path for path in asked if path.startswith("/") and not path.startswith(ours) and not SITE.fullmatch(path)
