@@ -5,22 +5,18 @@ Vector registers as gdb shows them: unions of arrays of what may be in them.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import Any
 
 import gdb
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.arch.base import Architecture
-from gdbext.engine.formats.elf_core import parse_auxv
-from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
-from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.base_target import MemoryMapping, Signal, TargetThread
+from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.system import linux
-from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetError, TargetGone
 
 _AGGREGATES = (gdb.TYPE_CODE_UNION, gdb.TYPE_CODE_STRUCT)
@@ -130,7 +126,7 @@ class GdbThread(TargetThread):
             raise TargetError(f"thread {self.tid} is running", help="stop it first: interrupt -a")
 
 
-class GdbTarget(Target):
+class GdbTarget(LentProcess):
     """gdb's selected inferior, live and stopped. Raises ForeignArchitecture.
 
     ``states`` gives each thread's state (tid to letter) as it was before the attach, where somebody looked.
@@ -178,31 +174,19 @@ class GdbTarget(Target):
 
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps of a local process, else what "info proc mappings" prints. Raises TargetError."""
-        if self._maps is None:
-            if self.is_native:
-                self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
-            else:
-                self._maps = parse_mappings(execute("info proc mappings"))
-        return self._maps
+        if self._maps is None and not self.is_native:
+            self._maps = parse_mappings(execute("info proc mappings"))
+        return super().maps()
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv of a local process, else what "info auxv" prints."""
         if self.is_native:
-            return parse_auxv(self._proc_file("auxv"))
+            return super().auxv()
         return {int(key): int(value, 0) for key, value in _AUXV_LINE.findall(execute("info auxv")) if key != "0"}
 
-    def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ of a local process, else empty."""
-        return linux.parse_environ(self._proc_file("environ")) if self.is_native else {}
-
-    def files_known_at(self) -> float | None:
-        """The time when the process started, on this machine."""
-        return started_at(self.pid) if self.is_native else None
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """The files that the process itself sees (/proc/PID/root); of a remote one, those below gdb's sysroot."""
-        return ForeignFiles.of_process(self.pid) if self.is_native else ForeignFiles.of_core(gdb_sysroot())
+    def sysroot(self) -> str:
+        """The folder that gdb looks for the files of the process in."""
+        return gdb_sysroot()
 
     def register_names(self) -> tuple[str, ...]:
         """The architecture's registers that this target has; found once, in the selected thread. Raises gdb.error."""
@@ -232,13 +216,6 @@ class GdbTarget(Target):
             found = [GdbThread(self, each, self._states.get(each.ptid[1])) for each in self._inferior.threads()]
             self._threads = sorted(found, key=lambda thread: thread.number or 0)
         return self._threads
-
-    def _proc_file(self, name: str) -> bytes:
-        try:
-            with open(f"/proc/{self.pid}/{name}", "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise TargetGone(f"process {self.pid} has ended: {error}") from error
 
 
 def connection_type(inferior: gdb.Inferior) -> str:

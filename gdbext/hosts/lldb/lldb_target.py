@@ -10,18 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import lldb
 
 from gdbext.engine.arch import architectures
 from gdbext.engine.arch.base import Architecture
-from gdbext.engine.formats.elf_core import parse_auxv
 from gdbext.engine.glibc.pthread import find_control_block, glibc_abi
 from gdbext.engine.targets.base_target import MemoryMapping, Signal, Target, TargetThread
-from gdbext.engine.targets.foreign_files import ForeignFiles
+from gdbext.engine.targets.live.local_process import LentProcess
 from gdbext.engine.targets.system import linux
-from gdbext.engine.targets.system.procfs import started_at
 from gdbext.errors import MemoryFault, TargetError, TargetGone, UsageError
 from gdbext.hosts.lldb.selection import SelectedThread, no_thread, thread_of
 
@@ -130,7 +127,7 @@ def float_register(frame: lldb.SBFrame, name: str) -> int | None:
     return int(number) & _WORD if value.IsValid() and error.Success() else None
 
 
-class LldbTarget(Target):
+class LldbTarget(LentProcess):
     """A process in LLDB, live and stopped. Raises ForeignArchitecture.
 
     ``selected`` gives the thread that the user looks at; ``states`` each thread's state (tid to letter) as it was
@@ -216,32 +213,17 @@ class LldbTarget(Target):
     def maps(self) -> Sequence[MemoryMapping]:
         """/proc/PID/maps. Raises TargetError for a remote process, of whose files LLDB does not know which part is
         mapped where."""
-        if self._maps is None:
-            if not self.is_native:
-                raise TargetError(
-                    f"process {self.pid} is on another machine, or under a server that LLDB did not start",
-                    why="LLDB gives the memory regions of such a process without the parts of files that they show",
-                    help=f"on that machine: scripts/dispatch -p {self.pid}; or take a core there: gcore {self.pid}",
-                )
-            self._maps = linux.parse_maps(os.fsdecode(self._proc_file("maps")))
-        return self._maps
+        if not self.is_native:
+            raise TargetError(
+                f"process {self.pid} is on another machine, or under a server that LLDB did not start",
+                why="LLDB gives the memory regions of such a process without the parts of files that they show",
+                help=f"on that machine: scripts/dispatch -p {self.pid}; or take a core there: gcore {self.pid}",
+            )
+        return super().maps()
 
     def auxv(self) -> Mapping[int, int]:
         """/proc/PID/auxv of a local process, else empty."""
-        return parse_auxv(self._proc_file("auxv")) if self.is_native else {}
-
-    def environ(self) -> Mapping[str, str]:
-        """/proc/PID/environ of a local process, else empty."""
-        return linux.parse_environ(self._proc_file("environ")) if self.is_native else {}
-
-    def files_known_at(self) -> float | None:
-        """The time when the process started, on this machine."""
-        return started_at(self.pid) if self.is_native else None
-
-    @cached_property
-    def foreign(self) -> ForeignFiles:
-        """The files that the process itself sees (/proc/PID/root)."""
-        return ForeignFiles.of_process(self.pid) if self.is_native else ForeignFiles.of_core("")
+        return super().auxv() if self.is_native else {}
 
     def check_stopped(self) -> None:
         """Raises TargetError (it runs), TargetGone."""
@@ -297,13 +279,6 @@ class LldbTarget(Target):
             found = [LldbThread(self, each, self._states.get(each.GetThreadID())) for each in threads]
             self._threads = sorted(found, key=lambda thread: thread.number or 0)
         return self._threads
-
-    def _proc_file(self, name: str) -> bytes:
-        try:
-            with open(f"/proc/{self.pid}/{name}", "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise TargetGone(f"process {self.pid} has ended: {error}") from error
 
 
 def registers_of(frame: lldb.SBFrame, architecture: Architecture) -> dict[str, int]:

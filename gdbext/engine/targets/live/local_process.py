@@ -1,7 +1,4 @@
-"""Reads from /proc/PID about a process of this machine, stopped by us or not.
-
-What is read of a live process through /proc/PID, whether it is stopped or runs on.
-"""
+"""Reads from /proc/PID about a process of this machine, stopped by us, by a debugger, or not at all."""
 
 from __future__ import annotations
 
@@ -106,3 +103,27 @@ class LocalProcess(Target):
         """The door to files below /proc/PID/root where the process sees other files (a container, a chroot), with its
         user's rights."""
         return ForeignFiles.of_process(self.pid)
+
+
+class LentProcess(LocalProcess):
+    """Process ``pid`` as a debugger lends it: maybe one of another machine, of which nothing is in /proc."""
+
+    is_native = True
+    """True for a process of this machine that the debugger itself traces."""
+
+    def environ(self) -> Mapping[str, str]:
+        """/proc/PID/environ of a local process, else empty."""
+        return super().environ() if self.is_native else {}
+
+    def files_known_at(self) -> float | None:
+        """The time when the process started, on this machine."""
+        return super().files_known_at() if self.is_native else None
+
+    @cached_property
+    def foreign(self) -> ForeignFiles:
+        """The files that the process itself sees (/proc/PID/root); of a remote one, those below ``sysroot``."""
+        return ForeignFiles.of_process(self.pid) if self.is_native else ForeignFiles.of_core(self.sysroot())
+
+    def sysroot(self) -> str:
+        """The folder that the user named for the files of the other machine, "" where there is none."""
+        return ""
