@@ -91,7 +91,7 @@ def name_devices(
     waiting = [thread for thread in process.threads if _device_wait(states[thread.tid]) is not None]
     if not waiting:
         return None
-    reader = _Reader(session)
+    reader = _StreamsOfWaits(session)
     callbacks = tuple(each.tid for each in process.threads if runs_host_function(each))
     for thread in waiting:
         state = states[thread.tid]
@@ -117,7 +117,7 @@ def _device_wait(state: State | None) -> DeviceWait | None:
     return state.wait.device if state is not None and state.wait is not None else None
 
 
-class _Reader:
+class _StreamsOfWaits:
     """Reads the streams for one look: the pools once, the current streams of each thread that is asked for."""
 
     def __init__(self, session: Session) -> None:

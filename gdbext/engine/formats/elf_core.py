@@ -44,6 +44,8 @@ _COMPRESSED = (
 )
 
 
+EM_CUDA = 190
+"""The machine of a core of an NVIDIA GPU (elf.h)."""
 CheckMachine = Callable[[str, elf_header.Identity], None]
 """Path and what the file begins with: raises where cores of that machine cannot be read."""
 
@@ -245,6 +247,10 @@ def _checked_header(path: str, data: mmap.mmap, check_machine: CheckMachine) -> 
         what = _OTHER_TYPES.get(found.type, "another kind of file")
         what = f"{path} is an ELF file but not a core dump: it is {what}"
         raise BadCore(what, why="scripts/dispatch -c wants a core")
+    if found.machine == EM_CUDA:
+        from gdbext.engine.formats.gpu_core import refuse
+
+        raise refuse(path, data)
     check_machine(path, found)
     try:
         header = elf_header.parse_header(data)

@@ -1,0 +1,208 @@
+"""Cores of an NVIDIA GPU: which kernels ran, in which grids, and which exceptions were hit.
+
+An ELF file of its own machine with tables in sections, as cudacoredump.h of NVIDIA (cuda-gdb, driver r346 to r575)
+describes it: newer drivers add fields at the ends of rows, so the size of a row is what the section says. Exceptions:
+cudadebugger.h of CUDA 13. No core of a real device was at hand: every number is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gdbext.engine.formats.demangle import demangle
+from gdbext.engine.formats.elf_header import Data
+from gdbext.engine.record import Record
+from gdbext.errors import BadCore
+
+_LOUSER = 0x80000000
+_ELF_RELOCATED, _DEVICES, _SMS, _GRIDS, _LANES, _MODULES = (_LOUSER + each for each in (7, 9, 11, 12, 15, 16))
+"""Types of sections: CUDBG_SHT_RELF_IMG, _DEV_TABLE, _SM_TABLE, _GRID_TABLE, _LN_TABLE, _MOD_TABLE."""
+_SYMTAB, _STT_FUNC = 2, 2
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MOST_SECTIONS, _MOST_SYMBOLS, _MOST_GRIDS = 1_000_000, 200_000, 1024
+_GRID_ROW, _DEVICE_ROW, _LANE_ROW, _SM_ROW = 96, 24, 36, 24
+"""Bytes of a row up to what is read of it; an SM's exception is there since r555."""
+_EXCEPTIONS = {
+    1: "an illegal address", 2: "an overflow of the user's stack", 3: "an overflow of the device's stack",
+    4: "an illegal instruction", 5: "an address out of range", 6: "a misaligned address",
+    7: "an invalid address space", 8: "an invalid program counter", 9: "an overflow of the hardware's stack",
+    10: "an illegal address", 11: "a misaligned address", 12: "an assertion", 13: "an error of a system call",
+    14: "an illegal address", 17: "an address out of range in a cluster", 18: "a missing block of a cluster",
+    19: "a stack canary",
+}  # fmt: skip
+_NAMED = 4
+"""Grids and exceptions that the text names."""
+
+
+class GpuGrid(Record):
+    """One grid: ``kernel`` is "" where no symbol is at its entry."""
+
+    kernel: str
+    entry: int
+    blocks: tuple[int, int, int]
+    threads: tuple[int, int, int]
+
+    @property
+    def text(self) -> str:
+        """``spins<int>(int*) (grid 1×1×1 of 32×1×1)``."""
+        shape = "grid {} of {}".format(*("×".join(map(str, each)) for each in (self.blocks, self.threads)))
+        return f"{self.kernel or f'a kernel at {self.entry:#x}'} ({shape})"
+
+
+class GpuCore(Record):
+    """The contents of such a core, as far as they are read."""
+
+    devices: tuple[str, ...]
+    grids: tuple[GpuGrid, ...]
+    exceptions: tuple[tuple[str, int], ...]
+    """Kinds of exceptions with how many threads of the GPU, or of its processors, hit them."""
+
+    @property
+    def text(self) -> str:
+        """The kernels and exceptions in one sentence."""
+        kernels = _listed([grid.text for grid in self.grids]) or "no kernel"
+        hit = _listed([f"{name} ({count} times)" for name, count in self.exceptions]) or "no exception"
+        names = _listed(self.devices)
+        return f"a core of a GPU{f' ({names})' if names else ''}, with {kernels}, and {hit}"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return ", ".join(texts[:_NAMED]) + more
+
+
+class _Section(Record):
+    number: int
+    name: int
+    type: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    row: int
+
+
+class _Sections:
+    """The sections of one ELF file of 64 bits. Raises BadCore where they are not all there."""
+
+    def __init__(self, data: Data, path: str) -> None:
+        self._data = data
+        self._path = path
+        if len(data) < 64:
+            raise BadCore(f"{path} is truncated: its ELF header is not all there")
+        head = data[:64]
+        start, size, count = struct.unpack_from("<Q", head, 40)[0], *struct.unpack_from("<HH", head, 58)
+        self._names = struct.unpack_from("<H", head, 62)[0]
+        if size != _SECTION.size or not 64 <= start <= len(data) - _SECTION.size:
+            raise BadCore(f"{path} is truncated: its section headers are not there")
+        if not count:  # so many that the first one has the number
+            count = _SECTION.unpack(data[start : start + _SECTION.size])[5]
+        if count > _MOST_SECTIONS or start + count * _SECTION.size > len(data):
+            raise BadCore(f"{path} is truncated: its {count} section headers are not all there")
+        rows = _SECTION.iter_unpack(data[start : start + count * _SECTION.size])
+        self.sections = [
+            _Section(number, row[0], row[1], row[4], row[5], row[6], row[7], row[9]) for number, row in enumerate(rows)
+        ]
+
+    def of_type(self, kind: int) -> list[_Section]:
+        return [each for each in self.sections if each.type == kind]
+
+    def contents(self, section: _Section) -> bytes:
+        if section.offset + section.size > len(self._data):
+            raise BadCore(f"{self._path} is truncated: section {section.number} is not all there")
+        return self._data[section.offset : section.offset + section.size]
+
+    def rows(self, section: _Section, least: int) -> Iterator[bytes]:
+        """The rows of a table; none where they are shorter than what is read of them."""
+        if section.row >= least:
+            raw = self.contents(section)
+            for at in range(0, len(raw) - section.row + 1, section.row):
+                yield raw[at : at + section.row]
+
+    def texts(self) -> Iterator[_Section]:
+        """Tables of strings, the one for other things than sections' names first."""
+        tables = [each for each in self.sections if each.type == 3]
+        yield from sorted(tables, key=lambda each: each.number == self._names)
+
+
+def read_gpu_core(data: Data, path: str) -> GpuCore:
+    """Read the tables of the core. Raises BadCore."""
+    core = _Sections(data, path)
+    return GpuCore(tuple(_devices(core)), tuple(_grids(core, path)), tuple(_exceptions(core)))
+
+
+def _devices(core: _Sections) -> Iterator[str]:
+    table = next(core.texts(), None)
+    for section in core.of_type(_DEVICES):
+        for row in core.rows(section, _DEVICE_ROW):
+            name, _, kind = struct.unpack_from("<QQQ", row)
+            texts = [_text(core.contents(table), at) for at in (name, kind)] if table is not None else []
+            yield " ".join(filter(None, texts)) or "of an unknown name"
+
+
+def _text(table: bytes, at: int) -> str:
+    raw = table[at : at + 128].split(b"\0", 1)[0] if at < len(table) else b""
+    return raw.decode("ascii") if raw.isascii() and raw.decode("ascii").isprintable() else ""
+
+
+def _grids(core: _Sections, path: str) -> Iterator[GpuGrid]:
+    names: dict[int, dict[int, str]] = {}
+    found = 0
+    for section in core.of_type(_GRIDS):
+        for row in core.rows(section, _GRID_ROW):
+            found += 1
+            if found > _MOST_GRIDS:
+                return
+            entry, module = struct.unpack_from("<QQ", row, 24)
+            sizes = struct.unpack_from("<6I", row, 72)
+            if module not in names:
+                names[module] = _functions(core, module, path)
+            yield GpuGrid(names[module].get(entry, ""), entry, sizes[:3], sizes[3:])
+
+
+def _functions(core: _Sections, module: int, path: str) -> dict[int, str]:
+    """Address → function of the module with that handle, by its relocated image."""
+    for table in core.of_type(_MODULES):
+        handles = [struct.unpack_from("<Q", row)[0] for row in core.rows(table, 8)]
+        for image in core.of_type(_ELF_RELOCATED):
+            if image.link == table.number and image.info < len(handles) and handles[image.info] == module:
+                return dict(_symbols(_Sections(core.contents(image), path)))
+    return {}
+
+
+def _symbols(image: _Sections) -> Iterator[tuple[int, str]]:
+    for section in image.of_type(_SYMTAB):
+        if section.link >= len(image.sections):
+            continue
+        texts = image.contents(image.sections[section.link])
+        for number, row in enumerate(image.rows(section, _SYMBOL.size)):
+            name, info, _, _, value, _ = _SYMBOL.unpack_from(row)
+            if number >= _MOST_SYMBOLS:
+                return
+            if info & 15 == _STT_FUNC and value and name < len(texts):
+                yield value, demangle(texts[name : name + 4096].split(b"\0", 1)[0].decode("utf-8", "replace"))
+
+
+def _exceptions(core: _Sections) -> list[tuple[str, int]]:
+    """Exceptions of the threads, or of the processors where no thread has one: the warps may have ended."""
+    for kind, at, least in ((_LANES, 32, _LANE_ROW), (_SMS, 8, _SM_ROW)):
+        counts: Counter[int] = Counter()
+        for section in core.of_type(kind):
+            counts.update(struct.unpack_from("<I", row, at)[0] for row in core.rows(section, least))
+        del counts[0]
+        if counts:
+            return [(_EXCEPTIONS.get(number, f"exception {number}"), count) for number, count in counts.most_common()]
+    return []
+
+
+def refuse(path: str, data: Data) -> BadCore:
+    """The error for a core of a GPU where one of a process is wanted: what it holds, and with what to read it."""
+    return BadCore(
+        f"{path} is {read_gpu_core(data, path).text}",
+        why="it has what ran on the device, and no thread of the process",
+        help=f"look at it with: cuda-gdb -ex 'target cudacore {path}'; for the process's threads take a core of it: "
+        "gcore PID",
+    )

@@ -1,0 +1,111 @@
+"""Cores of a GPU, made as cudacoredump.h of NVIDIA describes them: none of a real device was at hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gdbext.engine.formats.gpu_core import read_gpu_core
+from gdbext.engine.targets.core_target import CoreTarget
+from gdbext.errors import BadCore
+
+LOUSER = 0x80000000
+DEVICES, SMS, GRIDS, LANES, MODULES, IMAGE = (LOUSER + each for each in (9, 11, 12, 15, 16, 7))
+ENTRY, HANDLE = 0x7F0000001000, 0xABC0
+Section = tuple[int, bytes, int, int, int]
+"""Type, contents, link, info, bytes of a row."""
+
+
+def elf(sections: Sequence[Section], machine: int = 190, kind: int = 4) -> bytes:
+    """An ELF file of 64 bits with these sections, the first of them number 1, and a table of strings last."""
+    body, headers = b"", [bytes(64)]
+    for type_, contents, link, info, row in (*sections, (3, b"\0.x\0", 0, 0, 0)):
+        headers.append(struct.pack("<IIQQQQIIQQ", 0, type_, 0, 0, 64 + len(body), len(contents), link, info, 1, row))
+        body += contents
+    ident = b"\x7fELF\x02\x01\x01\x33" + bytes(8)
+    count = len(headers)
+    start = struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, count, count - 1)
+    return ident + start + body + b"".join(headers)
+
+
+def cubin(name: bytes = b"_Z5spinsIiEvPT_") -> bytes:
+    """A relocated module with one kernel."""
+    symbols = bytes(24) + struct.pack("<IBBHQQ", 1, 2, 0, 1, ENTRY, 0x80)
+    return elf([(2, symbols, 2, 0, 24), (3, b"\0" + name + b"\0", 0, 0, 0)], kind=2)
+
+
+def lane(exception: int) -> bytes:
+    return struct.pack("<QQ8I", ENTRY + 16, 16, 0, 0, 0, 0, exception, 1, 0, 0)
+
+
+def grid(entry: int = ENTRY, more: int = 0) -> bytes:
+    """A row, ``more`` bytes longer than in the first driver that wrote such cores."""
+    return struct.pack("<7Q12I", 1, 2, 3, entry, HANDLE, 0, 0, 0, 0, 1, 32, 4, 2, 1, 32, 1, 1, 0, 77) + bytes(more)
+
+
+def core(lanes: bytes = lane(12) * 3 + lane(0), grids: bytes = grid(), row: int = 104, sm: int = 0) -> bytes:
+    texts = b"\0NVIDIA H100\0sm_90\0"
+    device = struct.pack("<QQQ", 1, 0, 13) + bytes(48)
+    return elf([
+        (DEVICES, device, 0, 0, len(device)), (GRIDS, grids, 1, 0, row), (MODULES, struct.pack("<Q", HANDLE), 1, 0, 8),
+        (IMAGE, cubin(), 3, 0, 0), (LANES, lanes, 1, 0, 48),
+        (SMS, struct.pack("<IIIIQ", 0, 0, sm, 0, 0), 1, 0, 24), (3, texts, 0, 0, 0),
+    ])  # fmt: skip
+
+
+def test_kernels_grids_and_exceptions() -> None:
+    found = read_gpu_core(core(), "gpu.core")
+    assert found.devices == ("NVIDIA H100 sm_90",)
+    (only,) = found.grids
+    assert (only.kernel, only.entry, only.blocks, only.threads) == (
+        "void spins<int>(int*)",
+        ENTRY,
+        (4, 2, 1),
+        (32, 1, 1),
+    )
+    assert found.exceptions == (("an assertion", 3),)
+
+
+def test_rows_of_newer_drivers_are_longer() -> None:
+    found = read_gpu_core(core(grids=grid(more=32) + grid(0x10, more=32), row=136), "gpu.core")
+    assert [each.kernel for each in found.grids] == ["void spins<int>(int*)", ""]
+    assert "a kernel at 0x10 (grid 4×2×1 of 32×1×1)" in found.text
+
+
+def test_exceptions_of_processors_count_where_no_thread_has_one() -> None:
+    assert read_gpu_core(core(lanes=lane(0), sm=14), "gpu.core").exceptions == (("an illegal address", 1),)
+    assert read_gpu_core(core(lanes=lane(5), sm=14), "gpu.core").exceptions == (("an address out of range", 1),)
+    assert read_gpu_core(core(lanes=lane(99)), "gpu.core").exceptions == (("exception 99", 1),)
+    assert read_gpu_core(core(lanes=b""), "gpu.core").exceptions == ()
+
+
+def test_such_a_core_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.core"
+    file.write_bytes(core())
+    with pytest.raises(BadCore) as refused:
+        CoreTarget(str(file))
+    assert refused.value.what.startswith(
+        f"{file} is a core of a GPU (NVIDIA H100 sm_90), with void spins<int>(int*) (grid"
+    )
+    assert "an assertion (3 times)" in refused.value.what
+    assert "cuda-gdb" in refused.value.help
+    assert "gcore" in refused.value.help
+
+
+@pytest.mark.parametrize("cut", [8, 63, 64, 200, 900])
+def test_a_torn_core_is_an_error_that_says_so(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "gpu.core"
+    file.write_bytes(core()[:cut])
+    with pytest.raises(BadCore):
+        CoreTarget(str(file))
+
+
+def test_numbers_that_lead_nowhere_cost_what_they_name() -> None:
+    torn = core(grids=grid()).replace(struct.pack("<Q", HANDLE), struct.pack("<Q", HANDLE + 1), 1)
+    assert [each.kernel for each in read_gpu_core(torn, "gpu.core").grids] == [""]
+    with pytest.raises(BadCore, match="section headers"):
+        read_gpu_core(core()[:60] + b"\xff\xff" + core()[62:], "gpu.core")
+    assert read_gpu_core(core(row=0), "gpu.core").grids == ()
