@@ -6,6 +6,7 @@ stack slot. That is the point where the value is passed, so what is read there i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_
 
@@ -158,6 +159,23 @@ class CallSites:
     def place(self, number: int) -> str:
         """The place where argument ``number`` is passed, in words."""
         return self._architecture.argument_registers[number]
+
+    def places(self, stack: NativeStack, level: int, number: int) -> frozenset[str | int]:
+        """The places of an argument while the call is under way: registers of the frame, addresses of words; none where
+        the code itself has it."""
+        sources = self.site(stack, level).sources
+        location = sources[number] if number < len(sources) else None
+        return frozenset(() if location is None else self._places(location, stack.frames[level].registers))
+
+    def _places(self, location: Location, registers: Mapping[str, int]) -> Iterator[str | int]:
+        for part in location.parts:
+            yield from self._places(part, registers)
+        if location.kind == "fixed":
+            yield location.value or 0
+        elif location.kind == "memory":
+            yield (registers.get(location.register or "", 0) + location.displacement) & 0xFFFF_FFFF_FFFF_FFFF
+        elif location.register is not None:
+            yield location.register
 
     def _evaluate(self, location: Location, stack: NativeStack, level: int) -> int | None:
         found = self._whole(location, stack, level)

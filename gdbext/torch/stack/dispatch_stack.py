@@ -171,8 +171,11 @@ class DispatchStackReader:
         outer: Operator | None = None
         enclosing: RecoveredCall | None = None
         for found in reversed(calls):
-            caller = enclosing if enclosing is not None and self._redispatches(stack, found) else None
-            recovered = self._recovery.recover(stack, found, outer, caller) if self._recovery else RecoveredCall()
+            is_call = self._is_call(stack, found)
+            caller = enclosing if is_call is False else None
+            recovered = RecoveredCall()
+            if self._recovery is not None:
+                recovered = self._recovery.recover(stack, found, outer, caller, is_call is True)
             results.append(recovered)
             outer, enclosing = recovered.operator or outer, recovered
         results.reverse()
@@ -334,11 +337,11 @@ class DispatchStackReader:
             DispatchEvent.CALL if self._events.asks_for_callbacks(stack, call.header[0]) else DispatchEvent.REDISPATCH
         )
 
-    def _redispatches(self, stack: NativeStack, call: DispatchCall) -> bool:
-        """The call was given its keyset; it did not make it of its arguments."""
+    def _is_call(self, stack: NativeStack, call: DispatchCall) -> bool | None:
+        """The call made its keyset of its arguments; False: it was given it; None: unknown."""
         if call.event:
-            return call.event.startswith("redispatch")
-        return self._events.is_call(stack, call) is False
+            return not call.event.startswith("redispatch")
+        return self._events.is_call(stack, call)
 
     def _is_boxed_entry(self, stack: NativeStack, call: DispatchCall, recovered: RecoveredCall) -> bool:
         """The kernel was entered by its boxed function."""

@@ -12,7 +12,7 @@ operator, whose name would say it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gdbext.engine.arch.argument_places import SavedArgument, saved_arguments
 from gdbext.engine.arch.base import Slot
@@ -140,6 +140,8 @@ MAX_CODE = 4096
 """Bytes of a wrapper that are decoded; real ones have 20 to 600."""
 MAX_DEPTH = 4
 """Jumps that are followed one after the other."""
+MAX_STACK = 1 << 26
+"""Bytes from a frame to the outermost one that a pointer into the stack may span."""
 FUNCTOR_WORDS = 8
 """Words of a functor object that are looked through for a function pointer (the function pointer is its first
 member, behind the 16 or 24 bytes of c10::OperatorKernel)."""
@@ -292,6 +294,34 @@ class KernelMatcher:
             self._indices[operator.address, start] = found
         return found
 
+    def in_unboxed_call(
+        self, stack: NativeStack, level: int, kernel: int | None, first: int | None
+    ) -> Callable[[int, KernelFunction], bool]:
+        """The position of the keyset in a call to an unboxed kernel, in frame ``kernel``, where it must have one.
+
+        The kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) where the result is returned
+        through memory. So the second argument is the keyset or the functor, never anything else; the third is the
+        keyset if the first is not the functor.
+        """
+        calls_kernel = kernel == level - 1 and self._sites.site(stack, level).through_pointer
+
+        def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
+            if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
+                return False
+            return position == 1 or (position == 2 and first is not None and first != kernel.functor)
+
+        return must_be_keyset
+
+    def in_redispatch(self, stack: NativeStack, level: int, first: int | None) -> Callable[[int, KernelFunction], bool]:
+        """The position of the keyset in a call to ``at::_ops::NAME::redispatch``, where it must have one.
+
+        It is the first one, or the second behind a pointer to where the result goes: a place on the stack above.
+        """
+        sp = stack.frames[level].sp
+        hidden = first is not None and sp <= first < sp + MAX_STACK
+        keyset_at = None if first is None else 1 if hidden else 0
+        return lambda position, _kernel: position == keyset_at
+
     def words(self, stack: NativeStack, level: int) -> Iterator[tuple[str, int]]:
         """Callee-saved registers and stack words of a frame, with where they are."""
         frame = stack.frames[level]
@@ -323,3 +353,8 @@ class KernelMatcher:
         except BadData:
             return None
         return None if found is None else found[0].base + found[1].start
+
+
+def in_lookup(position: int, _kernel: KernelFunction) -> bool:
+    """The position of the keyset in ``OperatorEntry::lookup(this, keyset)``."""
+    return position == 1

@@ -3,32 +3,33 @@
 Nothing is believed because it looks like a keyset. A value counts when looking it up in *this* operator's table gives
 the very kernel that runs in the call's inner frame. *exact*: read at the call instruction's own argument, and proven;
 *verified*: the only word of the frame that is proven, by a kernel that few keysets lead to. A redispatch goes on with
-keys of its caller's keyset: what has others is not believed, unless it was read twice.
+keys of its caller's keyset: what has others is not believed, unless it was read twice. The empty keyset is what any
+word of zeros is: it counts where something else says so, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import combinations
 
 from gdbext.engine.process.memory import Memory
 from gdbext.engine.process.symbolizer import Symbolizer
+from gdbext.engine.record import Record
 from gdbext.engine.unwind.unwinder import NativeStack
 from gdbext.engine.vocabulary import Certainty
-from gdbext.errors import BadData, GdbextError
+from gdbext.errors import GdbextError
 from gdbext.torch.assumed_symbols import AUTOGRAD_KERNELS, KERNELS_BELOW_THEIR_KEY
 from gdbext.torch.registry.dispatch_table import RegisteredKernels
 from gdbext.torch.registry.kernel import KernelFunction
 from gdbext.torch.registry.operators import Dispatcher, Operator
 from gdbext.torch.stack.call_arguments import CallSites
 from gdbext.torch.stack.dispatch_calls import DispatchCall
-from gdbext.torch.stack.kernel_match import KernelMatcher
+from gdbext.torch.stack.kernel_match import KernelMatcher, in_lookup
 from gdbext.torch.stack.lookup_sites import SiteFinder, static_handles
 from gdbext.torch.stack.operator_search import OperatorSearch
 from gdbext.torch.stack.roles import Role
 
-MAX_STACK = 1 << 26
-"""Bytes from a frame to the outermost one that a pointer into the stack may span."""
 _KEYSET_ARGUMENTS = 4
 """Arguments of a call among which its keyset can be."""
 _DISTINCTIVE = 4
@@ -36,9 +37,6 @@ _DISTINCTIVE = 4
 composite kernel in most of them: any word leads to it."""
 _MAKES_KEYSETS = "BackendSelect"
 """The key whose kernels redispatch with a keyset that they make of the options (BackendSelectFallbackKernel.cpp)."""
-_TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
-"""Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
-runtime key of each; autograd is the one that tensors do not have alone."""
 
 
 class RecoveredCall:
@@ -53,6 +51,15 @@ class RecoveredCall:
         """The one of the kernel's functions that runs; 0 where none does yet."""
         self.confidence = Certainty.UNKNOWN
         self.evidence: list[str] = []
+
+
+class _Given(Record):
+    """The limits of a call's keyset by what it is made of."""
+
+    keys: int
+    """The keys that a redispatch may go on with: its caller's; all of them where it does not go on with its own."""
+    is_call: bool
+    """The call is known to make its keyset of its arguments."""
 
 
 class CallRecovery:
@@ -75,16 +82,18 @@ class CallRecovery:
         call: DispatchCall,
         outer: Operator | None = None,
         caller: RecoveredCall | None = None,
+        is_call: bool = False,
     ) -> RecoveredCall:
         """Everything that can be proven of a dispatch call; a fault costs the field that it concerns.
 
         ``outer`` is the operator of the next call further out, ``caller`` that call itself where this one redispatches.
+        ``is_call``: it is known to be no redispatch.
         """
         result = RecoveredCall()
         try:
             result.operator = self._operators.find(stack, call, outer, result.evidence)
             if result.operator is not None:
-                self._find_keyset(stack, call, result, result.operator, self._given(result.operator, caller))
+                self._find_keyset(stack, call, result, result.operator, self._given(result.operator, caller, is_call))
                 if result.keyset is None and caller is not None and caller.operator is result.operator:
                     self._below_callers_key(stack, call, result, caller)
         except GdbextError as error:
@@ -114,61 +123,100 @@ class CallRecovery:
 
     # --- the keyset ------------------------------------------------------------------------------
 
-    def _given(self, operator: Operator, caller: RecoveredCall | None) -> int:
-        """The keys that a redispatch by ``caller`` may go on with; all of them where it does not go on with its own."""
-        if caller is None or caller.operator is not operator or caller.keyset is None:
-            return self._dispatcher.keys.known_bits
-        return caller.keyset if caller.index != self._makes_keysets else self._dispatcher.keys.known_bits
+    def _given(self, operator: Operator, caller: RecoveredCall | None, is_call: bool = False) -> _Given:
+        goes_on = caller is not None and caller.operator is operator and caller.index != self._makes_keysets
+        if caller is None or caller.keyset is None or not goes_on:
+            return _Given(self._dispatcher.keys.known_bits, is_call)
+        return _Given(caller.keyset, is_call)
+
+    def _is_empty(self, operator: Operator, given: _Given) -> bool:
+        """The keyset must be empty: a redispatch's caller has an empty one, or a call's operator has no tensors and
+        what every thread includes falls through. Raises GdbextError."""
+        if not given.keys or not given.is_call:
+            return not given.keys
+        keys = self._dispatcher.keys
+        included = keys.default_included
+        return not operator.extractor.reverse_arguments and not included & operator.extractor.mask(keys, included)
 
     @cached_property
     def _makes_keysets(self) -> int:
         return self._dispatcher.keys.index_of_key(_MAKES_KEYSETS)
 
     def _find_keyset(
-        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: int
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: _Given
     ) -> None:
         for level in _calls_inward(call):
             if self._exact(stack, call, level, result, operator, given):
                 return
-        if self._at_lookup(stack, call, result, operator):
+        if self._at_lookup(stack, call, result, operator, given):
             return
-        self._only_candidate(stack, call, result, operator, given)
+        self._only_candidate(stack, call, result, operator, given.keys)
         if result.confidence is Certainty.UNKNOWN:
             self._from_kernel_alone(stack, call, result, operator)
 
     def _exact(
-        self, stack: NativeStack, call: DispatchCall, level: int, result: RecoveredCall, operator: Operator, given: int
+        self,
+        stack: NativeStack,
+        call: DispatchCall,
+        level: int,
+        result: RecoveredCall,
+        operator: Operator,
+        given: _Given,
     ) -> bool:
         """Reads the keyset where frame ``level`` passes it on: behind the handle or functor that it belongs to."""
-        values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-        by_position = self._position_in_unboxed_call(stack, call, level, values[0])
-        if call.elided and level == call.header[0]:
-            by_position = self._position_in_redispatch(stack, level, values[0])
-        elif call.detail is Role.LOOKUP and level == call.header[-1]:
-            by_position = _position_in_lookup
-        for position, value in enumerate(values):
-            if value is None or not self._possible(value):
-                continue
-            index, kernel = operator.kernel_for(value)
-            if value == kernel.functor:  # not a keyset, though its bits may be those of one: an address in the heap
-                continue
-            before = values[position - 1] if position else None
-            if not self._belongs(before, operator, kernel) and not by_position(position, kernel):
-                continue
+        for position, value, index, kernel in self._passed_on(stack, call, level, operator):
             entry = self._running(stack, call, kernel)
             if entry is None and not self._entry_in_hand(stack, call, operator, index):
                 continue
-            if value & ~given and not self._passed_in(stack, call, value):
-                result.evidence.append(f"keyset {value:#x} has keys that its caller's, {given:#x}, has not")
+            if value & ~given.keys and not self._passed_in(stack, call, value):
+                result.evidence.append(f"keyset {value:#x} has keys that its caller's, {given.keys:#x}, has not")
                 continue
             place = f"{self._sites.place(position)} by the call in frame #{level}"
+            if not value and not self._is_empty_twice(stack, call, operator) and not self._is_empty(operator, given):
+                result.evidence.append(
+                    f"an empty keyset in {place}: any word of zeros is one, and nothing else says so"
+                )
+                continue
             result.evidence.append(f"keyset {value:#x} passed in {place}")
             self._accept(result, value, index, kernel, Certainty.EXACT)
             result.entry = entry or 0
             return True
         return False
 
-    def _at_lookup(self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator) -> bool:
+    def _passed_on(
+        self, stack: NativeStack, call: DispatchCall, level: int, operator: Operator
+    ) -> Iterator[tuple[int, int, int, KernelFunction]]:
+        """Arguments of the call that frame ``level`` made which stand where its keyset stands: position, value, and the
+        table index and kernel that this leads to."""
+        values = self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
+        by_position = self._matcher.in_unboxed_call(stack, level, call.kernel, values[0])
+        if call.elided and level == call.header[0]:
+            by_position = self._matcher.in_redispatch(stack, level, values[0])
+        elif call.detail is Role.LOOKUP and level == call.header[-1]:
+            by_position = in_lookup
+        for position, value in enumerate(values):
+            if value is None or not self._dispatcher.keys.can_be_keyset(value):
+                continue
+            index, kernel = operator.kernel_for(value)
+            if value == kernel.functor:  # not a keyset, though its bits may be those of one: an address in the heap
+                continue
+            before = values[position - 1] if position else None
+            if self._belongs(before, operator, kernel) or by_position(position, kernel):
+                yield position, value, index, kernel
+
+    def _is_empty_twice(self, stack: NativeStack, call: DispatchCall, operator: Operator) -> bool:
+        """The call's frames pass an empty keyset that their code makes, or that they have in two places."""
+        places = [
+            self._sites.places(stack, level, position)
+            for level in call.header
+            for position, value, _, _ in self._passed_on(stack, call, level, operator)
+            if not value
+        ]
+        return frozenset() in places or any(one.isdisjoint(other) for one, other in combinations(places, 2))
+
+    def _at_lookup(
+        self, stack: NativeStack, call: DispatchCall, result: RecoveredCall, operator: Operator, given: _Given
+    ) -> bool:
         """Reads the keyset in the register that the code keeps it in, where the thread stands at the very instruction
         that looks it up: a breakpoint of dispatch-break."""
         if call.kernel is not None or call.header[-1] != 0:
@@ -180,7 +228,12 @@ class CallRecovery:
         if sites is None or frame.pc not in (sites.lookup, *(address for address, _ in sites.others)):
             return False
         value, entry = frame.registers.get(sites.keyset), frame.registers.get(sites.entry) if sites.entry else None
-        if value is None or not self._possible(value) or entry not in (None, operator.address):
+        if value is None or not self._dispatcher.keys.can_be_keyset(value) or entry not in (None, operator.address):
+            return False
+        if not value and not self._is_empty(operator, given):
+            result.evidence.append(
+                f"{sites.keyset} is empty at the instruction that looks it up, and nothing else says so"
+            )
             return False
         index, kernel = operator.kernel_for(value)
         result.evidence.append(f"keyset {value:#x} in {sites.keyset}, at the instruction that looks it up")
@@ -199,36 +252,6 @@ class CallRecovery:
         if call.hosted or call.elided or level >= len(stack):
             return False
         return keyset in self._sites.arguments(stack, level, _KEYSET_ARGUMENTS)
-
-    def _position_in_unboxed_call(
-        self, stack: NativeStack, call: DispatchCall, level: int, first: int | None
-    ) -> Callable[[int, KernelFunction], bool]:
-        """The position of the keyset in a call to an unboxed kernel, where it must have one.
-
-        The kernel is called as (functor, keyset, …), or as (result, functor, keyset, …) where the result is returned
-        through memory. So the second argument is the keyset or the functor, never anything else; the third is the
-        keyset if the first is not the functor.
-        """
-        calls_kernel = call.kernel == level - 1 and self._sites.site(stack, level).through_pointer
-
-        def must_be_keyset(position: int, kernel: KernelFunction) -> bool:
-            if not calls_kernel or not (kernel.unboxed or kernel.sym_unboxed):
-                return False
-            return position == 1 or (position == 2 and first is not None and first != kernel.functor)
-
-        return must_be_keyset
-
-    def _position_in_redispatch(
-        self, stack: NativeStack, level: int, first: int | None
-    ) -> Callable[[int, KernelFunction], bool]:
-        """The position of the keyset in a call to ``at::_ops::NAME::redispatch``, where it must have one.
-
-        It is the first one, or the second behind a pointer to where the result goes: a place on the stack above.
-        """
-        sp = stack.frames[level].sp
-        hidden = first is not None and sp <= first < sp + MAX_STACK
-        keyset_at = None if first is None else 1 if hidden else 0
-        return lambda position, _kernel: position == keyset_at
 
     def _belongs(self, before: int | None, operator: Operator, kernel: KernelFunction) -> bool:
         """The argument before a keyset is the operator's handle or entry, its kernel entry or the kernel's functor."""
@@ -269,9 +292,10 @@ class CallRecovery:
             result.evidence.append(f"no word of a frame proves a keyset: nearly any leads to this kernel ({serves} do)")
             return
         proven: dict[int, str] = {}
+        keys = self._dispatcher.keys
         for level in _calls_inward(call):
             for place, value in self._matcher.words(stack, level):
-                if value in proven or not self._looks_computed(value):
+                if value in proven or not keys.looks_computed(value) or self._modules.mapping_at(value) is not None:
                     continue
                 _, kernel = operator.kernel_for(value)
                 if kernel.valid and value != kernel.functor and self._matcher.matches_frame(stack, call.kernel, kernel):
@@ -323,7 +347,7 @@ class CallRecovery:
             return
         keys = self._dispatcher.keys
         value = caller.keyset & keys.full_after(keys.key_of_index(caller.index))
-        if not self._possible(value):
+        if not self._dispatcher.keys.can_be_keyset(value):
             return
         index, kernel = operator.kernel_for(value)
         entry = self._matcher.entry_of_frame(stack, call.kernel, kernel) if kernel.valid else 0
@@ -349,51 +373,7 @@ class CallRecovery:
             f"table index {index}: boxed {kernel.boxed:#x}, unboxed {kernel.unboxed:#x}, functor {kernel.functor:#x}"
         )
 
-    def _possible(self, value: int) -> bool:
-        """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
-
-        Backends without any functionality are a small number rather: no tensor has them, nor does masking leave them.
-        """
-        keys = self._dispatcher.keys
-        if value & ~keys.known_bits or 0 < value < 1 << keys.num_backends:
-            return False
-        try:
-            keys.table_index(value)
-        except BadData:
-            return False
-        return True
-
-    def _looks_computed(self, value: int) -> bool:
-        """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
-
-        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
-        backend; what TLS includes has no backend. So there are backend bits exactly where there is such a
-        functionality.
-        """
-        if not value or not self._possible(value):
-            return False
-        keys = self._dispatcher.keys
-        if bool(value & keys.backend_mask) != bool(value & self._tensor_functionalities):
-            return False
-        if not value >> keys.num_backends:
-            return False
-        return self._modules.mapping_at(value) is None
-
-    @cached_property
-    def _tensor_functionalities(self) -> int:
-        keys = self._dispatcher.keys
-        bits = 0
-        for slot in keys.slots:
-            if slot.name in _TENSOR_KEYS:
-                bits |= slot.bits & ~keys.backend_mask
-        return bits
-
 
 def _calls_inward(call: DispatchCall) -> list[int]:
     """The call's frames that called further in, the one nearest to the kernel first."""
     return list(reversed(call.header))
-
-
-def _position_in_lookup(position: int, _kernel: KernelFunction) -> bool:
-    """The position of the keyset in ``OperatorEntry::lookup(this, keyset)``."""
-    return position == 1

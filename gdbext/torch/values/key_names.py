@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.engine.layouts.layout import Layout
@@ -39,6 +40,9 @@ class KeysetTest(Record):
 
 PRIVATE_USE = "PrivateUse1"
 """The backend that a process may give a name of its own (torch.utils.rename_privateuse1_backend)."""
+_TENSOR_KEYS = ("CPU", "QuantizedCPU", "SparseCPU", "SparseCsrCPU", "NestedTensorCPU")
+"""Per-backend functionalities that a tensor itself has (c10/core/DispatchKey.h, FORALL_FUNCTIONALITY_KEYS), by a
+runtime key of each; autograd is the one that tensors do not have alone."""
 
 
 def renamed_backend(memory: Memory, symbolizer: Symbolizer, layout: Layout) -> Mapping[str, str]:
@@ -228,6 +232,40 @@ class KeyNames:
     def backend_index(self, bits: int) -> int:
         """``getBackendIndex``: the highest backend, counted from CPU = 0 (also when there is none)."""
         return ((bits & self.backend_mask) >> 1).bit_length()
+
+    # --- bits that a call can have ---------------------------------------------------------------
+
+    def can_be_keyset(self, bits: int) -> bool:
+        """A call can have this keyset: only known bits. The empty set is one (no tensor argument, nothing included).
+
+        Backends without any functionality are a small number rather: no tensor has them, nor does masking leave them.
+        """
+        if bits & ~self.known_bits or 0 < bits <= self.backend_mask:
+            return False
+        return (bits >> self.num_backends).bit_length() < self.num_functionalities
+
+    def looks_computed(self, bits: int) -> bool:
+        """A keyset as the dispatcher computes it, and not a pointer or a number that happens to have such bits.
+
+        Backends come from tensors, and a tensor has a dense, sparse, quantized or nested functionality beside its
+        backend; what TLS includes has no backend. So there are backend bits exactly where there is such a
+        functionality.
+        """
+        if not bits >> self.num_backends or not self.can_be_keyset(bits):
+            return False
+        return bool(bits & self.backend_mask) == bool(bits & self._tensor_functionalities)
+
+    @cached_property
+    def default_included(self) -> int:
+        """The keys that every thread includes to begin with (c10/core/DispatchKeySet.h). Raises LayoutError."""
+        return self._layout.constant("keyset.default_included_set")
+
+    @cached_property
+    def _tensor_functionalities(self) -> int:
+        bits = 0
+        for name in _TENSOR_KEYS:
+            bits |= self.bits_of(name) & ~self.backend_mask if name in self._index_of_name else 0
+        return bits
 
     # --- names to bits ---------------------------------------------------------------------------
 

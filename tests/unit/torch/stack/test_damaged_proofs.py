@@ -131,13 +131,15 @@ def test_a_redispatch_with_a_key_that_its_caller_has_not(keyset: int) -> None:
     assert f"keyset {keyset:#x} has keys that its caller's, 0x1000018000, has not" in step["evidence"]
 
 
-def test_a_small_number_is_no_keyset() -> None:
-    """1 is the bit of a backend and of nothing that this backend does: whoever passes it, passes something else."""
+@pytest.mark.parametrize("number", [0, 1], ids=["zero", "backend"])
+def test_a_small_number_is_no_keyset(number: int) -> None:
+    """1 is the bit of a backend and of nothing that this backend does: whoever passes it, passes something else. The
+    empty keyset is what any word of zeros is."""
     whole = recording(META)
     stack = whole.threads[0].registers[Replay(META).target.architecture.stack_pointer]
     keyset, reach = 0x1000018000, 1 << 14
     places = [at for at in range(stack, stack + reach, 8) if whole.memory.read(at, 8) == keyset.to_bytes(8, "little")]
     assert len(places) > 3
     for at in places:
-        found = proven(steps(META, {at: 1}))
+        found = proven(steps(META, {at: number}))
         assert [step["keyset"]["bits"] for step in found if int(step["keyset"]["bits"], 16) < 1 << 12] == []

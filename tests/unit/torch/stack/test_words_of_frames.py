@@ -52,6 +52,7 @@ def recover(operator: Operator, words: list[int], caller: RecoveredCall | None =
         words=lambda *_: [(f"stack word {number}", word) for number, word in enumerate(words)],
         matches_frame=lambda _stack, _level, kernel: kernel == RUNNING,
         entry_of_frame=lambda _stack, _level, kernel: kernel.unboxed,
+        in_unboxed_call=lambda *_: lambda *_: False,
         indices=lambda *_: [index for index, kernel in enumerate(operator.table) if kernel == RUNNING],
     )
     result: Any = RecoveredCall(operator)  # type: ignore[arg-type]
