@@ -147,7 +147,8 @@ class ProcessSnapshot:
         outer, complete = self._outer_tids
         if tid in outer:
             return Owner(outer[tid])
-        return Owner(tid, gone=True) if complete else None
+        is_ours = tid in self.tids  # and no thread says so of itself: what they say is damaged
+        return Owner(tid, gone=True) if complete and not is_ours else None
 
     @cached_property
     def _outer_tids(self) -> tuple[Mapping[int, int], bool]:

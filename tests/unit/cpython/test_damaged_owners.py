@@ -111,3 +111,24 @@ def test_a_pool_with_an_unread_worker_is_not_exhausted(name: str, damage: tuple[
     cut = Replay(name, patched(recording(name), {newest.address + at: damage[1]}))
     found = [each for each in cut.diagnosis["findings"] if each["kind"] in ("deadlock", "self-deadlock")]
     assert all(each["threads"] == deadlock["threads"] for each in found), "the same one, or none"
+
+
+@pytest.mark.parametrize("ids", [(0x1234, 0x1235), (0x83472, 0x103471)])
+def test_a_thread_that_is_there_is_not_gone(ids: tuple[int, int]) -> None:
+    """Of no thread is the id in its own record the kernel's, as in another namespace; the owner's id is a thread's."""
+    replay = Replay("families-loader")
+    found = {thread["tid"]: thread["wait"] for thread in replay.document("dispatch-diagnose")["threads"]}
+    waiter = next(tid for tid, wait in found.items() if wait is not None and wait["kind"] == "loader-lock")
+    assert found[waiter]["owner"]["state"] == "alive"
+    whole = replay.recording
+    words = {}
+    for own, thread in zip(ids, sorted(whole.threads, key=lambda each: each.tid)):
+        word = thread.registers["fs_base"] + 0x2D0
+        after = int.from_bytes(whole.memory.read(word + 4, 4) or bytes(4), "little")
+        words[word] = own | after << 32
+    (wait,) = [
+        thread["wait"]
+        for thread in Replay("families-loader", patched(whole, words)).document("dispatch-diagnose")["threads"]
+        if thread["tid"] == waiter
+    ]
+    assert wait["owner"] is None
