@@ -16,7 +16,7 @@ from gdbext.engine.process.modules import ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
 from gdbext.engine.targets.base_target import Target
 from gdbext.engine.unwind.frame_steps import FrameSteps
-from gdbext.engine.unwind.unwinder import StackOwners, Unwinder
+from gdbext.engine.unwind.unwinder import Unwinder
 from gdbext.engine.vocabulary import ErrorLog
 from gdbext.errors import GdbextError, NotTorch
 
@@ -188,9 +188,9 @@ class Session:
     @cached_property
     def stacks(self) -> Stacks:
         """The native stacks of all threads, unwound on demand."""
-        from gdbext.diagnosis.threads.thread_snapshots import Stacks
+        from gdbext.diagnosis.threads.thread_snapshots import StackOwners, Stacks
 
-        return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules), self.errors)
+        return Stacks(self.unwinder, self.symbolizer, StackOwners(self.target, self.modules, self.memory), self.errors)
 
     @cached_property
     def threads(self) -> ThreadSnapshots:

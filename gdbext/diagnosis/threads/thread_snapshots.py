@@ -3,30 +3,147 @@
 Native stacks of threads, each unwound once.
 
 Python frames of a native stack: which native frame evaluates which of them.
+
+Whose stack a thread stands on: glibc puts the control block of a thread that it makes at the upper end of the thread's
+stack (nptl/allocatestack.c), so the thread pointer says where that is. A thread may leave its stack, for a signal's or
+a coroutine's; it never runs on another thread's. Where its stack pointer lies in one, register or record are damaged,
+and what is read from there on is the other thread's. The thread pointer may be damaged like the stack pointer: it is
+the thread's own where the block that it points to has the thread's id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gdbext.cpython.threads.frame_reader import ThreadState, place_groups
 from gdbext.cpython.threads.runtime import PythonRuntime
 from gdbext.diagnosis.report.thread_report import Frame, FrameKind
 from gdbext.diagnosis.waits.snapshot import ProcessSnapshot, ThreadSnapshot
-from gdbext.engine.process.modules import Module
+from gdbext.engine.process.memory import Memory
+from gdbext.engine.process.modules import Module, ModuleTable
 from gdbext.engine.process.symbolizer import Symbolizer
-from gdbext.engine.targets.base_target import Target, TargetThread
-from gdbext.engine.unwind.unwinder import NativeStack, StackOwners, Unwinder
+from gdbext.engine.record import Record
+from gdbext.engine.targets.base_target import MemoryMapping, Target, TargetThread
+from gdbext.engine.unwind.unwinder import NativeStack, Unwinder
 from gdbext.engine.vocabulary import Absent, ErrorLog
 from gdbext.errors import GdbextError, SymbolFileError, TargetGone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gdbext.cpython.threads.runtime import ThreadTable
     from gdbext.torch.stack.dispatch_frame import DispatchFrame
     from gdbext.torch.stack.dispatch_stack import DispatchStackReader
+
+_FIRST_STACK = "[stack]"
+"""The kernel's name of the stack that it made for the first thread (proc_pid_maps(5))."""
+_NAMED = "[anon:"
+"""The beginning of the names that programs give to anonymous mappings (prctl(2), PR_SET_VMA); so does glibc to stacks,
+where it is asked to (GLIBC_TUNABLES, glibc.mem.decorate_maps)."""
+_RANDOM_BYTES = 25
+"""AT_RANDOM of linux/auxvec.h: the address of 16 bytes that the kernel put on that stack."""
+
+
+class _Place(Record):
+    """The place of a thread by its registers."""
+
+    thread_pointer: int
+    stack_pointer: int
+    tid: int
+
+
+class StackOwners:
+    """The stacks of one process's threads."""
+
+    def __init__(self, target: Target, modules: ModuleTable, memory: Memory) -> None:
+        self._target = target
+        self._modules = modules
+        self._memory = memory
+
+    def stranger(self, thread: TargetThread, registers: Mapping[str, int]) -> int | None:
+        """The other thread in whose stack this one's stack pointer lies; None as a rule."""
+        place = self._place(thread.tid, registers)
+        around = self._modules.mapping_at(place.stack_pointer)
+        if around is None or self._is_file(around):
+            return None
+        if around.start <= place.thread_pointer < around.end and not self._is_of_a_file:
+            return None
+        if place.stack_pointer < place.thread_pointer < around.end:
+            return self._owner_instead(place, self._contenders.get(place.tid, ()))
+        if self._is_first_stack(around):
+            return None if thread.tid == self._target.pid else self._target.pid
+        for other in self._places:
+            if other.tid == self._target.pid:  # its control block is in no stack
+                continue
+            above = place.stack_pointer < other.thread_pointer < around.end
+            if other.tid != place.tid and (above or other.stack_pointer == place.stack_pointer):
+                return other.tid
+        return None
+
+    @property
+    def _is_of_a_file(self) -> bool:
+        """The registers come from a core or a recording, and may be any; those of a process come from the kernel, and
+        nothing is wrong with the thread pointer as a rule."""
+        return self._target.is_core or self._target.recorded is not None
+
+    @cached_property
+    def _contenders(self) -> Mapping[int, Sequence[_Place]]:
+        """Threads that cannot all stand where they seem to: between one and its control block is that of another."""
+        found: dict[int, list[_Place]] = {}
+        for number, one in enumerate(self._places):
+            around = self._modules.mapping_at(one.stack_pointer)
+            if around is None or not one.stack_pointer < one.thread_pointer < around.end:
+                continue
+            for other in reversed(self._places[:number]):
+                if other.thread_pointer <= one.stack_pointer:
+                    break
+                found.setdefault(one.tid, []).append(other)
+                found.setdefault(other.tid, []).append(one)
+        return found
+
+    def _owner_instead(self, place: _Place, others: Sequence[_Place]) -> int | None:
+        """The one of the threads whose stack it is rather; None where it is the thread's own."""
+        own, ids = self._id_of_block(place) if others else place.tid, [self._id_of_block(each) for each in others]
+        if own == place.tid:
+            return None
+        named = [each.tid for each, found in zip(others, ids) if found == each.tid]
+        nearer = [
+            each.tid
+            for each, found in zip(others, ids)
+            if found is not None and each.thread_pointer <= place.thread_pointer
+        ]
+        return next(iter([*named, *nearer]), None if own is not None else others[0].tid)
+
+    def _id_of_block(self, place: _Place) -> int | None:
+        """The thread's id in the control block that the thread pointer leads to, None where it leads to none."""
+        from gdbext.engine.glibc.pthread import id_of_block
+
+        return id_of_block(self._memory, place.thread_pointer)
+
+    @staticmethod
+    def _is_file(around: MemoryMapping) -> bool:
+        return bool(around.path) and not around.path.startswith((_FIRST_STACK, _NAMED))
+
+    def _is_first_stack(self, around: MemoryMapping) -> bool:
+        """The mapping is the stack of the first thread, by its name or by what the kernel put there."""
+        if around.path.startswith(_FIRST_STACK):
+            return True
+        return around.start <= self._target.auxv().get(_RANDOM_BYTES, 0) < around.end
+
+    @cached_property
+    def _places(self) -> Sequence[_Place]:
+        """The places of all threads, by thread pointer."""
+        found = []
+        for thread in self._target.threads():
+            if not thread.runs_on:
+                with suppress(GdbextError):
+                    found.append(self._place(thread.tid, thread.registers()))
+        return sorted(found)
+
+    def _place(self, tid: int, registers: Mapping[str, int]) -> _Place:
+        architecture = self._target.architecture
+        return _Place(architecture.thread_pointer(registers), registers.get(architecture.stack_pointer, 0), tid)
 
 
 class Stacks:

@@ -77,6 +77,14 @@ def thread_id(memory: Memory, thread_pointer: int) -> int | None:
     return int.from_bytes(raw, "little") if raw else None
 
 
+def id_of_block(memory: Memory, thread_pointer: int) -> int | None:
+    """The thread's id in the control block at a thread pointer, None where no such block is."""
+    own_addresses = glibc_abi(memory.architecture).own_addresses
+    if any(memory.try_u64(thread_pointer + offset) != thread_pointer for offset in own_addresses):
+        return None
+    return thread_id(memory, thread_pointer)
+
+
 def pthread_self(memory: Memory, thread_pointer: int) -> int:
     """The pthread_t of the thread."""
     return thread_pointer + glibc_abi(memory.architecture).pthread_self

@@ -1,0 +1,97 @@
+"""A thread whose stack pointer lies in another thread's stack: nothing of that stack is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gdbext.engine.targets.recording.recording import SparseBytes
+from support.recorded.recordings import Replay, recording
+
+NAME = "python-lock-abba-rlock-3.12"
+"""Two threads and the first one, each with a stack of its own."""
+
+
+def with_registers(damage: Mapping[int, Mapping[str, int]], memory: SparseBytes | None = None) -> Replay:
+    """Other values in registers of threads, by tid."""
+    whole = recording(NAME)
+    threads = [each._replace(registers={**each.registers, **damage.get(each.tid, {})}) for each in whole.threads]
+    return Replay(NAME, whole._replace(threads=tuple(threads), memory=memory or whole.memory))
+
+
+def with_stack_pointer(tid: int, value: int) -> Replay:
+    return with_registers({tid: {"rsp": value}})
+
+
+def with_blocks(ids: Mapping[int, int]) -> SparseBytes:
+    """Memory in which the control blocks are, too: their addresses, and the thread's id in each. A core has them."""
+    words = [(block + at, block.to_bytes(8, "little")) for block in ids for at in (0, 16)]
+    words += [(block + 0x2D0, tid.to_bytes(4, "little")) for block, tid in ids.items()]
+    memory = recording(NAME).memory
+    return SparseBytes.merged([*zip(memory.starts, memory.pieces), *words])
+
+
+def frames(replay: Replay) -> dict[int, list[str]]:
+    found = replay.document("dispatch-bt", "--all", "--native")["threads"]
+    return {each["tid"]: [frame["function"] for frame in each.get("frames", [])] for each in found}
+
+
+def test_another_thread_s_stack_is_not_walked() -> None:
+    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    whole = frames(Replay(NAME))
+    for damaged in (first, one):
+        for distance in (0, -4096, 64):
+            replay = with_stack_pointer(damaged.tid, other.registers["rsp"] + distance)
+            found = frames(replay)
+            assert [name for name in found[damaged.tid] if name in ("clone3", "start_thread", "thread_run")] == []
+            assert {tid: found[tid] for tid in found if tid != damaged.tid} == {
+                tid: whole[tid] for tid in whole if tid != damaged.tid
+            }
+            assert f"in the stack of thread {other.tid}" in replay.text("dispatch-bt", "--all")
+
+
+@pytest.mark.parametrize("below", [0, 0x40, 0x400])
+def test_the_thread_pointer_is_damaged_like_the_stack_pointer(below: int) -> None:
+    """The control block at the upper end of that stack has the other's id; what lies below it is no control block."""
+    first, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    block, whole = other.registers["fs_base"], frames(Replay(NAME))
+    for damaged in (one, first) if below else (one,):
+        damage = {damaged.tid: {"rsp": other.registers["rsp"] - 0x2000, "fs_base": block - below}}
+        replay = with_registers(damage, with_blocks({block: other.tid}))
+        assert frames(replay) == {**whole, damaged.tid: []}
+        assert f"in the stack of thread {other.tid}" in replay.text("dispatch-bt", "--all")
+    unknown = frames(with_registers({one.tid: {"rsp": other.registers["rsp"], "fs_base": block}}))
+    assert unknown == {**whole, one.tid: [], other.tid: []}, "nobody knows whose the block is"
+
+
+def test_the_first_thread_s_stack_is_not_another_s() -> None:
+    first, one, _ = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    moved = with_stack_pointer(one.tid, first.registers["rsp"])
+    assert frames(moved) == {**frames(Replay(NAME)), one.tid: []}
+    nameless = [each._replace(path="") if each.path == "[stack]" else each for each in recording(NAME).maps]
+    core = Replay(NAME, moved.recording._replace(maps=tuple(nameless)))
+    assert frames(core)[one.tid] == [], "the kernel put the bytes of AT_RANDOM there"
+
+
+def test_two_control_blocks_in_one_mapping() -> None:
+    """A program gave its threads stacks out of one piece of memory; the ids are those of the threads' namespace."""
+    _, one, other = sorted(recording(NAME).threads, key=lambda thread: thread.tid)
+    block = one.registers["fs_base"]
+    replay = with_registers({other.tid: {"fs_base": block + 0x100}}, with_blocks({block: 7, block + 0x100: 8}))
+    assert frames(replay) == frames(Replay(NAME))
+
+
+def test_two_threads_at_one_place() -> None:
+    """Where the other's control block is, is not known either: one of them is not there, and nobody knows which."""
+    whole = recording(NAME)
+    _, one, other = sorted(whole.threads, key=lambda thread: thread.tid)
+    found = frames(with_registers({one.tid: {"rsp": other.registers["rsp"]}, other.tid: {"fs_base": 0}}))
+    assert (found[one.tid], found[other.tid]) == ([], [])
+
+
+def test_a_stack_that_is_nobody_s_may_be_a_signal_s_or_a_coroutine_s() -> None:
+    """The first thread's control block is in no stack; nor is the heap."""
+    one = max(recording(NAME).threads, key=lambda thread: thread.tid)
+    heap = next(each for each in recording(NAME).maps if each.path == "[heap]")
+    assert "in the stack of" not in with_stack_pointer(one.tid, heap.start + 4096).text("dispatch-bt", "--all")
